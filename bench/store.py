@@ -33,9 +33,9 @@ from collections import defaultdict
 from collections.abc import Coroutine, Iterator
 from typing import Any
 
-from millpond.core.control import Declare, Join
-from millpond.core.lease import LeaseAsk
-from millpond.core.lifecycle import Event
+from millpond.core.control import Declare, Register
+from millpond.core.lease import LeaseRequest
+from millpond.core.lifecycle import Transition
 from millpond.core.settle import Settlement
 from millpond.core.spec import PoolSpec, fair_round_robin, fifo
 from millpond.core.task import Call, NewTask
@@ -70,7 +70,7 @@ async def opened(shape: str) -> MemoryStore:
     """Return a store with one pool and one worker."""
     store = MemoryStore()
     await store.control(Declare(SHAPES[shape]))
-    await store.control(Join("w", 1e6))
+    await store.control(Register("w", 1e6))
     return store
 
 
@@ -84,19 +84,19 @@ async def submit(store: MemoryStore, made: list[NewTask], batch: int) -> float:
 
 async def work(store: MemoryStore, count: int, batch: int) -> float:
     """Run up to `count` tasks in batches; return the seconds each took."""
-    ask = LeaseAsk(pool="p", worker="w", want=batch)
+    ask = LeaseRequest(pool="p", worker="w", want=batch)
     done, start = 0, time.process_time()
     leased = (await store.lease(ask)).leased
     while leased:
         done += len(leased)
-        ended = [Settlement(fence=one.fence, event=Event.COMPLETE) for one in leased]
+        ended = [Settlement(fence=one.fence, event=Transition.COMPLETE) for one in leased]
         answer = await store.settle(ended, then=ask if done < count else None)
         leased = () if answer.lease is None else answer.lease.leased
     return (time.process_time() - start) / done
 
 
 async def fill(store: MemoryStore, shape: str, count: int) -> None:
-    """Queue tasks that nobody measures, made a few at a time so that nothing else keeps them."""
+    """Queue tasks that are not measured, made a few at a time so that nothing else keeps them."""
     rest = tasks(shape, count, first=1 << 40)
     while batch := tuple(new for new, _ in zip(rest, range(1_000), strict=False)):
         await store.submit([Batch(tasks=batch)])
@@ -148,7 +148,7 @@ async def bytes_per_task(count: int = 100_000) -> float:
 
 
 async def bytes_per_pool(count: int = 1_000) -> float:
-    """Return what a declared pool keeps that nobody uses."""
+    """Return the memory of an unused pool."""
     store = MemoryStore(audit_limit=0)
     gc.collect()
     tracemalloc.start()
@@ -183,7 +183,7 @@ async def measure(rounds: int, many: int) -> Times:
 def verdicts(
     medians: dict[str, float], memory: dict[str, float], many: int
 ) -> dict[str, tuple[float, float, bool]]:
-    """Each target with what was measured, what is allowed, and whether it holds."""
+    """Each target with its value, its limit, and whether it holds."""
 
     def worst(ours: str, theirs: str) -> float:
         return max(

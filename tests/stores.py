@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from verify.servers.schemas import InlinePostgresStore, Schema, Schemas
 from verify.servers.sqlite_files import InlineStore
 
-from millpond.runtime.runtime import wall_clock
+from millpond.runtime.environment import wall_clock
 from millpond.store.memory import MemoryStore
 from millpond.store.protocol import Store
 

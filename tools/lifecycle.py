@@ -1,25 +1,25 @@
 """The lifecycle page, drawn from the table the program itself obeys."""
 
-from millpond.core.lifecycle import LIFECYCLE, Event, diagram
+from millpond.core.lifecycle import LIFECYCLE, Transition, diagram
 
 MEANING = {
-    Event.SUBMIT: "the pool accepts it",
-    Event.REFUSE: "a full pool refuses it and returns a rejected handle",
-    Event.CLAIM: "a worker prefetches it before a slot is free, under a new fence",
-    Event.LEASE: "a worker starts it, under a new fence or that of its claim",
-    Event.EVICT: "dropped to make room for a newer task; only a task that was never claimed",
-    Event.EXPIRE: "it did not start within `expires_in`",
-    Event.STALE: "a closure whose process, and so its code, is gone",
-    Event.CORRUPT: "its record cannot be read",
-    Event.UNKNOWN: "no worker knew its function for a day",
-    Event.CANCEL: "cancelled or purged",
-    Event.COMPLETE: "the handler returned, and the result is stored",
-    Event.FAIL: "the handler failed for good: no attempts left, or it gave up",
-    Event.RETRY: "the handler failed with attempts left; it runs again after the backoff",
-    Event.RELEASE: "given back by a worker that stops or never started it; not charged",
-    Event.LOSE: "its worker was lost with attempts left; the attempt is charged",
-    Event.EXHAUST: "its worker was lost on the last attempt",
-    Event.REDRIVE: "an operator queues it again, at the tail, with a new attempt budget",
+    Transition.SUBMIT: "the pool accepts it",
+    Transition.REFUSE: "a full pool refuses it and returns a rejected handle",
+    Transition.CLAIM: "a worker prefetches it before a slot is free, under a new fence",
+    Transition.LEASE: "a worker starts it, under a new fence or that of its claim",
+    Transition.EVICT: "dropped to make room for a newer task; only a task that was never claimed",
+    Transition.EXPIRE: "it did not start within `expires_in`",
+    Transition.STALE: "a closure whose process, and so its code, is gone",
+    Transition.CORRUPT: "its record cannot be read",
+    Transition.UNKNOWN: "no worker knew its function for a day",
+    Transition.CANCEL: "cancelled or purged",
+    Transition.COMPLETE: "the handler returned, and the result is stored",
+    Transition.FAIL: "the handler failed for good: no attempts left, or it gave up",
+    Transition.RETRY: "the handler failed with attempts left; it runs again after the backoff",
+    Transition.RELEASE: "given back by a worker that stops or never started it; not charged",
+    Transition.LOSE: "its worker was lost with attempts left; the attempt is charged",
+    Transition.EXHAUST: "its worker was lost on the last attempt",
+    Transition.REDRIVE: "an operator queues it again, at the tail, with a new attempt budget",
 }
 
 HEAD = """\

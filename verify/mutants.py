@@ -21,7 +21,7 @@ from millpond.core import settle as core_settle
 from millpond.core.admit import Depth
 from millpond.core.bucket import Bucket
 from millpond.core.gate import Gate
-from millpond.core.lifecycle import Event, Status
+from millpond.core.lifecycle import Status, Transition
 from millpond.core.order.ring import Ring
 from millpond.errors import IllegalTransition
 from millpond.store.verbs import budgets, lease, recover, settle, submit
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from millpond.core.gate import Ticket
-    from millpond.core.lease import Leased, Worker
+    from millpond.core.lease import Leased, RegisteredWorker
     from millpond.core.rate import Rate
     from millpond.core.settle import Settlement
     from millpond.core.task import Fence, NewTask, Task
@@ -51,7 +51,7 @@ MOST_LIVE = 2_500
 def no_capacity_check() -> Iterator[None]:
     """A worker gets what it asks for, however many run already."""
 
-    def slots(pool: PoolTable, _worker: Worker, now: float) -> int:
+    def slots(pool: PoolTable, _worker: RegisteredWorker, now: float) -> int:
         return 0 if pool.paused or pool.not_before > now else 1 << 30
 
     with patch.object(lease, "slots", slots):
@@ -96,7 +96,7 @@ def no_fence() -> Iterator[None]:
 
 @contextmanager
 def fence_by_state_only() -> Iterator[None]:
-    """A settle is applied to a task that runs, whoever runs it."""
+    """A settle is applied to a running task, whichever worker runs it."""
     with patch.object(settle, "is_current", lambda task, _: task.status is Status.RUNNING):
         yield
 
@@ -168,11 +168,11 @@ def lost_wake_up_on_retry() -> Iterator[None]:
     move = Tables.move
 
     def move_quietly(
-        tables: Tables, task: Task, event: Event, now: float, *, cause: int | None = None
+        tables: Tables, task: Task, event: Transition, now: float, *, cause: int | None = None
     ) -> None:
         said = dict(tables._wakes)
         move(tables, task, event, now, cause=cause)
-        if event is Event.RETRY:
+        if event is Transition.RETRY:
             tables._wakes = said
 
     with patch.object(Tables, "move", move_quietly):
@@ -199,10 +199,10 @@ def run_ended_on_a_transient_empty() -> Iterator[None]:
 
     def apply_late(
         tables: Tables, task: Task, settlement: Settlement, now: float
-    ) -> tuple[submit.Taken, ...]:
+    ) -> tuple[submit.Accepted, ...]:
         apply(tables, task, msgspec.structs.replace(settlement, follow_ups=()), now)
         tables.end(now)
-        late = settlement.follow_ups if settlement.event is Event.COMPLETE else ()
+        late = settlement.follow_ups if settlement.event is Transition.COMPLETE else ()
         return tuple(submit.follow_up(tables, new, now) for new in late)
 
     with patch.object(settle, "_apply", apply_late):
@@ -214,7 +214,9 @@ def claims_ahead_not_counted_per_key() -> Iterator[None]:
     """What a worker holds ahead does not count for the limit of its key until it starts."""
     claim, start, drop = Tables.claim, Tables.start_claim, Tables.drop_claim
 
-    def claim_uncounted(tables: Tables, task: Task, worker: Worker, token: int, now: float) -> None:
+    def claim_uncounted(
+        tables: Tables, task: Task, worker: RegisteredWorker, token: int, now: float
+    ) -> None:
         claim(tables, task, worker, token, now)
         tables.pools[task.new.pool].backlog.finish(task.unit)
 
@@ -293,7 +295,7 @@ def refunds_twice() -> Iterator[None]:
 
 
 @contextmanager
-def budget_counts_nobody() -> Iterator[None]:
+def budget_counts_no_task() -> Iterator[None]:
     """A budget that pools share looks at none of them."""
 
     def none(_tables: Tables, _budget: object) -> int:
@@ -326,7 +328,7 @@ MUTANTS: tuple[Callable[[], Any], ...] = (
     claims_ahead_take_no_token,
     starts_without_a_slot,
     refunds_twice,
-    budget_counts_nobody,
+    budget_counts_no_task,
     only_attempt_given_back,
 )
 

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from millpond.core.lifecycle import LIFECYCLE, Event, Status
+from millpond.core.lifecycle import LIFECYCLE, Status, Transition
 from millpond.testing.simulation.history import Verb, save
 from millpond.testing.simulation.invariants import Violated
 from millpond.testing.simulation.seeded import (
@@ -47,7 +47,7 @@ from verify.servers.sqlite_files import InlineStore, TakingTurns, fresh_file
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from millpond.store.sql.store import RowsStore
+    from millpond.store.sql.store import SqlStore
 
 RETOLD_EVERY = 20
 """Of so many histories one is retold on a file: by one store, and by several that take turns."""
@@ -110,7 +110,7 @@ class Report(msgspec.Struct, kw_only=True):
     workers: int = 0
     producers: int = 0
     faults: frozenset[str] = frozenset()
-    arrows: dict[tuple[Status | None, Event], int] = {}
+    arrows: dict[tuple[Status | None, Transition], int] = {}
     broken: str | None = None
 
 
@@ -135,7 +135,7 @@ async def retold(history: list[Verb], counts: Sequence[int] = STORES_IN_TURN) ->
     """I12: on a file, and on one that several processes use in turn, it is the same story."""
     for count in counts:
         with fresh_file() as path:
-            await told_in_turn(history, [InlineStore(path) for _ in range(count)])
+            await replay_in_turns(history, [InlineStore(path) for _ in range(count)])
 
 
 async def retold_on_a_server(
@@ -144,16 +144,16 @@ async def retold_on_a_server(
     """I12: the same in tables of a server."""
     for count in counts:
         schema = schemas.take()
-        await told_in_turn(history, [InlinePostgresStore(schema) for _ in range(count)])
+        await replay_in_turns(history, [InlinePostgresStore(schema) for _ in range(count)])
         schemas.give_back(schema)
 
 
-async def told_in_turn(history: list[Verb], stores: Sequence[RowsStore[Any, Any]]) -> None:
+async def replay_in_turns(history: list[Verb], stores: Sequence[SqlStore[Any, Any]]) -> None:
     """I12: stores that take turns verb by verb answer as one in memory, and leave sound rows."""
     turns = TakingTurns(stores, verbs_each=1)
     try:
         await same_story(history, memory_store(), turns)
-        wrong = await stores[0].mend()
+        wrong = await stores[0].repair()
         if wrong:
             raise Violated("I12", f"the rows of {len(stores)} stores do not fit together: {wrong}")
     finally:
@@ -207,7 +207,7 @@ class Table:
         self.workers: list[int] = []
         self.producers: list[int] = []
         self.faults: Counter[str] = Counter()
-        self.arrows: Counter[tuple[Status | None, Event]] = Counter()
+        self.arrows: Counter[tuple[Status | None, Transition]] = Counter()
         self.broken: list[Report] = []
 
     def add(self, report: Report) -> None:
@@ -283,7 +283,7 @@ def main() -> int:
     parser.add_argument("--save", type=Path, help="with --seed: keep what breaks in this file")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--live", action="store_true", help="only live histories")
-    parser.add_argument("--histories", type=int, help="how many; of live ones a tenth of it")
+    parser.add_argument("--histories", type=int, help="how many; a tenth as many live ones")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument(
         "--turns",

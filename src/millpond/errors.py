@@ -193,7 +193,7 @@ class NoCapacity(MillpondError):
 
 
 class ConfigError(MillpondError):
-    """An option has a value it cannot have; raised where it was given."""
+    """An option has an invalid value; raised where it is passed."""
 
     code = "MILL-003"
     option: str
@@ -207,7 +207,7 @@ class ConfigError(MillpondError):
 
 
 class BulkheadRejected(MillpondError):
-    """A bulkhead refused a permit; `reason` says why, `capacity` how full it was then."""
+    """A bulkhead refused a permit; `reason` says why, `capacity` how full it was."""
 
     code = "MILL-004"
     bulkhead: str
@@ -216,7 +216,7 @@ class BulkheadRejected(MillpondError):
 
 
 class BatchTooLarge(MillpondError):
-    """A batch is larger than the pool's bound: it could never be taken whole."""
+    """A batch is larger than the pool's bound, so it can never be accepted as a whole."""
 
     code = "MILL-005"
     pool: str
@@ -225,14 +225,14 @@ class BatchTooLarge(MillpondError):
 
 
 class PoolClosed(MillpondError):
-    """The pool takes no more work."""
+    """The pool is closed and accepts no more tasks."""
 
     code = "MILL-006"
     pool: str
 
 
 class IdempotencyConflict(MillpondError):
-    """A known idempotency key came back with another function or other arguments."""
+    """An idempotency key was used again with another function or other arguments."""
 
     code = "MILL-007"
     pool: str
@@ -241,7 +241,7 @@ class IdempotencyConflict(MillpondError):
 
 
 class UnknownPool(MillpondError):
-    """No pool of that name was declared."""
+    """No pool with that name was declared."""
 
     code = "MILL-008"
     pool: str
@@ -250,7 +250,7 @@ class UnknownPool(MillpondError):
 class NewerPool(MillpondError):
     """A newer version of Millpond declared this pool with an option that this one does not know.
 
-    This process leaves the pool alone and goes on with the others. Update it, or declare the pool
+    This process ignores the pool and serves the others. Update this process, or declare the pool
     without the option.
     """
 
@@ -260,7 +260,7 @@ class NewerPool(MillpondError):
 
 
 class NoPoolForEvent(UnknownPool):
-    """A trigger is to submit to a pool that nobody has declared: its event is a dead letter."""
+    """A trigger submits to a pool that was never declared: its event is a dead letter."""
 
     code = "MILL-070"
     trigger: str
@@ -282,7 +282,7 @@ class UnknownTrigger(MillpondError):
 
 
 class UnknownEvent(MillpondError):
-    """No event of that name and id is kept: there was none, or it is too old to be replayed."""
+    """No event with that name and id is stored: it never existed, or retention removed it."""
 
     code = "MILL-072"
     name: str
@@ -290,7 +290,7 @@ class UnknownEvent(MillpondError):
 
 
 class ConfigConflict(MillpondError):
-    """A declaration changes what cannot change under a backlog; `field` names it."""
+    """A declaration changes a setting that cannot change while tasks wait; `field` names it."""
 
     code = "MILL-010"
     pool: str
@@ -309,7 +309,7 @@ class StaleRevision(MillpondError):
 
 
 class IllegalTransition(MillpondError):
-    """A task was asked to take an arrow its lifecycle does not have: a bug of this library."""
+    """The lifecycle of a task does not have this transition: a bug of this library."""
 
     code = "MILL-012"
     status: str
@@ -317,10 +317,10 @@ class IllegalTransition(MillpondError):
 
 
 class BadPayload(MillpondError, TypeError):
-    """A task was called with an argument it does not take, or one that could not be stored.
+    """A task was called with an argument that it does not take, or that cannot be stored.
 
-    `parameter` names the culprit; None if the call as a whole does not fit, as with too many
-    arguments. It is also a `TypeError`, as a plain call with the same mistake would be.
+    `parameter` names the argument; None if the call as a whole does not fit, as with too many
+    arguments. It is also a `TypeError`, like a plain call with the same mistake.
     """
 
     code = "MILL-013"
@@ -330,11 +330,11 @@ class BadPayload(MillpondError, TypeError):
 
 
 class ArgumentsDoNotFit(MillpondError):
-    """The stored arguments of a task do not fit its function as a worker has it.
+    """The stored arguments of a task do not fit the function of this worker.
 
     The function lacks a parameter, has a new one without default, or takes another type. The task
-    is parked, uncharged, until a worker comes whose function takes them; after a day it fails with
-    reason `unfit_arguments`. `redrive` queues it again in either case.
+    is parked, uncharged, until a worker with a fitting function registers; after a day it fails
+    with reason `unfit_arguments`. `redrive` queues it again in either case.
     """
 
     code = "MILL-096"
@@ -347,9 +347,9 @@ class ArgumentsDoNotFit(MillpondError):
 
 
 class ResultNotStored(MillpondError):
-    """A closure completed, and what it returned was not stored: it was known in its process only.
+    """A closure completed, and its result was not stored: only its own process had it.
 
-    A closure's result is stored if it comes back from JSON in its very type, within `max_payload`.
+    A closure's result is stored if JSON returns it in the same type, within `max_payload`.
     Return plain data (dict, list, str, numbers, None), or submit a registered task, whose
     annotation says how its result is stored.
     """
@@ -361,10 +361,10 @@ class ResultNotStored(MillpondError):
 
 
 class ResultUnreadable(MillpondError):
-    """A stored result cannot be read as the type that its function returns here.
+    """A stored result cannot be decoded as the return type of the function in this process.
 
-    The task completed, and the result is kept as it was stored. Read it with a release of the
-    program whose function returns that type, or as plain data: `millpond task ID --payload`.
+    The task completed, and the stored result is kept. Read it with a release of the program whose
+    function returns that type, or as plain data: `millpond task ID --payload`.
     """
 
     code = "MILL-098"
@@ -375,7 +375,7 @@ class ResultUnreadable(MillpondError):
 
 
 class PayloadTooLarge(MillpondError):
-    """A task's encoded arguments have more bytes than may be stored."""
+    """A task's encoded arguments have more bytes than `max_payload`."""
 
     code = "MILL-014"
     task: str
@@ -384,19 +384,19 @@ class PayloadTooLarge(MillpondError):
 
 
 class StoreError(MillpondError):
-    """The store could not carry out a verb; nothing was changed, unless its kind says otherwise."""
+    """The store could not do what was asked; nothing was changed, unless the subclass says so."""
 
     code = "MILL-020"
     of_value = False
-    """Whether the store refused a value, and would take others."""
+    """Whether the store refused one value, and would accept others."""
     of_counts = False
-    """Whether a count that the store keeps was about to become impossible."""
+    """Whether a count in the store was about to become impossible."""
 
 
 class Miscounted(StoreError):
-    """A write touched other rows than it must: what is stored is not what was read before.
+    """A write changed another number of rows than expected: the stored rows are inconsistent.
 
-    Nothing was changed. The store counts its rows anew, and what was asked for is done again.
+    Nothing was changed. The store recounts its rows and repeats the operation.
     """
 
     code = "MILL-081"
@@ -407,25 +407,25 @@ class Miscounted(StoreError):
 
 
 class StoreClosed(StoreError):
-    """The store was asked for something before it was opened or after it was closed."""
+    """The store was used before it was opened or after it was closed."""
 
     code = "MILL-021"
 
 
 class AlreadyOpen(MillpondError):
-    """The Millpond is open already; one object is opened once at a time."""
+    """This Millpond object is already open."""
 
     code = "MILL-022"
 
 
 class NotOpen(MillpondError):
-    """The Millpond is not open: work needs `async with mp:` around it."""
+    """The Millpond is not open: use it inside `async with mp:`."""
 
     code = "MILL-023"
 
 
 class DuplicateName(MillpondError):
-    """A pool or task of that name exists on this Millpond already."""
+    """This Millpond already has a pool or task with that name."""
 
     code = "MILL-024"
     kind: str
@@ -433,21 +433,21 @@ class DuplicateName(MillpondError):
 
 
 class NotSupported(MillpondError):
-    """The store in use cannot do this; the message says which one can."""
+    """This store does not support the feature; the message says which one does."""
 
     code = "MILL-025"
     feature: str
 
 
 class Unserved(MillpondError):
-    """Somebody waits for a task of a pool that no live worker serves; logged, never raised."""
+    """A caller waits for a task of a pool without a live worker; logged, never raised."""
 
     code = "MILL-026"
     pool: str
 
 
 class TaskEnded(MillpondError):
-    """A task that was awaited ended without a result."""
+    """An awaited task ended without a result."""
 
     code = "MILL-030"
     task_id: int
@@ -456,7 +456,7 @@ class TaskEnded(MillpondError):
 
 
 class TaskFailed(TaskEnded):
-    """The task failed: its handler raised until its attempts were used up, or it could not run."""
+    """The task failed: its handler raised on the last attempt, or it could not run."""
 
     code = "MILL-031"
     error_type: str
@@ -466,7 +466,7 @@ class TaskFailed(TaskEnded):
 
 
 class TaskCancelled(TaskEnded):
-    """The task was cancelled, by somebody or with its run."""
+    """The task was cancelled, alone or with its run."""
 
     code = "MILL-032"
     reason: str | None
@@ -481,7 +481,7 @@ class TaskRejected(TaskEnded):
 
 
 class WouldDeadlock(MillpondError):
-    """A handler waits for a task that could only start once that handler has ended."""
+    """A handler waits for a task that can start only after that handler has ended."""
 
     code = "MILL-034"
     pool: str
@@ -490,7 +490,7 @@ class WouldDeadlock(MillpondError):
 
 
 class Stuck(MillpondError):
-    """A run cannot go on: all that is left of it is paused, parked or served by nobody."""
+    """A run cannot continue: all its remaining tasks are paused, parked or without a worker."""
 
     code = "MILL-035"
     pool: str
@@ -499,7 +499,7 @@ class Stuck(MillpondError):
 
 
 class RunStopped(MillpondError):
-    """A run was stopped before its work was done; `report` tells how far it came."""
+    """A run stopped before its work was done; `report` has its counts."""
 
     code = "MILL-036"
     pool: str
@@ -508,21 +508,21 @@ class RunStopped(MillpondError):
 
 
 class RunFailed(RunStopped):
-    """A task of a run with on_error="fail" failed; what waited was cancelled."""
+    """A task of a run with on_error="fail" failed; its waiting tasks were cancelled."""
 
     code = "MILL-037"
     task_id: int
 
 
 class RunOverBudget(RunStopped):
-    """A run reached max_tasks with more to do; what waited was cancelled."""
+    """A run exceeded max_tasks; its waiting tasks were cancelled."""
 
     code = "MILL-038"
     max_tasks: int
 
 
 class BadStoreURL(MillpondError):
-    """The URL of a store cannot be understood, or names no place where a store can be."""
+    """The URL of a store is malformed, or names a place where no store can be."""
 
     code = "MILL-040"
     url: str
@@ -530,16 +530,16 @@ class BadStoreURL(MillpondError):
 
 
 class StoreMissing(StoreError):
-    """There is no such store: no such folder, no file that may be made, no database or tables."""
+    """The store does not exist: the folder, the file, the database or its tables are missing."""
 
     code = "MILL-041"
     path: str
 
 
 class StoreNotWritable(StoreError):
-    """The store may only be read: permissions, a read-only disk, a server that is a replica.
+    """The store is read-only: permissions, a read-only disk, a server that is a replica.
 
-    SQLite writes two more files beside the database (`-wal` and `-shm`), so the folder counts too.
+    SQLite writes two files beside the database (`-wal` and `-shm`), so the folder must be writable.
     """
 
     code = "MILL-042"
@@ -547,10 +547,10 @@ class StoreNotWritable(StoreError):
 
 
 class UnsafePlace(StoreError):
-    """Somebody else could change the store through a file or folder beside it; nothing was opened.
+    """Another user could change the store through a file or folder beside it; it was not opened.
 
-    A file that another user made, a symbolic link, or a folder in which everybody may rename files.
-    The message names the file and says what to do.
+    A file of another user, a symbolic link, or a folder in which every user may rename files. The
+    message names the file and says what to do.
     """
 
     code = "MILL-091"
@@ -558,14 +558,14 @@ class UnsafePlace(StoreError):
 
 
 class NotADatabase(StoreError):
-    """The file is there, and is something else than a SQLite database; it was left as it is."""
+    """The file is not a SQLite database; it was not changed."""
 
     code = "MILL-043"
     path: str
 
 
 class StoreLocked(StoreError):
-    """Somebody held the database for so long that the store gave up; nothing was changed."""
+    """Another process held the database too long, and the store gave up; nothing was changed."""
 
     code = "MILL-044"
     path: str
@@ -573,14 +573,14 @@ class StoreLocked(StoreError):
 
 
 class StoreFull(StoreError):
-    """There is no room left on the disk of the store, or in its file; nothing was changed."""
+    """The disk or the file of the store is full; nothing was changed."""
 
     code = "MILL-045"
     path: str
 
 
 class StoreFailing(StoreError):
-    """The disk or the file system reported an error; `sqlite` is the database's name for it."""
+    """The disk or the file system reported an error; `sqlite` is SQLite's name for it."""
 
     code = "MILL-046"
     path: str
@@ -588,17 +588,16 @@ class StoreFailing(StoreError):
 
 
 class StoreCorrupt(StoreError):
-    """The database is damaged: what it says of itself does not fit together."""
+    """The database is corrupt."""
 
     code = "MILL-047"
     path: str
 
 
 class OutcomeUnknown(StoreError):
-    """The commit failed, or its answer was lost: whether the change is stored is not known.
+    """The commit failed, or its answer was lost: the change may be stored or not.
 
-    Ask again before doing it again, or submit with an idempotency key, which makes a repeat
-    harmless.
+    Check before repeating it, or submit with an idempotency key, which makes a repeat harmless.
     """
 
     code = "MILL-048"
@@ -606,7 +605,7 @@ class OutcomeUnknown(StoreError):
 
 
 class SchemaTooNew(StoreError):
-    """A newer release has changed the store's tables in ways this one does not know."""
+    """A newer release migrated the store's tables to a schema that this one does not know."""
 
     code = "MILL-049"
     path: str
@@ -615,7 +614,7 @@ class SchemaTooNew(StoreError):
 
 
 class SchemaChanged(StoreError):
-    """A migration that was applied to the store is not the one this release has."""
+    """A migration applied to the store differs from the one in this release."""
 
     code = "MILL-050"
     path: str
@@ -632,7 +631,7 @@ class MigrationNeeded(StoreError):
 
 
 class SQLiteTooOld(StoreError):
-    """Python was built with a SQLite library that lacks what the store needs."""
+    """The SQLite library of this Python is too old for the store."""
 
     code = "MILL-052"
     found: str
@@ -640,14 +639,14 @@ class SQLiteTooOld(StoreError):
 
 
 class StoreForked(StoreError):
-    """A process made by fork asked the store its parent had opened; it must open its own."""
+    """A forked process used the store of its parent; it must open its own."""
 
     code = "MILL-053"
     path: str
 
 
 class ForeignConnection(StoreError):
-    """The connection given cannot be joined: it is not of the store's file, driver or thread."""
+    """A submit cannot use this connection: it is of another file, database, driver or thread."""
 
     code = "MILL-054"
     path: str
@@ -655,16 +654,16 @@ class ForeignConnection(StoreError):
 
 
 class NotInTransaction(StoreError):
-    """The connection given has no transaction open that a submit could be part of."""
+    """The given connection has no open transaction for the submit."""
 
     code = "MILL-055"
     path: str
 
 
 class TransactionTooLong(StoreError):
-    """A handler held its transaction for longer than it may: it was rolled back.
+    """A handler held its transaction open too long: it was rolled back.
 
-    Everybody else who writes to the same file waits as long as it is open.
+    All other writers of the same file wait while it is open.
     """
 
     code = "MILL-056"
@@ -676,7 +675,7 @@ class TransactionTooLong(StoreError):
 class TransactionControl(StoreError):
     """A handler tried to begin, commit or roll back the transaction that settles its attempt.
 
-    It is committed for the handler, with the completion of the attempt, or not at all.
+    Millpond commits it together with the completion of the attempt, or not at all.
     """
 
     code = "MILL-057"
@@ -684,16 +683,16 @@ class TransactionControl(StoreError):
 
 
 class DriverMissing(MillpondError):
-    """A package that is needed is not installed: one of the extras of this library has it."""
+    """A required package is not installed; install the named extra of this library."""
 
     code = "MILL-060"
     extra: str
 
 
 class StoreUnreachable(StoreError):
-    """The server of the store did not answer, ended the connection, or is going down.
+    """The database server did not answer, closed the connection, or is shutting down.
 
-    Nothing was changed. It may be there again in a moment.
+    Nothing was changed. The server may be back in a moment.
     """
 
     code = "MILL-061"
@@ -701,14 +700,14 @@ class StoreUnreachable(StoreError):
 
 
 class StoreDenied(StoreError):
-    """The server of the store did not let this user in: password, role, or rules of access."""
+    """The database server rejected the login: password, role, or pg_hba.conf."""
 
     code = "MILL-062"
     path: str
 
 
 class MissingRights(StoreError):
-    """The user of the store lacks rights on it; `grants` are the statements that give them."""
+    """The database user lacks privileges; `grants` are the statements that grant them."""
 
     code = "MILL-063"
     path: str
@@ -716,14 +715,14 @@ class MissingRights(StoreError):
 
 
 class TooManyConnections(StoreError):
-    """The server of the store takes no further connections."""
+    """The database server accepts no further connections."""
 
     code = "MILL-064"
     path: str
 
 
 class PostgresTooOld(StoreError):
-    """The PostgreSQL server is of a release that lacks what the store needs."""
+    """The PostgreSQL server is too old for the store."""
 
     code = "MILL-065"
     found: str
@@ -731,14 +730,14 @@ class PostgresTooOld(StoreError):
 
 
 class TransactionAborted(StoreError):
-    """The transaction given has failed before: until it is rolled back, nothing can join it."""
+    """The given transaction has failed already: roll it back before you submit in it."""
 
     code = "MILL-066"
     path: str
 
 
 class UnstorableText(StoreError):
-    """A text holds what the database cannot: a NUL character, or one outside of its encoding."""
+    """A text has a character that the database cannot store: NUL, or one outside its encoding."""
 
     code = "MILL-067"
     of_value = True
@@ -746,10 +745,10 @@ class UnstorableText(StoreError):
 
 
 class Unstorable(MillpondError):
-    """A task's outcome could not be stored; the task ended as failed, and no other with it.
+    """A task's outcome could not be stored; only this task ended as failed.
 
-    The message has what the database said. Values have bounds so that this does not happen: one
-    that got past them is a bug of ours, or of whoever wrote to the tables.
+    The message has the database's error. Bounds on all values should prevent this: a value that
+    passes them is a bug of this library, or was written to the tables by another program.
     """
 
     code = "MILL-085"
@@ -758,9 +757,9 @@ class Unstorable(MillpondError):
 
 
 class PoolerBetween(StoreError):
-    """A pooler lends another session for each transaction, or takes no settings: the URL must say.
+    """A pooler gives each transaction another session, or refuses settings: the URL must say so.
 
-    Nothing was changed. See `pooler` and `listen` among the options of the URL.
+    Nothing was changed. See the URL options `pooler` and `listen`.
     """
 
     code = "MILL-068"
@@ -768,7 +767,7 @@ class PoolerBetween(StoreError):
 
 
 class WrongEncoding(StoreError):
-    """The database is of an encoding in which texts are not what they were."""
+    """The encoding of the database does not preserve all texts."""
 
     code = "MILL-069"
     path: str
@@ -776,7 +775,7 @@ class WrongEncoding(StoreError):
 
 
 class BadSchedule(MillpondError):
-    """A schedule cannot be: its crontab line, its time zone or its pace is none, or never fires."""
+    """A schedule is invalid: its crontab line, time zone or interval, or it never fires."""
 
     code = "MILL-080"
     field: str
@@ -784,7 +783,7 @@ class BadSchedule(MillpondError):
 
 
 class LeaseLost(MillpondError):
-    """An attempt lost its lease before it could commit; nothing of it was written."""
+    """An attempt lost its lease before it could commit; nothing was written."""
 
     code = "MILL-058"
     pool: str
@@ -793,7 +792,7 @@ class LeaseLost(MillpondError):
 
 
 class AlreadySettled(MillpondError):
-    """An attempt has committed its completion before, and so is over; nothing was written now."""
+    """The attempt was already completed by an earlier commit; nothing was written now."""
 
     code = "MILL-059"
     pool: str

@@ -16,7 +16,7 @@ from hypothesis.stateful import (
 )
 
 from millpond import RejectReason, StaleRevision
-from millpond.core.gate import Gate, Ticket, Turn
+from millpond.core.gate import Gate, Ticket, TicketState
 
 
 @dataclass
@@ -49,16 +49,16 @@ class Model:
         self.inside.append(weight)
         return None
 
-    def enter(self, ticket: Ticket) -> Turn | RejectReason:
+    def enter(self, ticket: Ticket) -> TicketState | RejectReason:
         reason = self.try_enter(ticket.weight)
         if reason is None:
-            return Turn.ADMITTED
+            return TicketState.ADMITTED
         if self.closed or self.too_heavy(ticket.weight) or not self.slots or not self.places:
             return reason
         if len(self.queue) >= self.places:
             return RejectReason.QUEUE_LIMIT
         self.queue.append(ticket)
-        return Turn.WAITING
+        return TicketState.WAITING
 
     def pump(self) -> list[Ticket]:
         granted = []
@@ -90,7 +90,7 @@ class GateAgainstModel(RuleBasedStateMachine):
         """The gate granted exactly whom the model would have, in that order."""
         granted = self.model.pump()
         assert granted == settled
-        assert all(ticket.outcome is Turn.ADMITTED for ticket in granted)
+        assert all(ticket.outcome is TicketState.ADMITTED for ticket in granted)
 
     @rule(target=inside, weight=st.integers(1, 12))
     def try_enter(self, weight: int) -> object:
@@ -111,10 +111,10 @@ class GateAgainstModel(RuleBasedStateMachine):
     @rule(target=inside, ticket=consumes(waiting))
     def notice(self, ticket: Ticket) -> object:
         """A caller wakes up and finds out; if it still waits, it goes on waiting as a cancel."""
-        if ticket.outcome is Turn.ADMITTED:
+        if ticket.outcome is TicketState.ADMITTED:
             assert ticket.revision <= self.gate.revision
             return ticket.weight
-        if ticket.outcome is Turn.WAITING:
+        if ticket.outcome is TicketState.WAITING:
             self.cancel_one(ticket)
         return multiple()
 
@@ -129,19 +129,19 @@ class GateAgainstModel(RuleBasedStateMachine):
         self.cancel_one(ticket)
 
     def cancel_one(self, ticket: Ticket) -> None:
-        if ticket.outcome is Turn.ADMITTED:
+        if ticket.outcome is TicketState.ADMITTED:
             self.model.inside.remove(ticket.weight)
-        elif ticket.outcome is Turn.WAITING:
+        elif ticket.outcome is TicketState.WAITING:
             self.model.queue.remove(ticket)
             self.refusals += 1
         self.settle(list(self.gate.cancel(ticket)))
-        assert ticket.outcome is not Turn.WAITING
+        assert ticket.outcome is not TicketState.WAITING
 
     @rule(ticket=waiting, reason=st.sampled_from([RejectReason.TIMEOUT, RejectReason.ABORTED]))
     def withdraw(self, ticket: Ticket, reason: RejectReason) -> None:
         before = ticket.outcome
         settled = list(self.gate.withdraw(ticket, reason))
-        if before is Turn.WAITING:
+        if before is TicketState.WAITING:
             self.model.queue.remove(ticket)
             self.refusals += 1
             assert (ticket, reason) == (settled.pop(0), ticket.outcome)

@@ -4,7 +4,7 @@ from typing import Any
 
 from millpond.core.lease import Leased
 from millpond.core.lifecycle import Status
-from millpond.core.order.backlog import lane_of, rank
+from millpond.core.order.rank import lane_of, rank
 from millpond.core.spec import PoolSpec
 from millpond.core.task import Call, Fence, NewTask, Task
 

@@ -25,7 +25,7 @@ from millpond.core.admit import (
 from millpond.core.lifecycle import Status
 from millpond.core.rate import Rate
 from millpond.core.spec import Backpressure, PoolSpec, bounded, fail_fast, ring_buffer
-from millpond.core.task import UNTOLD, Call, Dedupe
+from millpond.core.task import NO_FINGERPRINT, Call, Dedupe
 
 
 def spec(backpressure: Backpressure | None = None, **options: Any) -> PoolSpec:
@@ -82,7 +82,7 @@ def test_what_is_taken_stays_within_the_bound(
     assert fits == isinstance(verdict, Take)
 
 
-def test_a_batch_that_could_never_fit_is_told_so() -> None:
+def test_a_batch_larger_than_the_bound_is_refused() -> None:
     """Taken whole or not at all, it can be larger than the bound of the pool or of a key."""
     both = spec(bounded(5, "fail_submitter", 2))
     assert [None, 5, 2, 5] == [
@@ -136,7 +136,11 @@ def test_the_same_key_for_other_work_is_a_conflict() -> None:
 
 def test_what_was_told_in_sql_is_compared_by_function_only() -> None:
     """Its arguments are the same and look otherwise; on whichever side it stands."""
-    for before, after in ((5, UNTOLD), (UNTOLD, 5), (UNTOLD, UNTOLD)):
+    for before, after in (
+        (5, NO_FINGERPRINT),
+        (NO_FINGERPRINT, 5),
+        (NO_FINGERPRINT, NO_FINGERPRINT),
+    ):
         known = known_by(new_task(1, fingerprint=before), Status.QUEUED)
         assert [False, True] == [
             conflicts(known, new_task(2, fingerprint=after)),

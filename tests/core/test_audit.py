@@ -3,34 +3,34 @@
 import pytest
 from tests.core.making import queued
 
-from millpond.core.audit import Kind, Record, order_record, record
-from millpond.core.lifecycle import LIFECYCLE, Event, Status
+from millpond.core.audit import Record, RecordKind, command_record, record
+from millpond.core.lifecycle import LIFECYCLE, Status, Transition
 from millpond.core.spec import PoolSpec, fifo
 from millpond.core.task import Call, Dedupe
 
 KINDS = {
-    Event.SUBMIT: Kind.SUBMIT,
-    Event.REFUSE: Kind.DROP,
-    Event.EVICT: Kind.DROP,
-    Event.CLAIM: Kind.CLAIM,
-    Event.LEASE: Kind.DEQUEUE,
-    Event.RETRY: Kind.RETRY,
-    Event.CANCEL: Kind.CANCEL,
-    Event.LOSE: Kind.LEASE_EXPIRED,
-    Event.EXHAUST: Kind.LEASE_EXPIRED,
-    Event.REDRIVE: Kind.CONTROL,
-    Event.COMPLETE: Kind.SETTLE,
-    Event.FAIL: Kind.SETTLE,
-    Event.RELEASE: Kind.SETTLE,
-    Event.EXPIRE: Kind.SETTLE,
-    Event.STALE: Kind.SETTLE,
-    Event.CORRUPT: Kind.SETTLE,
-    Event.UNKNOWN: Kind.SETTLE,
+    Transition.SUBMIT: RecordKind.SUBMIT,
+    Transition.REFUSE: RecordKind.DROP,
+    Transition.EVICT: RecordKind.DROP,
+    Transition.CLAIM: RecordKind.CLAIM,
+    Transition.LEASE: RecordKind.DEQUEUE,
+    Transition.RETRY: RecordKind.RETRY,
+    Transition.CANCEL: RecordKind.CANCEL,
+    Transition.LOSE: RecordKind.LEASE_EXPIRED,
+    Transition.EXHAUST: RecordKind.LEASE_EXPIRED,
+    Transition.REDRIVE: RecordKind.CONTROL,
+    Transition.COMPLETE: RecordKind.SETTLE,
+    Transition.FAIL: RecordKind.SETTLE,
+    Transition.RELEASE: RecordKind.SETTLE,
+    Transition.EXPIRE: RecordKind.SETTLE,
+    Transition.STALE: RecordKind.SETTLE,
+    Transition.CORRUPT: RecordKind.SETTLE,
+    Transition.UNKNOWN: RecordKind.SETTLE,
 }
 
 
 @pytest.mark.parametrize("arrow", list(LIFECYCLE))
-def test_every_arrow_has_a_kind(arrow: tuple[Status | None, Event]) -> None:
+def test_every_arrow_has_a_kind(arrow: tuple[Status | None, Transition]) -> None:
     """A record says what it is about, where from and where to."""
     before, event = arrow
     task = queued(PoolSpec(name="p"), 1)
@@ -39,7 +39,7 @@ def test_every_arrow_has_a_kind(arrow: tuple[Status | None, Event]) -> None:
     assert (KINDS[event], before, LIFECYCLE[arrow]) == (entry.kind, entry.before, entry.after)
 
 
-def test_a_record_is_the_task_as_it_is_after_the_arrow() -> None:
+def test_a_record_shows_the_task_after_the_transition() -> None:
     """Every field comes from the task or the arrow; nothing is written by hand beside it."""
     spec = PoolSpec(name="p", lanes=2, order=fifo())
     task = queued(
@@ -60,10 +60,10 @@ def test_a_record_is_the_task_as_it_is_after_the_arrow() -> None:
     task.worker, task.reason, task.fresh = "w", "because", False
     expected = Record(
         at=12.0,
-        kind=Kind.DEQUEUE,
+        kind=RecordKind.DEQUEUE,
         pool="p",
         task=4,
-        event=Event.LEASE,
+        event=Transition.LEASE,
         before=Status.QUEUED,
         after=Status.RUNNING,
         attempt=2,
@@ -88,17 +88,17 @@ def test_a_record_is_the_task_as_it_is_after_the_arrow() -> None:
         cause=1,
         reason="because",
     )
-    assert expected == record(task, Event.LEASE, Status.QUEUED, at=12.0, cause=1)
+    assert expected == record(task, Transition.LEASE, Status.QUEUED, at=12.0, cause=1)
 
 
 def test_a_record_without_a_key_names_no_way_to_dedupe() -> None:
     """How long a key counts is only said where there is a key."""
-    entry = record(queued(PoolSpec(name="p"), 1), Event.SUBMIT, None, at=0.0)
+    entry = record(queued(PoolSpec(name="p"), 1), Transition.SUBMIT, None, at=0.0)
     assert (None, None, False) == (entry.idempotency_key, entry.dedupe, entry.callback)
 
 
 def test_an_order_is_a_record_without_an_arrow() -> None:
     """Operators' orders and the end of a run are control records."""
-    entry = order_record("p", "pause", at=1.0, task=3, run=4)
-    assert (Kind.CONTROL, None, "pause") == (entry.kind, entry.event, entry.detail)
+    entry = command_record("p", "pause", at=1.0, task=3, run=4)
+    assert (RecordKind.CONTROL, None, "pause") == (entry.kind, entry.event, entry.detail)
     assert (3, 4) == (entry.task, entry.run)

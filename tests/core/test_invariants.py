@@ -14,8 +14,8 @@ from tests.core.making import new_task
 from millpond.core import control as orders
 from millpond.core.admit import Reason, Refusal
 from millpond.core.audit import Record
-from millpond.core.lease import LeaseAsk, Leased
-from millpond.core.lifecycle import Event, Status
+from millpond.core.lease import Leased, LeaseRequest
+from millpond.core.lifecycle import Status, Transition
 from millpond.core.rate import Rate
 from millpond.core.run import NewRun
 from millpond.core.settle import Settled, Settlement
@@ -47,7 +47,7 @@ class Scene:
         """Declare pool `p` and let a worker join."""
         spec = PoolSpec(**{"name": "p", "max_concurrent": 9, "order": fifo(), **options})
         await self.do("control", orders.Declare(spec))
-        await self.do("control", orders.Join("w", 1000.0))
+        await self.do("control", orders.Register("w", 1000.0))
 
     async def submit(self, *tasks: NewTask, run: NewRun | None = None) -> None:
         """Submit one batch."""
@@ -55,10 +55,10 @@ class Scene:
 
     async def lease(self, want: int = 1, *, wait: float = 1.0) -> list[Leased]:
         """Lease some tasks."""
-        answer = await self.do("lease", LeaseAsk(pool="p", worker="w", want=want), wait=wait)
+        answer = await self.do("lease", LeaseRequest(pool="p", worker="w", want=want), wait=wait)
         return list(answer.leased)
 
-    async def settle(self, lease: Leased, event: Event, **fields: Any) -> None:
+    async def settle(self, lease: Leased, event: Transition, **fields: Any) -> None:
         """End one attempt."""
         await self.do("settle", ([Settlement(fence=lease.fence, event=event, **fields)], None))
 
@@ -99,12 +99,12 @@ def without(steps: list[Step], chosen: Callable[[Record], bool]) -> list[Step]:
     return told
 
 
-def is_(event: Event, task: int | None = None) -> Callable[[Record], bool]:
+def is_(event: Transition, task: int | None = None) -> Callable[[Record], bool]:
     """Records of an event, of one task if given."""
     return lambda entry: entry.event is event and task in (None, entry.task)
 
 
-def ordered(order: orders.Order) -> Step:
+def ordered(order: orders.Command) -> Step:
     """A step in which an operator gives an order at the moment 0."""
     return Step(verb="control", asked=order, answer=None, records=(), now=0.0)
 
@@ -150,7 +150,9 @@ async def test_i1_the_limit_of_a_key() -> None:
         (orders.Hold("p", 60.0, "acme"), orders.Hold("p", 60.0, "other")),
     ],
 )
-async def test_i1_nothing_starts_while_it_is_stopped(stop: orders.Order, go: orders.Order) -> None:
+async def test_i1_nothing_starts_while_it_is_stopped(
+    stop: orders.Command, go: orders.Command
+) -> None:
     """A start after a pause or hold of the pool or key breaks it; after another's it does not."""
     *before, lease = await two_running(key="acme")
     assert "I1" == verdict([*before, ordered(stop), lease])
@@ -164,7 +166,7 @@ async def completed(**fields: Any) -> list[Step]:
     await scene.open()
     await scene.submit(new_task(1, **fields))
     (lease,) = await scene.lease()
-    await scene.settle(lease, Event.COMPLETE)
+    await scene.settle(lease, Transition.COMPLETE)
     return scene.stage.steps
 
 
@@ -178,15 +180,15 @@ async def test_i2_a_task_is_accepted_once() -> None:
 async def test_i2_a_record_says_where_the_task_was() -> None:
     """A record that starts from another status than the last one ended in is a lost arrow."""
     steps = await completed()
-    assert "I2" == verdict(with_record(steps, is_(Event.LEASE), before=Status.FAILED))
-    assert "I2" == verdict(without(steps, is_(Event.SUBMIT)))
+    assert "I2" == verdict(with_record(steps, is_(Transition.LEASE), before=Status.FAILED))
+    assert "I2" == verdict(without(steps, is_(Transition.SUBMIT)))
 
 
 async def test_i2_only_real_arrows() -> None:
     """A record whose arrow the lifecycle does not have is refused."""
     steps = await completed()
-    assert "I2" == verdict(with_record(steps, is_(Event.COMPLETE), after=Status.QUEUED))
-    assert "I2" == verdict(with_record(steps, is_(Event.COMPLETE), event=Event.EXPIRE))
+    assert "I2" == verdict(with_record(steps, is_(Transition.COMPLETE), after=Status.QUEUED))
+    assert "I2" == verdict(with_record(steps, is_(Transition.COMPLETE), event=Transition.EXPIRE))
 
 
 def refenced(step: Step, **fields: Any) -> Step:
@@ -226,8 +228,8 @@ async def test_i3_a_settle_touches_nothing_else_that_runs() -> None:
     await scene.open()
     await scene.submit(new_task(1), new_task(2))
     first, second = await scene.lease(2)
-    await scene.settle(first, Event.COMPLETE)
-    await scene.settle(second, Event.COMPLETE)
+    await scene.settle(first, Transition.COMPLETE)
+    await scene.settle(second, Transition.COMPLETE)
     *before, one, other = scene.stage.steps
     assert verdict([*before, one, other]) is None
     assert "I3" == verdict([*before, changed(one, records=one.records + other.records)])
@@ -241,9 +243,9 @@ async def test_i4_a_lane_starts_in_sequence() -> None:
     await scene.lease()
     steps = scene.stage.steps
     assert verdict(steps) is None
-    overtaking = with_record(steps, is_(Event.LEASE, 1), task=2, sequence=2)
+    overtaking = with_record(steps, is_(Transition.LEASE, 1), task=2, sequence=2)
     assert "I4" == verdict(overtaking)
-    assert verdict(with_record(overtaking, is_(Event.SUBMIT, 1), lane="b", key="b")) is None
+    assert verdict(with_record(overtaking, is_(Transition.SUBMIT, 1), lane="b", key="b")) is None
 
 
 async def twice_leased() -> list[Step]:
@@ -252,7 +254,7 @@ async def twice_leased() -> list[Step]:
     await scene.open()
     await scene.submit(new_task(1, attempts=2))
     (lease,) = await scene.lease()
-    await scene.settle(lease, Event.RETRY)
+    await scene.settle(lease, Transition.RETRY)
     assert await scene.lease()
     return scene.stage.steps
 
@@ -261,7 +263,7 @@ async def test_i5_no_more_runs_than_attempts() -> None:
     """A second run is within a budget of two and beyond a budget of one."""
     steps = await twice_leased()
     assert verdict(steps) is None
-    assert "I5" == verdict(with_record(steps, is_(Event.SUBMIT), attempts=1))
+    assert "I5" == verdict(with_record(steps, is_(Transition.SUBMIT), attempts=1))
 
 
 async def test_i5_a_released_run_is_not_charged() -> None:
@@ -278,7 +280,7 @@ async def test_i5_a_released_run_is_not_charged() -> None:
         changed(steps[5], records=(changed(steps[5].records[0], attempt=1),)),
     ]
     assert verdict(honest) is None
-    assert verdict(with_record(honest, is_(Event.SUBMIT), attempts=1)) is None
+    assert verdict(with_record(honest, is_(Transition.SUBMIT), attempts=1)) is None
 
 
 async def test_i6_the_bound_of_the_pool_and_of_a_key() -> None:
@@ -300,7 +302,7 @@ async def test_i6_what_comes_from_within_or_came_back_does_not_count() -> None:
     await scene.submit(new_task(1), new_task(2))
     steps = with_spec(scene.stage.steps, backpressure=bounded(1))
     assert "I6" == verdict(steps)
-    assert verdict(with_record(steps, is_(Event.SUBMIT, 2), fresh=False)) is None
+    assert verdict(with_record(steps, is_(Transition.SUBMIT, 2), fresh=False)) is None
 
 
 async def test_i6_only_what_was_never_claimed_is_evicted() -> None:
@@ -311,7 +313,7 @@ async def test_i6_only_what_was_never_claimed_is_evicted() -> None:
     await scene.submit(new_task(2))
     steps = scene.stage.steps
     assert verdict(steps) is None
-    assert "I6" == verdict(with_record(steps, is_(Event.SUBMIT, 1), fresh=False))
+    assert "I6" == verdict(with_record(steps, is_(Transition.SUBMIT, 1), fresh=False))
 
 
 async def test_i6_a_refusal_has_a_reason_and_no_side_effect() -> None:
@@ -339,16 +341,18 @@ async def test_i6_a_refusal_has_a_reason_and_no_side_effect() -> None:
     ("dedupe", "ended", "broken"),
     [
         (Dedupe.FOREVER, None, True),
-        (Dedupe.FOREVER, Event.COMPLETE, True),
-        (Dedupe.RUN, Event.FAIL, True),
+        (Dedupe.FOREVER, Transition.COMPLETE, True),
+        (Dedupe.RUN, Transition.FAIL, True),
         (Dedupe.SUCCESS, None, True),
-        (Dedupe.SUCCESS, Event.COMPLETE, True),
-        (Dedupe.SUCCESS, Event.FAIL, False),
+        (Dedupe.SUCCESS, Transition.COMPLETE, True),
+        (Dedupe.SUCCESS, Transition.FAIL, False),
         (Dedupe.INFLIGHT, None, True),
-        (Dedupe.INFLIGHT, Event.COMPLETE, False),
+        (Dedupe.INFLIGHT, Transition.COMPLETE, False),
     ],
 )
-async def test_i7_one_key_one_lineage(dedupe: Dedupe, ended: Event | None, broken: bool) -> None:
+async def test_i7_one_key_one_lineage(
+    dedupe: Dedupe, ended: Transition | None, broken: bool
+) -> None:
     """A second task of a key is legal only where the first no longer answers for it."""
     scene = Scene()
     await scene.open()
@@ -359,7 +363,7 @@ async def test_i7_one_key_one_lineage(dedupe: Dedupe, ended: Event | None, broke
     await scene.submit(new_task(2, idempotency_key="other", dedupe=dedupe))
     steps = scene.stage.steps
     assert verdict(steps) is None
-    same_key = with_record(steps, is_(Event.SUBMIT, 2), idempotency_key="k")
+    same_key = with_record(steps, is_(Transition.SUBMIT, 2), idempotency_key="k")
     assert ("I7" if broken else None) == verdict(same_key)
 
 
@@ -371,7 +375,7 @@ async def test_i7_a_rejected_task_does_not_keep_its_key() -> None:
     await scene.submit(new_task(2))
     await scene.submit(new_task(3, idempotency_key="k"))
     assert verdict(scene.stage.steps) is None
-    kept = without(with_spec(scene.stage.steps, backpressure=None), is_(Event.EVICT))
+    kept = without(with_spec(scene.stage.steps, backpressure=None), is_(Transition.EVICT))
     assert "I7" == verdict(kept)
 
 
@@ -382,7 +386,7 @@ async def a_run() -> list[Step]:
     run = NewRun(id=7, pool="p", name="crawl")
     await scene.submit(new_task(1, run=7), new_task(2, run=7), run=run)
     for lease in await scene.lease(2):
-        await scene.settle(lease, Event.COMPLETE)
+        await scene.settle(lease, Transition.COMPLETE)
     return scene.stage.steps
 
 
@@ -455,7 +459,7 @@ async def test_i9_a_share_that_could_not_start_falls_behind_by_right() -> None:
     *before, b1, a1, b2, b3, b4 = scene.stage.steps
     assert "a" == a1.records[0].share
     assert "I9" == verdict([*before, b1, b2, b3])
-    later = with_record(before, is_(Event.SUBMIT, 5), due=1e9)
+    later = with_record(before, is_(Transition.SUBMIT, 5), due=1e9)
     assert verdict([*later, b1, b2, b3, b4]) is None
 
 
@@ -507,9 +511,9 @@ async def test_the_judge_counts_the_arrows_it_saw() -> None:
     for step in await completed():
         judge.see(step, WORKERS)
     assert {
-        (None, Event.SUBMIT): 1,
-        (Status.QUEUED, Event.LEASE): 1,
-        (Status.RUNNING, Event.COMPLETE): 1,
+        (None, Transition.SUBMIT): 1,
+        (Status.QUEUED, Transition.LEASE): 1,
+        (Status.RUNNING, Transition.COMPLETE): 1,
     } == judge.arrows
 
 

@@ -7,8 +7,8 @@ from tests.core.making import new_task
 from tests.core.test_invariants import Scene, changed, is_, verdict, with_record, with_spec, without
 
 from millpond.core import control as orders
-from millpond.core.lease import LeaseAsk, Leased
-from millpond.core.lifecycle import Event
+from millpond.core.lease import Leased, LeaseRequest
+from millpond.core.lifecycle import Transition
 from millpond.core.rate import Rate
 from millpond.core.settle import Settled, Settlement
 from millpond.testing.simulation.trace_model import Step
@@ -16,7 +16,7 @@ from millpond.testing.simulation.trace_model import Step
 
 async def hold(scene: Scene, want: int = 1, ahead: int = 1) -> tuple[list[Leased], list[Leased]]:
     """Lease some tasks and hold some ahead."""
-    answer = await scene.do("lease", LeaseAsk(pool="p", worker="w", want=want, ahead=ahead))
+    answer = await scene.do("lease", LeaseRequest(pool="p", worker="w", want=want, ahead=ahead))
     return list(answer.leased), list(answer.claimed)
 
 
@@ -26,7 +26,7 @@ async def handed_over(**options: Any) -> list[Step]:
     await scene.open(**{"max_concurrent": 1, "prefetch": 2, **options})
     await scene.submit(new_task(1, key="a"), new_task(2, key="a"))
     (running,), (claim,) = await hold(scene)
-    await scene.settle(running, Event.COMPLETE, successor=claim.fence)
+    await scene.settle(running, Transition.COMPLETE, successor=claim.fence)
     return scene.stage.steps
 
 
@@ -63,7 +63,7 @@ async def test_i1_a_slot_is_handed_over_whatever_was_ordered_since() -> None:
 async def test_i1_a_slot_is_handed_over_once() -> None:
     """A start in a slot that nobody left is above the limit."""
     *before, settle = await handed_over()
-    kept = changed(settle, records=tuple(r for r in settle.records if r.event is Event.LEASE))
+    kept = changed(settle, records=tuple(r for r in settle.records if r.event is Transition.LEASE))
     assert "I1" == verdict([*before, kept])
 
 
@@ -83,22 +83,22 @@ async def test_i3_a_claim_goes_back_by_its_fence() -> None:
     await scene.open(prefetch=1)
     await scene.submit(new_task(1))
     _, (claim,) = await hold(scene, want=0)
-    await scene.settle(claim, Event.RELEASE, spend=False)
+    await scene.settle(claim, Transition.RELEASE, spend=False)
     *before, settle = scene.stage.steps
     assert verdict([*before, settle]) is None
-    other = Settlement(fence=changed(claim.fence, token=1), event=Event.RELEASE)
+    other = Settlement(fence=changed(claim.fence, token=1), event=Transition.RELEASE)
     stale = changed(settle.answer, settled=(Settled.STALE,))
     assert "I3" == verdict([*before, changed(settle, asked=([other], None), answer=stale)])
 
 
-@pytest.mark.parametrize("event", [Event.LOSE, Event.EXHAUST])
-async def test_i5_a_lost_claim_is_charged(event: Event) -> None:
+@pytest.mark.parametrize("event", [Transition.LOSE, Transition.EXHAUST])
+async def test_i5_a_lost_claim_is_charged(event: Transition) -> None:
     """It may have started, so its record has to count it."""
     scene = Scene()
     await scene.open(prefetch=1)
-    await scene.submit(new_task(1, attempts=1 if event is Event.EXHAUST else 2))
+    await scene.submit(new_task(1, attempts=1 if event is Transition.EXHAUST else 2))
     await hold(scene, want=0)
-    await scene.do("control", orders.Bury("w"))
+    await scene.do("control", orders.DeclareDead("w"))
     assert verdict(scene.stage.steps) is None
     assert "I5" == verdict(with_record(scene.stage.steps, is_(event), attempt=0))
 
@@ -109,10 +109,10 @@ async def test_i5_a_claim_that_went_back_is_not_charged() -> None:
     await scene.open(prefetch=1)
     await scene.submit(new_task(1, attempts=1))
     _, (claim,) = await hold(scene, want=0)
-    await scene.settle(claim, Event.RELEASE, spend=False, begun=False)
+    await scene.settle(claim, Transition.RELEASE, spend=False, begun=False)
     await scene.lease()
     assert verdict(scene.stage.steps) is None
-    assert "I5" == verdict(with_record(scene.stage.steps, is_(Event.LEASE), attempt=2))
+    assert "I5" == verdict(with_record(scene.stage.steps, is_(Transition.LEASE), attempt=2))
 
 
 async def test_i13_claims_take_tokens_and_returned_ones_count_again() -> None:
@@ -121,8 +121,8 @@ async def test_i13_claims_take_tokens_and_returned_ones_count_again() -> None:
     await scene.open(prefetch=1, rates=(Rate(1, per=1000.0),))
     await scene.submit(new_task(1), new_task(2))
     _, (claim,) = await hold(scene, want=0)
-    await scene.settle(claim, Event.RELEASE, spend=False)
+    await scene.settle(claim, Transition.RELEASE, spend=False)
     _, (again,) = await hold(scene, want=0)
     assert claim.fence.task == again.fence.task
     assert verdict(scene.stage.steps) is None
-    assert "I13" == verdict(without(scene.stage.steps, is_(Event.RELEASE)))
+    assert "I13" == verdict(without(scene.stage.steps, is_(Transition.RELEASE)))

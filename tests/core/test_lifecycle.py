@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from millpond.core.lifecycle import LIFECYCLE, Event, Status, advance, diagram
+from millpond.core.lifecycle import LIFECYCLE, Status, Transition, advance, diagram
 from millpond.errors import IllegalTransition
 
 ROOT = Path(__file__).parents[2]
@@ -43,8 +43,8 @@ def test_the_table_holds_the_promised_arrows_and_no_others() -> None:
     assert PROMISED == {(before, event, after) for (before, event), after in LIFECYCLE.items()}
 
 
-@pytest.mark.parametrize(("status", "event"), list(product([None, *Status], Event)))
-def test_advance_takes_a_row_or_refuses(status: Status | None, event: Event) -> None:
+@pytest.mark.parametrize(("status", "event"), list(product([None, *Status], Transition)))
+def test_advance_takes_a_row_or_refuses(status: Status | None, event: Transition) -> None:
     """`advance` follows the table; what is not in it raises with code, status and event."""
     if (status, event) in LIFECYCLE:
         assert LIFECYCLE[status, event] is advance(status, event)
@@ -62,13 +62,13 @@ def test_advance_takes_a_row_or_refuses(status: Status | None, event: Event) -> 
 def test_ended_tasks_move_only_by_redrive() -> None:
     """A terminal status has no arrow out but an operator's, and none out of a success."""
     out = {(before, event) for before, event in LIFECYCLE if before and before.terminal}
-    assert {(Status.FAILED, Event.REDRIVE), (Status.CANCELLED, Event.REDRIVE)} == out
+    assert {(Status.FAILED, Transition.REDRIVE), (Status.CANCELLED, Transition.REDRIVE)} == out
 
 
 def test_only_a_lease_leads_into_running() -> None:
     """There is one door to running, and it is the one that makes a fence."""
     doors = {event for (_, event), after in LIFECYCLE.items() if after is Status.RUNNING}
-    assert {Event.LEASE} == doors
+    assert {Transition.LEASE} == doors
 
 
 def test_every_status_can_be_reached() -> None:

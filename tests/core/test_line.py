@@ -4,14 +4,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from tests.core.making import queued
 
-from millpond.core.order.line import _SLACK, Line
+from millpond.core.order.line import _SLACK, TaskLine
 from millpond.core.spec import PoolSpec, fifo, lifo, priority
 from millpond.core.task import Task
 
 FIFO = PoolSpec(name="p", order=fifo())
 
 
-def entries(line: Line) -> int:
+def entries(line: TaskLine) -> int:
     """How many tasks a line refers to, dead ones too."""
     return sum(task is not None for task in line._row) + len(line._heap or ())
 
@@ -21,7 +21,7 @@ class LineMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.line = Line()
+        self.line = TaskLine()
         self.model: dict[int, Task] = {}
         self.aside: dict[int, Task] = {}
         self.seq = 0
@@ -82,7 +82,7 @@ TestLine = LineMachine.TestCase
 
 def test_a_task_that_was_taken_is_let_go_of() -> None:
     """However long the line is, what has left it is not kept alive by it."""
-    line = Line()
+    line = TaskLine()
     for seq in range(1, 1001):
         line.add(queued(FIFO, seq))
     for _ in range(400):
@@ -94,7 +94,7 @@ def test_a_task_that_was_taken_is_let_go_of() -> None:
 
 def test_a_storm_of_cancellations_leaves_no_memory() -> None:
     """Ten thousand come and go behind one that stays at the head."""
-    line = Line()
+    line = TaskLine()
     stays = queued(FIFO, 1)
     line.add(stays)
     tasks = [queued(FIFO, seq) for seq in range(2, 10_002)]
@@ -109,7 +109,7 @@ def test_a_storm_of_cancellations_leaves_no_memory() -> None:
 def test_a_storm_ahead_of_the_row_leaves_no_memory_and_no_disorder() -> None:
     """Those of higher priority wait in a heap; what is swept out of it leaves the rest in order."""
     order = PoolSpec(name="p", order=priority())
-    line = Line()
+    line = TaskLine()
     tasks = [queued(order, seq, priority=seq) for seq in range(1, 301)]
     for task in tasks:
         line.add(task)

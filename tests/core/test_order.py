@@ -13,7 +13,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.core.making import queued
 
 from millpond.core import rate as gcra
-from millpond.core.order.backlog import Backlog, Unit, lane_of, rank
+from millpond.core.order.backlog import Backlog
+from millpond.core.order.groups import Unit
+from millpond.core.order.rank import lane_of, rank
 from millpond.core.order.ring import Share
 from millpond.core.rate import Rate
 from millpond.core.spec import (

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millpond.core.plan import IdleUntil, Wake, Watch, Work, sooner
+from millpond.core.plan import ClaimTimer, IdleUntil, Wake, Work, sooner
 
 MOMENTS = st.floats(0, 1000)
 
@@ -12,13 +12,13 @@ MOMENTS = st.floats(0, 1000)
 @pytest.mark.rows("CX-T60")
 def test_a_new_watch_asks_at_once() -> None:
     """A worker that has never asked does not wait to be told."""
-    assert Work(3) == Watch().plan(free=3, now=0.0)
+    assert Work(3) == ClaimTimer().plan(free=3, now=0.0)
 
 
 def test_without_a_free_slot_nothing_is_asked() -> None:
     """A full worker waits for its own work to end, whatever else happens."""
-    watch = Watch()
-    watch.woken(Wake("p", 0.0))
+    watch = ClaimTimer()
+    watch.wake(Wake("p", 0.0))
     assert IdleUntil(None) == watch.plan(free=0, now=5.0)
     assert Work(1) == watch.plan(free=1, now=5.0)
 
@@ -26,9 +26,9 @@ def test_without_a_free_slot_nothing_is_asked() -> None:
 @given(st.integers(1, 9), MOMENTS, st.floats(0.001, 10))
 def test_a_short_answer_ends_in_sleep(asked: int, now: float, wait: float) -> None:
     """Less than asked for: sleep until time alone helps, then ask; it cannot spin."""
-    watch = Watch()
-    watch.asking()
-    watch.seen(asked=asked, got=asked - 1, next_at=now + wait, now=now)
+    watch = ClaimTimer()
+    watch.claim_sent()
+    watch.claim_answered(asked=asked, got=asked - 1, next_at=now + wait, now=now)
     assert IdleUntil(now + wait) == watch.plan(free=asked, now=now)
     assert Work(asked) == watch.plan(free=asked, now=now + wait)
 
@@ -36,11 +36,11 @@ def test_a_short_answer_ends_in_sleep(asked: int, now: float, wait: float) -> No
 @pytest.mark.rows("CX-T59")
 def test_nothing_to_wait_for_means_waiting_to_be_woken() -> None:
     """No moment and no wake-up: sleep, however late it gets."""
-    watch = Watch()
-    watch.asking()
-    watch.seen(asked=1, got=0, next_at=None, now=1.0)
+    watch = ClaimTimer()
+    watch.claim_sent()
+    watch.claim_answered(asked=1, got=0, next_at=None, now=1.0)
     assert IdleUntil(None) == watch.plan(free=1, now=1e9)
-    watch.woken(Wake("p", 7.0))
+    watch.wake(Wake("p", 7.0))
     assert IdleUntil(7.0) == watch.plan(free=1, now=6.0)
     assert Work(1) == watch.plan(free=1, now=7.0)
 
@@ -48,20 +48,20 @@ def test_nothing_to_wait_for_means_waiting_to_be_woken() -> None:
 @given(st.integers(1, 9), MOMENTS)
 def test_a_full_answer_asks_again(asked: int, now: float) -> None:
     """As much as asked for: there may be more, also if a later moment was named."""
-    watch = Watch()
-    watch.asking()
-    watch.seen(asked=asked, got=asked, next_at=now + 60, now=now)
+    watch = ClaimTimer()
+    watch.claim_sent()
+    watch.claim_answered(asked=asked, got=asked, next_at=now + 60, now=now)
     assert Work(2) == watch.plan(free=2, now=now)
 
 
 @given(st.none() | MOMENTS, st.lists(MOMENTS, min_size=1))
 def test_wake_ups_only_bring_the_moment_forward(next_at: float | None, wakes: list[float]) -> None:
     """Of all wake-ups and the moment known, the earliest counts, in any order."""
-    watch = Watch()
-    watch.asking()
-    watch.seen(asked=1, got=0, next_at=next_at, now=-1.0)
+    watch = ClaimTimer()
+    watch.claim_sent()
+    watch.claim_answered(asked=1, got=0, next_at=next_at, now=-1.0)
     for at in wakes:
-        watch.woken(Wake("p", at))
+        watch.wake(Wake("p", at))
     earliest = min([*wakes, *([] if next_at is None else [next_at])])
     assert IdleUntil(earliest) == watch.plan(free=1, now=-1.0)
     assert Work(1) == watch.plan(free=1, now=earliest)
@@ -69,10 +69,10 @@ def test_wake_ups_only_bring_the_moment_forward(next_at: float | None, wakes: li
 
 def test_a_wake_up_during_the_question_is_not_lost() -> None:
     """What wakes while a claim is on its way is not in its answer, and is kept."""
-    watch = Watch()
-    watch.asking()
-    watch.woken(Wake("p", 4.5))
-    watch.seen(asked=1, got=0, next_at=None, now=4.0)
+    watch = ClaimTimer()
+    watch.claim_sent()
+    watch.wake(Wake("p", 4.5))
+    watch.claim_answered(asked=1, got=0, next_at=None, now=4.0)
     assert IdleUntil(4.5) == watch.plan(free=1, now=4.0)
     assert Work(1) == watch.plan(free=1, now=4.5)
 
@@ -80,15 +80,15 @@ def test_a_wake_up_during_the_question_is_not_lost() -> None:
 @given(st.lists(st.tuples(st.floats(0.01, 5), st.integers(0, 5)), max_size=50))
 def test_one_question_per_moment_and_full_answer(moments: list[tuple[float, int]]) -> None:
     """A worker with two slots asks once per moment, and again only after a full answer."""
-    watch, now = Watch(), 0.0
+    watch, now = ClaimTimer(), 0.0
     for wait, ready in moments:
         left, asked = ready, 0
         while isinstance(work := watch.plan(free=2, now=now), Work):
             asked += 1
             got = min(left, work.want)
             left -= got
-            watch.asking()
-            watch.seen(asked=work.want, got=got, next_at=now + wait, now=now)
+            watch.claim_sent()
+            watch.claim_answered(asked=work.want, got=got, next_at=now + wait, now=now)
         assert (ready // 2 + 1, 0) == (asked, left)
         now += wait
 

@@ -3,7 +3,7 @@
 from millpond.core.quantiles import Quantiles, quantiles
 
 
-def test_nothing_measured_is_told_as_nothing() -> None:
+def test_quantiles_of_nothing_are_zero() -> None:
     """Without samples every figure is zero and says of how many."""
     assert Quantiles(p50=0.0, p90=0.0, p99=0.0, samples=0) == quantiles([])
 

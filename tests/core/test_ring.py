@@ -227,7 +227,7 @@ def test_leaving_for_a_moment_costs_nothing() -> None:
     assert "ABCABC" == served + serve_all(ring, {"A": 9, "B": 9, "C": 9}, 5)
 
 
-def test_an_owner_who_did_not_ask_saves_up_nothing() -> None:
+def test_an_owner_that_claims_nothing_saves_up_no_turns() -> None:
     """Tasks reserved for somebody who was away are served once, then in turn."""
     ring = Ring(fair_round_robin())
     ring.enter("A", None)

@@ -7,7 +7,7 @@ import pytest
 from tests.core.making import leased, new_task, queued
 
 from millpond.core.backoff import Retry
-from millpond.core.lifecycle import LIFECYCLE, Event, Status
+from millpond.core.lifecycle import LIFECYCLE, Status, Transition
 from millpond.core.settle import (
     CALLBACK_ATTEMPTS,
     ENDINGS,
@@ -30,28 +30,28 @@ from millpond.errors import ConfigError
 
 STEADY = Retry(attempts=3, jitter=0.0)
 
-CASES: list[tuple[Outcome, int, Event, bool, float]] = [
-    (Succeeded(b"r"), 1, Event.COMPLETE, True, 0.0),
-    (Succeeded(b"r"), 3, Event.COMPLETE, True, 0.0),
-    (Raised(b"e"), 1, Event.RETRY, True, 1.0),
-    (Raised(b"e"), 2, Event.RETRY, True, 2.0),
-    (Raised(b"e"), 3, Event.FAIL, True, 0.0),
-    (Raised(b"e", final=True), 1, Event.FAIL, True, 0.0),
-    (Raised(b"e", retry_in=9.0), 1, Event.RETRY, True, 9.0),
-    (Raised(b"e", retry_in=9.0), 3, Event.FAIL, True, 0.0),
-    (Raised(b"e", retry_in=9.0, spend=False), 3, Event.RETRY, False, 9.0),
-    (Raised(b"e", retry_in=0.0), 1, Event.RETRY, True, 0.0),
-    (Raised(b"e", final=True, retry_in=9.0, spend=False), 1, Event.FAIL, True, 0.0),
-    (Interrupted(), 3, Event.RELEASE, False, 0.0),
-    (Stopped(), 1, Event.CANCEL, True, 0.0),
-    (Unfit(corrupt=True), 1, Event.CORRUPT, False, 0.0),
-    (Unfit(corrupt=False), 3, Event.RELEASE, False, 0.0),
+CASES: list[tuple[Outcome, int, Transition, bool, float]] = [
+    (Succeeded(b"r"), 1, Transition.COMPLETE, True, 0.0),
+    (Succeeded(b"r"), 3, Transition.COMPLETE, True, 0.0),
+    (Raised(b"e"), 1, Transition.RETRY, True, 1.0),
+    (Raised(b"e"), 2, Transition.RETRY, True, 2.0),
+    (Raised(b"e"), 3, Transition.FAIL, True, 0.0),
+    (Raised(b"e", final=True), 1, Transition.FAIL, True, 0.0),
+    (Raised(b"e", retry_in=9.0), 1, Transition.RETRY, True, 9.0),
+    (Raised(b"e", retry_in=9.0), 3, Transition.FAIL, True, 0.0),
+    (Raised(b"e", retry_in=9.0, spend=False), 3, Transition.RETRY, False, 9.0),
+    (Raised(b"e", retry_in=0.0), 1, Transition.RETRY, True, 0.0),
+    (Raised(b"e", final=True, retry_in=9.0, spend=False), 1, Transition.FAIL, True, 0.0),
+    (Interrupted(), 3, Transition.RELEASE, False, 0.0),
+    (Stopped(), 1, Transition.CANCEL, True, 0.0),
+    (Unfit(corrupt=True), 1, Transition.CORRUPT, False, 0.0),
+    (Unfit(corrupt=False), 3, Transition.RELEASE, False, 0.0),
 ]
 
 
 @pytest.mark.parametrize(("outcome", "attempt", "event", "spend", "wait"), CASES)
 def test_an_outcome_becomes_an_event(
-    outcome: Outcome, attempt: int, event: Event, spend: bool, wait: float
+    outcome: Outcome, attempt: int, event: Transition, spend: bool, wait: float
 ) -> None:
     """The table of outcomes by attempt, of three: event, charge and delay."""
     got = settle(leased(attempt), outcome, STEADY, jitter=0.5)
@@ -73,7 +73,7 @@ def test_a_settlement_carries_what_the_handler_left() -> None:
 def test_one_attempt_means_at_most_once() -> None:
     """With attempts=1 the first error is the end."""
     got = settle(leased(1, max_attempts=1), Raised(b"e"), Retry.never(), jitter=0.0)
-    assert Event.FAIL == got.event
+    assert Transition.FAIL == got.event
 
 
 def running(attempt: int, *, cancelled: bool = False, **fields: Any) -> Task:
@@ -84,25 +84,25 @@ def running(attempt: int, *, cancelled: bool = False, **fields: Any) -> Task:
 
 
 IN_FORCE = [
-    (Event.COMPLETE, True, 1, False, Event.COMPLETE),
-    (Event.COMPLETE, True, 3, True, Event.COMPLETE),
-    (Event.RETRY, True, 1, False, Event.RETRY),
-    (Event.RETRY, True, 3, False, Event.FAIL),
-    (Event.RETRY, False, 3, False, Event.RETRY),
-    (Event.RETRY, True, 1, True, Event.CANCEL),
-    (Event.RETRY, False, 1, True, Event.CANCEL),
-    (Event.RELEASE, False, 1, True, Event.CANCEL),
-    (Event.RELEASE, False, 1, False, Event.RELEASE),
-    (Event.FAIL, True, 1, True, Event.CANCEL),
-    (Event.FAIL, True, 1, False, Event.FAIL),
-    (Event.COMPLETE, True, 1, True, Event.COMPLETE),
-    (Event.CANCEL, True, 1, False, Event.CANCEL),
+    (Transition.COMPLETE, True, 1, False, Transition.COMPLETE),
+    (Transition.COMPLETE, True, 3, True, Transition.COMPLETE),
+    (Transition.RETRY, True, 1, False, Transition.RETRY),
+    (Transition.RETRY, True, 3, False, Transition.FAIL),
+    (Transition.RETRY, False, 3, False, Transition.RETRY),
+    (Transition.RETRY, True, 1, True, Transition.CANCEL),
+    (Transition.RETRY, False, 1, True, Transition.CANCEL),
+    (Transition.RELEASE, False, 1, True, Transition.CANCEL),
+    (Transition.RELEASE, False, 1, False, Transition.RELEASE),
+    (Transition.FAIL, True, 1, True, Transition.CANCEL),
+    (Transition.FAIL, True, 1, False, Transition.FAIL),
+    (Transition.COMPLETE, True, 1, True, Transition.COMPLETE),
+    (Transition.CANCEL, True, 1, False, Transition.CANCEL),
 ]
 
 
 @pytest.mark.parametrize(("asked", "spend", "attempt", "cancelled", "event"), IN_FORCE)
 def test_the_store_has_the_last_word(
-    asked: Event, spend: bool, attempt: int, cancelled: bool, event: Event
+    asked: Transition, spend: bool, attempt: int, cancelled: bool, event: Transition
 ) -> None:
     """A cancelled task is not run again, a budget used up is a failure, a result is a result."""
     settlement = Settlement(fence=Fence(1, attempt, 0), event=asked, spend=spend)
@@ -110,19 +110,19 @@ def test_the_store_has_the_last_word(
 
 
 LOST = [
-    (1, False, None, Event.LOSE),
-    (2, False, None, Event.LOSE),
-    (3, False, None, Event.EXHAUST),
-    (1, True, None, Event.CANCEL),
-    (3, True, None, Event.CANCEL),
-    (1, False, "process", Event.STALE),
-    (1, True, "process", Event.STALE),
+    (1, False, None, Transition.LOSE),
+    (2, False, None, Transition.LOSE),
+    (3, False, None, Transition.EXHAUST),
+    (1, True, None, Transition.CANCEL),
+    (3, True, None, Transition.CANCEL),
+    (1, False, "process", Transition.STALE),
+    (1, True, "process", Transition.STALE),
 ]
 
 
 @pytest.mark.parametrize(("attempt", "cancelled", "owner", "event"), LOST)
 def test_a_lost_lease_is_charged(
-    attempt: int, cancelled: bool, owner: str | None, event: Event
+    attempt: int, cancelled: bool, owner: str | None, event: Transition
 ) -> None:
     """Attempts left: again. None left: failed. Cancelled: cancelled. A closure: stale."""
     lost = event_of_loss(running(attempt, cancelled=cancelled, owner=owner))
@@ -160,20 +160,20 @@ PATIENT = Retry(attempts=9, initial=1.0, jitter=0.0, give_up_after=10.0)
 @pytest.mark.parametrize(
     ("outcome", "now", "event"),
     [
-        (Raised(b"e"), 0.0, Event.RETRY),
-        (Raised(b"e"), 9.0, Event.RETRY),
-        (Raised(b"e"), 9.5, Event.FAIL),
-        (Raised(b"e"), 60.0, Event.FAIL),
-        (Raised(b"e", retry_in=10.0), 0.0, Event.RETRY),
-        (Raised(b"e", retry_in=11.0), 0.0, Event.FAIL),
-        (Raised(b"e", retry_in=11.0, spend=False), 0.0, Event.FAIL),
-        (Raised(b"e", retry_in=11.0), None, Event.RETRY),
-        (Interrupted(), 60.0, Event.RELEASE),
-        (Succeeded(b"r"), 60.0, Event.COMPLETE),
+        (Raised(b"e"), 0.0, Transition.RETRY),
+        (Raised(b"e"), 9.0, Transition.RETRY),
+        (Raised(b"e"), 9.5, Transition.FAIL),
+        (Raised(b"e"), 60.0, Transition.FAIL),
+        (Raised(b"e", retry_in=10.0), 0.0, Transition.RETRY),
+        (Raised(b"e", retry_in=11.0), 0.0, Transition.FAIL),
+        (Raised(b"e", retry_in=11.0, spend=False), 0.0, Transition.FAIL),
+        (Raised(b"e", retry_in=11.0), None, Transition.RETRY),
+        (Interrupted(), 60.0, Transition.RELEASE),
+        (Succeeded(b"r"), 60.0, Transition.COMPLETE),
     ],
 )
-def test_patience_ends_when_it_was_promised_to(
-    outcome: Outcome, now: float | None, event: Event
+def test_jobs_time_out_after_the_promised_time(
+    outcome: Outcome, now: float | None, event: Transition
 ) -> None:
     """No attempt starts later than give_up_after seconds after the first start, at 0."""
     lease = leased()
@@ -184,11 +184,11 @@ def test_patience_ends_when_it_was_promised_to(
 
 def test_without_a_limit_patience_has_no_end() -> None:
     """Attempts alone decide."""
-    assert Event.RETRY is settle(leased(), Raised(b"e"), STEADY, jitter=0.5, now=1e9).event
+    assert Transition.RETRY is settle(leased(), Raised(b"e"), STEADY, jitter=0.5, now=1e9).event
 
 
-@pytest.mark.parametrize("event", Event)
-def test_a_settlement_ends_an_attempt(event: Event) -> None:
+@pytest.mark.parametrize("event", Transition)
+def test_a_settlement_ends_an_attempt(event: Transition) -> None:
     """Any other event is refused, blamed by name, before a store ever sees it."""
     if event in ENDINGS:
         assert event is Settlement(fence=Fence(1, 1, 0), event=event).event
@@ -201,4 +201,4 @@ def test_a_settlement_ends_an_attempt(event: Event) -> None:
 def test_what_ends_an_attempt_is_an_arrow_from_running() -> None:
     """Six endings; a corrupt record is released first and fails from the queue."""
     assert {"complete", "fail", "cancel", "retry", "release", "corrupt"} == {*map(str, ENDINGS)}
-    assert all((Status.RUNNING, event) in LIFECYCLE for event in ENDINGS - {Event.CORRUPT})
+    assert all((Status.RUNNING, event) in LIFECYCLE for event in ENDINGS - {Transition.CORRUPT})

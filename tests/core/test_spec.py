@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import millpond
+from millpond.core.order.rank import rank
 from millpond.core.rate import Rate
 from millpond.core.spec import (
     HEAVIEST,
@@ -153,3 +155,18 @@ def test_a_spec_survives_storage(one: PoolSpec) -> None:
     """Encoded and decoded, a spec is the same value and is checked again."""
     assert one == msgspec.msgpack.decode(msgspec.msgpack.encode(one), type=PoolSpec)
     assert one == msgspec.json.decode(msgspec.json.encode(one), type=PoolSpec)
+
+
+@pytest.mark.parametrize("kind", OrderKind)
+def test_every_order_has_a_public_function_of_its_name(kind: OrderKind) -> None:
+    """A new member of OrderKind fails here until `millpond` exports its function."""
+    assert kind in millpond.__all__
+    assert kind is getattr(millpond, kind)().kind
+    with pytest.raises(ConfigError, match=rf"{kind}\(\)"):
+        PoolSpec(name="p", order="newest")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("kind", OrderKind)
+def test_every_order_has_a_rank(kind: OrderKind) -> None:
+    """A new member of OrderKind fails here until `rank` knows it."""
+    assert isinstance(rank(Order(kind=kind), 1, 1.0, 1), int)

@@ -9,7 +9,7 @@ from tests.core.making import new_task, queued
 
 from millpond.core import control as orders
 from millpond.core.bounds import MAX_COUNT, MAX_KEY, MAX_MOMENT, MAX_SECONDS
-from millpond.core.lifecycle import Event
+from millpond.core.lifecycle import Transition
 from millpond.core.settle import Settlement
 from millpond.core.spec import PoolSpec, fifo
 from millpond.core.task import Dedupe, Fence, key_of
@@ -103,10 +103,10 @@ def test_times_are_finite(option: str, value: float) -> None:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: Settlement(fence=Fence(1, 1, 1), event=Event.RETRY, delay=math.nan),
+        lambda: Settlement(fence=Fence(1, 1, 1), event=Transition.RETRY, delay=math.nan),
         lambda: orders.Hold("p", math.inf),
-        lambda: orders.Join("w", 0.0),
-        lambda: orders.Join("w", math.nan),
+        lambda: orders.Register("w", 0.0),
+        lambda: orders.Register("w", math.nan),
     ],
 )
 def test_orders_and_settlements_are_checked_at_birth(make: Callable[[], object]) -> None:

@@ -126,7 +126,7 @@ async def test_an_option_that_cannot_be_stored_is_refused(
     assert 1 == tasks_in(url)
 
 
-async def test_a_function_nobody_knows_is_parked_and_named(url: str) -> None:
+async def test_a_task_whose_function_no_worker_knows_is_parked(url: str) -> None:
     """Until a worker comes that knows it."""
     ran = []
 

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 from tests.pool.fleet import Fleet, until
-from tests.store.sqlite.test_recount import DAMAGES, make_some_of_everything
+from tests.store.sqlite.test_consistency import DAMAGES, make_some_of_everything
 from verify.servers.schemas import Schema
 from verify.servers.sqlite_files import InlineStore
 
 from millpond import Context, Millpond, Pool, Retry, TaskFailed, fair_round_robin
 from millpond.store.postgres.quoting import qualified
-from millpond.store.sql.repair import damage
+from millpond.store.sql.repair import find_damage
 from millpond.store.sqlite import SqliteStore
 from millpond.store.sqlite.dialect import SQLITE
 
@@ -52,10 +52,10 @@ async def test_whatever_was_damaged_fits_together_again(tmp_path: Path, name: st
     edit(path, DAMAGES[name])
     store = InlineStore(path)
     await store.view.pool("jobs")
-    assert await store.mend() or name == "no meta"
+    assert await store.repair() or name == "no meta"
     with closing(sqlite3.connect(path, isolation_level=None)) as file:
-        assert [] == damage(file, SQLITE)
-    assert () == await store.mend()
+        assert [] == find_damage(file, SQLITE)
+    assert () == await store.repair()
     await store.close()
 
 
@@ -65,7 +65,7 @@ async def test_where_all_is_well_nothing_is_mended(tmp_path: Path) -> None:
     await make_some_of_everything(path)
     before = path.read_bytes()
     store = InlineStore(path)
-    assert () == await store.mend()
+    assert () == await store.repair()
     await store.close()
     assert before == path.read_bytes()
 
@@ -230,7 +230,7 @@ async def test_missing_state_is_made_again(
     assert [(number, 1) for number in (0, 1, 2, 3, 4, 5, 7)] == sorted(app.ran)
 
 
-def test_a_process_that_leaves_does_not_wait_for_mending(
+def test_a_process_that_ends_does_not_wait_for_a_repair(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Looking through a file may take long, or wait for others: nobody who stops is held up."""
@@ -241,11 +241,11 @@ def test_a_process_that_leaves_does_not_wait_for_mending(
         over.wait()
         return []
 
-    monkeypatch.setattr("millpond.store.sql.store.damage", slow)
+    monkeypatch.setattr("millpond.store.sql.store.find_damage", slow)
 
     async def leave() -> None:
         store = await SqliteStore.open(tmp_path / "work.db")
-        mending = asyncio.create_task(store.mend())
+        mending = asyncio.create_task(store.repair())
         assert await asyncio.to_thread(begun.wait, 30)
         mending.cancel()
         await asyncio.gather(mending, return_exceptions=True)

@@ -10,9 +10,9 @@ from verify.servers.schemas import InlinePostgresStore, Schemas
 from verify.servers.sqlite_files import InlineStore, fresh_file
 
 from millpond.core.admit import Reason
-from millpond.core.control import Declare, Join
-from millpond.core.lease import LeaseAsk
-from millpond.core.lifecycle import Event, Status
+from millpond.core.control import Declare, Register
+from millpond.core.lease import LeaseRequest
+from millpond.core.lifecycle import Status, Transition
 from millpond.core.run import NewRun
 from millpond.core.settle import Settled, Settlement
 from millpond.core.spec import PoolSpec, fair_round_robin
@@ -81,7 +81,7 @@ async def begun(store: Store, spec: PoolSpec, run: int | None = None) -> None:
     """Declare two pools, and queue three tasks in the first and one in the second."""
     await store.control(Declare(spec), now=1000.0)
     await store.control(Declare(PoolSpec(name="other")), now=1000.0)
-    await store.control(Join("w", 60.0), now=1000.0)
+    await store.control(Register("w", 60.0), now=1000.0)
     opened = None if run is None else NewRun(id=run, pool="p")
     new = tuple(task(n, run=run, attempts=3) for n in (1, BAD, 3))
     await store.submit([Batch(tasks=new, run=opened)], now=1000.0)
@@ -92,8 +92,8 @@ async def ended(store: Store, pool: str) -> list[int]:
     """Lease and complete all that a pool gives; return which those were."""
     done: list[int] = []
     while True:
-        answer = await store.lease(LeaseAsk(pool=pool, worker="w", want=5), now=1001.0)
-        ends = [Settlement(fence=one.fence, event=Event.COMPLETE) for one in answer.leased]
+        answer = await store.lease(LeaseRequest(pool=pool, worker="w", want=5), now=1001.0)
+        ends = [Settlement(fence=one.fence, event=Transition.COMPLETE) for one in answer.leased]
         if not ends:
             return done
         settled = await store.settle(ends, now=1002.0)
@@ -163,16 +163,16 @@ async def test_recovery_goes_on_past_a_damaged_row(
     """A worker died with four tasks: those whose rows can be read are run again."""
     store, edit, in_file = damaged
     await begun(store, KINDS["plain"])
-    await store.control(Join("dead", 10.0), now=1000.0)
+    await store.control(Register("dead", 10.0), now=1000.0)
     for pool in ("p", "other"):
-        await store.lease(LeaseAsk(pool=pool, worker="dead", want=5), now=1000.0)
+        await store.lease(LeaseRequest(pool=pool, worker="dead", want=5), now=1000.0)
     said = (OF_A_TASK | OF_A_FILE)[name].format(blob="x'c1ff'" if in_file else "'\\xc1ff'::bytea")
     edit(f"UPDATE millpond_live {said} WHERE id = {BAD}")
     await store.recover(now=1015.0)
     record = await store.view.task(1)
     assert record is not None
     assert Status.QUEUED is record.status
-    await store.control(Join("w", 60.0), now=1015.0)
+    await store.control(Register("w", 60.0), now=1015.0)
     await ends_without_the_damaged(store)
 
 

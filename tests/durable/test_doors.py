@@ -111,7 +111,7 @@ def test_other_statements_are_let_through(statement: str) -> None:
 
 @pytest.mark.rows("TR-17")
 @pytest.mark.parametrize("way", ["execute", "cursor", "stream", "copy"])
-async def test_no_way_of_a_lent_connection_commits(postgres_url: str, way: str) -> None:
+async def test_no_method_of_a_handlers_connection_commits(postgres_url: str, way: str) -> None:
     """Neither several statements in one nor the cursor's other methods."""
     mp = Millpond(postgres_url, work=True)
     pool = mp.pool("p", retry=Retry.never())

@@ -3,16 +3,17 @@
 import asyncio
 import logging
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.pool.fleet import Fleet, until
+from tests.waiting import until_a_thread
 from verify.servers.schemas import Schema
 
 from millpond import Millpond, Retry, SyncContext, TaskFailed
+from millpond.pool.internals import internals_of
 
 pytestmark = pytest.mark.rows("TR-23")
 
@@ -43,10 +44,8 @@ class Blocking:
         return block
 
     async def blocks(self) -> None:
-        """Wait until the first attempt has begun: a thread takes real time, not the loop's."""
-        while not self.began:
-            await asyncio.sleep(0)
-            time.sleep(0.001)  # noqa: ASYNC251
+        """Wait until the first attempt has begun."""
+        await until_a_thread(lambda: self.began)
 
 
 @pytest.fixture
@@ -111,7 +110,7 @@ async def test_a_waiter_is_answered_when_the_thread_has_ended(
         assert ("TimeoutError", 1) == (caught.value.error_type, blocking.began)
 
 
-async def test_a_stopped_worker_holds_the_task_of_a_thread_that_goes_on(
+async def test_a_stopped_worker_keeps_the_task_of_a_thread_that_still_runs(
     place: Path | Schema | None, blocking: Blocking, caplog: pytest.LogCaptureFixture
 ) -> None:
     """It says so, leaves when the thread has ended, and another worker goes on only then."""
@@ -135,7 +134,7 @@ async def test_a_stopped_worker_holds_the_task_of_a_thread_that_goes_on(
             assert 1 == blocking.began
 
             async def left() -> bool:
-                return not one.runtime._lingering
+                return not internals_of(one).runtime.local_workers.lingering
 
             await until(left)
 
@@ -154,7 +153,8 @@ async def test_closing_says_which_task_it_leaves_to_others(
                 handle = await block.options(timeout=3600).submit()
                 await blocking.blocks()
         assert any(
-            f"leaves task {handle.id} of pool one" in record.message for record in caplog.records
+            f"leaves while the handler of task {handle.id} of pool one" in record.message
+            for record in caplog.records
         )
         async with two.worker():
             assert "completed" == (await (await two.handle(handle.id)).wait()).status

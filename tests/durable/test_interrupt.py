@@ -71,13 +71,15 @@ async def test_it_stops_a_handler_that_listens_to_nothing(url: str) -> None:
 
 
 @pytest.mark.rows("CX-03")
-async def test_a_renewal_tells_what_no_hint_told(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_renewal_reports_cancelled_tasks_without_a_hint(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The messages of the one who cancels are lost, all of them."""
     async with running(url, SHORT) as runner, endless.make(url, SHORT, work=False) as mp:
         handle = await mp.tasks["endless"].submit()
         await runner.says("begun")
         lost: list[Hint | None] = []
-        for wakes in (sqlite.Wakes, postgres.Wakes):
+        for wakes in (sqlite.SqliteHintChannel, postgres.PostgresHintChannel):
             monkeypatch.setattr(wakes, "send", lambda _, hint=None: lost.append(hint))
         assert await mp.cancel(handle.id, mode="interrupt")
         assert "cancelled" == (await handle.wait(timeout=PATIENCE)).status

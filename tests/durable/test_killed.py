@@ -4,15 +4,16 @@ import asyncio
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 
 import pytest
 from tests.durable import victim
 from tests.durable.looking import looked_at
 from tests.pool.fleet import until
+from tests.waiting import eventually
 
 from millpond import Millpond, Pool, TaskFailed
+from millpond.pool.internals import internals_of
 
 PATIENCE = 30.0
 
@@ -125,15 +126,12 @@ async def test_stored_calls_run_again_and_ended_tasks_are_there(url: str, kill_a
 
 @pytest.mark.rows("CX-17", "CX-18")
 @pytest.mark.real_loop
-async def test_a_callback_of_a_killed_process_is_told_by_the_next(url: str, kill_at: Kill) -> None:
+async def test_the_next_process_runs_the_callback_of_a_killed_one(url: str, kill_at: Kill) -> None:
     """It was stored with the end of its task, so nothing of it was lost."""
     await asyncio.to_thread(kill_at, "callback", "callback")
     mp, told = survivor(url)
     async with mp:
-        deadline = time.monotonic() + PATIENCE
-        while not told:
-            assert time.monotonic() < deadline
-            await asyncio.sleep(0.02)
+        await eventually(lambda: told, within=PATIENCE)
     assert ["told completed"] == told
 
 
@@ -153,7 +151,7 @@ async def test_whatever_was_acknowledged_is_there(url: str, kill_at: Kill) -> No
             stored[int(task)] = (lane, int(sequence))
     assert len(stored) == len(set(stored.values()))
     mp, _ = survivor(url)
-    mp.work = False
+    internals_of(mp).owner.work = False
     async with mp:
         assert {"queued", "running", "completed"} >= set(await mp.status(stored))
     with looked_at(url) as look:
@@ -167,7 +165,7 @@ async def test_whatever_was_acknowledged_is_there(url: str, kill_at: Kill) -> No
 
 @pytest.mark.rows("TR-12")
 @pytest.mark.real_loop
-async def test_a_kill_repeats_what_ran_and_what_one_store_call_had_to_tell(
+async def test_a_kill_repeats_running_tasks_and_the_settlements_of_one_store_call(
     url: str, kill_at: Kill
 ) -> None:
     """Ends are stored at once, though more is claimed ahead than has ended so far."""

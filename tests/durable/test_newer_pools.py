@@ -12,9 +12,9 @@ import pytest
 from verify.servers.schemas import InlinePostgresStore, Schema, Schemas
 from verify.servers.sqlite_files import InlineStore
 
-from millpond.core.control import Declare, DeclareBudget, Join, Leave, Progress, Prune
-from millpond.core.lease import LeaseAsk
-from millpond.core.lifecycle import Event
+from millpond.core.control import Declare, DeclareBudget, Deregister, Progress, Prune, Register
+from millpond.core.lease import LeaseRequest
+from millpond.core.lifecycle import Transition
 from millpond.core.rate import Rate
 from millpond.core.settle import Settled, Settlement
 from millpond.core.spec import Backpressure, BudgetSpec, OnFull, Order, OrderKind, PoolSpec, fifo
@@ -22,12 +22,12 @@ from millpond.core.task import Call, Fence, NewTask
 from millpond.errors import NewerPool
 from millpond.store.protocol import Batch, LeaseAnswer
 from millpond.store.sql.consistency import check_rows
-from millpond.store.sql.store import RowsStore
+from millpond.store.sql.store import SqlStore
 from millpond.store.sqlite.dialect import SQLITE
 
 pytestmark = [pytest.mark.real_loop, pytest.mark.rows("TR-26")]
 
-Store = RowsStore[Any, Any]
+Store = SqlStore[Any, Any]
 
 
 def opened(place: Path | Schema) -> Store:
@@ -109,13 +109,13 @@ async def test_a_pool_of_a_newer_version_is_left_alone_and_the_others_go_on(
     was = rewrite(place, change)
 
     older = opened(place)
-    await older.control(Join("w", 60.0))
+    await older.control(Register("w", 60.0))
     with caplog.at_level(logging.ERROR, "millpond.store"):
         await older.control(Declare(PoolSpec(name="new", order=fifo(), max_concurrent=9)))
         for _ in range(2):
-            answer = await older.lease(LeaseAsk(pool="new", worker="w", want=2))
+            answer = await older.lease(LeaseRequest(pool="new", worker="w", want=2))
             assert LeaseAnswer() == answer
-        (leased,) = (await older.lease(LeaseAsk(pool="old", worker="w", want=2))).leased
+        (leased,) = (await older.lease(LeaseRequest(pool="old", worker="w", want=2))).leased
     assert 2 == leased.fence.task
     (said,) = [one.getMessage() for one in caplog.records]
     assert "'new'" in said
@@ -130,15 +130,15 @@ async def test_a_pool_of_a_newer_version_is_left_alone_and_the_others_go_on(
 
     rewrite(place, lambda _: was)
     newer = opened(place)
-    await newer.control(Join("v", 60.0))
-    (leased,) = (await newer.lease(LeaseAsk(pool="new", worker="v", want=2))).leased
+    await newer.control(Register("v", 60.0))
+    (leased,) = (await newer.lease(LeaseRequest(pool="new", worker="v", want=2))).leased
     assert 1 == leased.fence.task
     await newer.close()
 
 
 async def lease(store: Store, pool: str, worker: str, now: float, want: int = 9) -> list[Fence]:
     """Lease tasks; return their fences."""
-    answer = await store.lease(LeaseAsk(pool=pool, worker=worker, want=want), now=now)
+    answer = await store.lease(LeaseRequest(pool=pool, worker=worker, want=want), now=now)
     return [one.fence for one in (*answer.leased, *answer.claimed)]
 
 
@@ -151,7 +151,7 @@ async def test_a_dead_worker_of_a_newer_pool_does_not_stop_the_recovery_of_other
         spec = PoolSpec(name=name, order=fifo(), max_concurrent=9, prefetch=2)
         await store.control(Declare(spec), now=0.0)
     for worker in ("first", "second"):
-        await store.control(Join(worker, 10.0), now=0.0)
+        await store.control(Register(worker, 10.0), now=0.0)
     await store.submit((task(1, "new"), task(2, "old"), task(3, "old")), now=0.0)
     fresh = NewTask(id=4, pool="new", call=Call("work"), delay=1e6, expires_in=5.0)
     also = NewTask(id=5, pool="old", call=Call("work"), delay=1e6, expires_in=6.0)
@@ -171,7 +171,7 @@ async def test_a_dead_worker_of_a_newer_pool_does_not_stop_the_recovery_of_other
     assert ("running", "queued", "failed") == await older.view.status((1, 4, 5))
     again = await older.recover(limit=10, now=21.0)
     assert (again.moved, again.more, again.next_at) == (0, False, None)
-    await older.control(Join("third", 10.0), now=21.0)
+    await older.control(Register("third", 10.0), now=21.0)
     assert {2, 3} == {fence.task for fence in await lease(older, "old", "third", 21.0)}
     await older.close()
 
@@ -192,9 +192,9 @@ async def test_an_older_worker_that_leaves_a_newer_pool_settles_everything_else(
     for name in ("new", "old"):
         spec = PoolSpec(name=name, order=fifo(), max_concurrent=1, prefetch=2)
         await store.control(Declare(spec), now=0.0)
-    await store.control(Join("w", 60.0), now=0.0)
+    await store.control(Register("w", 60.0), now=0.0)
     await store.submit((task(1, "new"), task(2, "new"), task(3, "old"), task(4, "old")), now=0.0)
-    ask = LeaseAsk(pool="new", worker="w", want=1, ahead=1)
+    ask = LeaseRequest(pool="new", worker="w", want=1, ahead=1)
     answer = await store.lease(ask, now=0.0)
     fence, claim = answer.leased[0].fence, answer.claimed[0].fence
     (other,) = await lease(store, "old", "w", 0.0, want=1)
@@ -203,16 +203,16 @@ async def test_an_older_worker_that_leaves_a_newer_pool_settles_everything_else(
 
     older = opened(place)
     ended = [
-        Settlement(fence=fence, event=Event.COMPLETE, successor=claim),
-        Settlement(fence=other, event=Event.COMPLETE),
+        Settlement(fence=fence, event=Transition.COMPLETE, successor=claim),
+        Settlement(fence=other, event=Transition.COMPLETE),
     ]
-    answer2 = await older.settle(ended, then=LeaseAsk(pool="old", worker="w", want=1), now=1.0)
+    answer2 = await older.settle(ended, then=LeaseRequest(pool="old", worker="w", want=1), now=1.0)
     assert (Settled.STALE, Settled.APPLIED) == answer2.settled
     assert answer2.lease is not None
     assert 4 == answer2.lease.leased[0].fence.task
     assert (await older.renew("w", 60.0, now=2.0)).alive
     assert 0 == (await older.control(Progress(fence, 0.5, "half"), now=2.0)).count
-    await older.control(Leave("w"), now=3.0)
+    await older.control(Deregister("w"), now=3.0)
     assert ("running", "queued", "completed", "queued") == await older.view.status((1, 2, 3, 4))
     await older.close()
 
@@ -225,18 +225,18 @@ async def test_an_older_worker_that_leaves_a_newer_pool_settles_everything_else(
     assert not found_wrong(place)
 
 
-async def test_looking_pruning_and_mending_go_on_beside_a_newer_pool(
+async def test_views_pruning_and_repair_work_beside_a_newer_pool(
     place: Path | Schema, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whoever lists the pools reads of it in the log; nothing of it is counted anew or removed."""
     store = opened(place)
     for name in ("new", "old"):
         await store.control(Declare(PoolSpec(name=name, order=fifo(), max_concurrent=3)), now=0.0)
-    await store.control(Join("w", 60.0), now=0.0)
+    await store.control(Register("w", 60.0), now=0.0)
     await store.submit((task(1, "new"), task(2, "old"), task(3, "new")), now=0.0)
     for pool in ("new", "old"):
         for fence in await lease(store, pool, "w", 0.0, want=1):
-            await store.settle((Settlement(fence=fence, event=Event.COMPLETE),), now=1.0)
+            await store.settle((Settlement(fence=fence, event=Transition.COMPLETE),), now=1.0)
     await store.close()
     was = rewrite(place, another_option)
 
@@ -244,7 +244,7 @@ async def test_looking_pruning_and_mending_go_on_beside_a_newer_pool(
     with caplog.at_level(logging.ERROR, "millpond.store"):
         assert ("old",) == await older.view.names()
     assert [True] == ["pool 'new'" in one.getMessage() for one in caplog.records]
-    assert () == await older.mend()
+    assert () == await older.repair()
     old = await older.view.pool("old")
     assert old is not None
     assert 1 == old.kept
@@ -281,7 +281,7 @@ async def test_a_budget_of_a_newer_version_leaves_the_pools_that_share_it_alone(
     with caplog.at_level(logging.ERROR, "millpond.store"):
         await older.control(DeclareBudget(BudgetSpec(name="b", max_concurrent=9)), now=1.0)
         await older.control(Declare(shared), now=1.0)
-        await older.control(Join("w", 60.0), now=1.0)
+        await older.control(Register("w", 60.0), now=1.0)
         assert not await lease(older, "shares", "w", 1.0)
     assert all("'b'" in one.getMessage() and "colour" in one.getMessage() for one in caplog.records)
     assert 2 == len(caplog.records)

@@ -161,7 +161,7 @@ async def test_a_result_that_retention_took_is_an_error(place: Place) -> None:
 
 
 @pytest.mark.rows("TR-10")
-async def test_a_callback_is_told_whether_a_result_was_stored(place: Place) -> None:
+async def test_a_callback_sees_whether_a_result_was_stored(place: Place) -> None:
     """None is what was returned, unless it says otherwise."""
     fleet = Fleet(place)
     mp = fleet.millpond(work=True)

@@ -13,12 +13,12 @@ from millpond.core.spec import PoolSpec
 from millpond.core.task import Call, NewTask
 from millpond.errors import Miscounted
 from millpond.store.protocol import Batch
-from millpond.store.sql.store import RowsStore
+from millpond.store.sql.store import SqlStore
 from millpond.store.sql.unit_of_work import SqlTables
 
 pytestmark = [pytest.mark.real_loop, pytest.mark.rows("TR-01")]
 
-Store = RowsStore[Any, Any]
+Store = SqlStore[Any, Any]
 
 
 async def opened(place: Path | Schema) -> Store:
@@ -44,7 +44,7 @@ async def test_a_write_that_misses_its_row_undoes_its_transaction_and_is_done_ag
     with caplog.at_level(logging.ERROR, "millpond"), pytest.raises(Miscounted, match="drop_live"):
         await store._do(job)
     assert 2 == len(done)
-    assert "counted anew" in caplog.text
+    assert "recounting" in caplog.text
     assert ("queued",) == await store.view.status((1,))
     await store.close()
 
@@ -69,17 +69,19 @@ async def test_what_the_commit_tells_too_late_is_counted_anew_at_once(
 ) -> None:
     """A server answers the last writes with the commit: it is reported, and the rows recounted."""
     store, mended = await opened(place), []
-    mend = store.mend
+    mend = store.repair
 
     async def noted() -> tuple[str, ...]:
         mended.append(True)
         return await mend()
 
     def job(tables: SqlTables) -> None:
-        tables.order("p", "look", 1.0)  # a record of the audit, so that there is surely something
+        tables.record_command(
+            "p", "look", 1.0
+        )  # a record of the audit, so that there is surely something
         tables.send("drop_ended", [(99,)])
 
-    monkeypatch.setattr(store, "mend", noted)
+    monkeypatch.setattr(store, "repair", noted)
     with caplog.at_level(logging.ERROR, "millpond"):
         try:
             await store._do(job)

@@ -10,9 +10,10 @@ from tests.pool.moments import rounds as rounds
 from tests.stores import fresh_store
 
 from millpond import Millpond
-from millpond.core.control import Order
-from millpond.core.lease import LeaseAsk
+from millpond.core.control import Command
+from millpond.core.lease import LeaseRequest
 from millpond.core.settle import Settlement
+from millpond.pool.internals import internals_of
 from millpond.store.protocol import (
     Batch,
     ControlAnswer,
@@ -85,7 +86,7 @@ class Watched:
         return answer
 
     async def lease(
-        self, ask: LeaseAsk, *, now: float | None = None, entropy: int | None = None
+        self, ask: LeaseRequest, *, now: float | None = None, entropy: int | None = None
     ) -> LeaseAnswer:
         await self._begin("lease", ask)
         answer = await self.inner.lease(ask, now=now, entropy=entropy)
@@ -104,7 +105,7 @@ class Watched:
         self,
         settlements: Sequence[Settlement],
         *,
-        then: LeaseAsk | None = None,
+        then: LeaseRequest | None = None,
         now: float | None = None,
         entropy: int | None = None,
     ) -> SettleAnswer:
@@ -129,10 +130,10 @@ class Watched:
         return answer
 
     async def control(
-        self, order: Order, *, now: float | None = None, entropy: int | None = None
+        self, command: Command, *, now: float | None = None, entropy: int | None = None
     ) -> ControlAnswer:
-        await self._begin("control", order)
-        answer = await self.inner.control(order, now=now, entropy=entropy)
+        await self._begin("control", command)
+        answer = await self.inner.control(command, now=now, entropy=entropy)
         await self._end()
         return answer
 
@@ -161,7 +162,7 @@ class Opened:
 def opened(monkeypatch: pytest.MonkeyPatch) -> Opened:
     """Private stores that count their verbs."""
     made = Opened(pauses=0)
-    monkeypatch.setattr("millpond.pool.millpond.MemoryStore", made)
+    monkeypatch.setattr("millpond.pool.runtime_owner.MemoryStore", made)
     return made
 
 
@@ -170,13 +171,13 @@ def any_pace(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     """Private stores that answer at once, or shared ones that take their time as disks do."""
     if request.param == "at once":
         made = Opened(pauses=0)
-        monkeypatch.setattr("millpond.pool.millpond.MemoryStore", made)
+        monkeypatch.setattr("millpond.pool.runtime_owner.MemoryStore", made)
         return made
     made = Opened(pauses=2)
     enter = Millpond.__aenter__
 
     async def enter_shared(mp: Millpond) -> Millpond:
-        mp.make_store = made
+        internals_of(mp).owner.make_store = made
         return await enter(mp)
 
     monkeypatch.setattr(Millpond, "__aenter__", enter_shared)

@@ -11,8 +11,9 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from millpond import Keep, Millpond
-from millpond.core.control import Lead, Prune
-from millpond.runtime.runtime import wall_clock
+from millpond.core.control import ClaimLeadership, Prune
+from millpond.pool.internals import internals_of
+from millpond.runtime.environment import wall_clock
 from millpond.store.memory import MemoryStore
 from millpond.store.protocol import Hint, RenewAnswer
 
@@ -58,7 +59,7 @@ class Harbour:
             self.ships.append(ship)
             return ship
 
-        mp.make_store = make
+        internals_of(mp).owner.make_store = make
         return mp
 
     def sent(self, sender: "Ship", hint: Hint) -> None:
@@ -146,7 +147,7 @@ class Ship:
         self.tell = tell
 
     @property
-    def hears(self) -> bool:
+    def receives_hints(self) -> bool:
         """Whether no hint is lost, as far as it knows."""
         return self.harbour.hears
 
@@ -244,7 +245,7 @@ class Locks:
 
 def kill(harbour: Harbour, mp: Millpond) -> None:
     """End a process where it stands: it says no more, and its lock is free."""
-    runtime = mp.runtime
+    runtime = internals_of(mp).runtime
     ship: Any = runtime.store
 
     ship.dead = asyncio.Event()
@@ -260,25 +261,27 @@ def kill(harbour: Harbour, mp: Millpond) -> None:
             one.cancel()
     thread = runtime.renewals._thread
     if thread is not None:
-        with thread._stir:
+        with thread._changed:
             thread._over = True
-            thread._stir.notify()
+            thread._changed.notify()
     harbour.held.discard(runtime.owner)
     harbour.left.add(runtime.owner)
 
 
 def revive(mp: Millpond) -> None:
     """Let a killed process be taken down in good order, so that nothing is left of it."""
-    ship: Any = mp.runtime.store
+    ship: Any = internals_of(mp).runtime.store
     ship.before = None
     ship.dead.set()
 
 
-async def until(condition: Callable[[], object], *, within: float = 20.0) -> None:
-    """Wait until something is so; fail if it takes too long."""
-    async with asyncio.timeout(within):
-        while not condition():  # noqa: ASYNC110 - threads and other processes tell nobody
-            await asyncio.sleep(0.01)
-
-
-__all__ = ["Harbour", "Lead", "Prune", "Ship", "Still", "at_once", "kill", "revive", "until"]
+__all__ = [
+    "ClaimLeadership",
+    "Harbour",
+    "Prune",
+    "Ship",
+    "Still",
+    "at_once",
+    "kill",
+    "revive",
+]

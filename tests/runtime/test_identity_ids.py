@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from millpond.runtime.fleet.identity import Identity
+from millpond.runtime.identity import Identity
 
 MANY = 20_000
 

@@ -7,7 +7,8 @@ import pytest
 
 from millpond import Millpond
 from millpond.errors import OutcomeUnknown, StoreUnreachable
-from millpond.runtime.observe.outage import Outages, insisted
+from millpond.pool.internals import internals_of
+from millpond.runtime.observe.outage import Outages, ask_until_answered
 
 
 def away() -> StoreUnreachable:
@@ -79,17 +80,17 @@ async def test_who_insists_is_answered_in_the_end_or_told_that_it_is_over() -> N
         return asked
 
     before = asyncio.get_running_loop().time()
-    assert 4 == await insisted(ask, lambda: False)
+    assert 4 == await ask_until_answered(ask, lambda: False)
     assert 0.05 + 0.1 + 0.2 == pytest.approx(asyncio.get_running_loop().time() - before, abs=0.01)
     asked = 0
     with pytest.raises(StoreUnreachable):
-        await insisted(ask, lambda: asked == 2)
+        await ask_until_answered(ask, lambda: asked == 2)
 
     async def wrong() -> None:
         raise ValueError
 
     with pytest.raises(ValueError):
-        await insisted(wrong, lambda: False)
+        await ask_until_answered(wrong, lambda: False)
 
 
 async def test_an_unknown_submit_is_asked_for_by_sending_it_again(
@@ -106,7 +107,7 @@ async def test_an_unknown_submit_is_asked_for_by_sending_it_again(
     async with mp:
         await pool.pause()
         await job.submit()
-        store = mp.runtime.store
+        store = internals_of(mp).runtime.store
         submit, lost, sent = store.submit, 1, []
 
         async def losing(batches: object, **given: object) -> object:

@@ -6,7 +6,8 @@ import pytest
 from tests.pool.stores import Watched, memory
 
 from millpond import Millpond
-from millpond.runtime.batching import MOST_BYTES, portion, weight_of, weight_of_tasks
+from millpond.pool.internals import internals_of
+from millpond.runtime.batching import MOST_BYTES, bytes_of, bytes_of_tasks, fitting
 
 MEGABYTE = 1 << 20
 
@@ -24,7 +25,7 @@ MEGABYTE = 1 << 20
 )
 def test_as_many_go_together_as_fit(weights: list[int], most: int, expected: int) -> None:
     """At least one, however heavy; at most so many, however light."""
-    assert expected == portion(weights, int, most)
+    assert expected == fitting(weights, int, most)
 
 
 @pytest.mark.rows("CX-19")
@@ -32,7 +33,7 @@ async def test_results_and_arguments_go_to_the_store_in_portions() -> None:
     """Forty megabytes that end, or come, at one moment are not one transaction."""
     store = Watched(memory(), pauses=2)
     mp = Millpond(max_payload=4 * MEGABYTE)
-    mp.make_store = lambda: store
+    internals_of(mp).owner.make_store = lambda: store
     pool = mp.pool("films", max_concurrent=20)
 
     @pool.task
@@ -43,9 +44,9 @@ async def test_results_and_arguments_go_to_the_store_in_portions() -> None:
     async with mp:
         handles = await asyncio.gather(*(film.submit("x" * 2 * MEGABYTE) for _ in range(20)))
         assert {2 * MEGABYTE} == {len(await handle) for handle in handles}
-    settles = [sum(map(weight_of, what[0])) for verb, what in store.log if verb == "settle"]
+    settles = [sum(map(bytes_of, what[0])) for verb, what in store.log if verb == "settle"]
     submits = [
-        sum(weight_of_tasks(batch.tasks) for batch in what)
+        sum(bytes_of_tasks(batch.tasks) for batch in what)
         for verb, what in store.log
         if verb == "submit"
     ]

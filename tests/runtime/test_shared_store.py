@@ -5,7 +5,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from millpond import Millpond, Pool, RetryLater, bounded
-from millpond.core.control import Leave
+from millpond.core.control import Deregister
+from millpond.pool.internals import internals_of
 from millpond.store.memory import MemoryStore
 
 
@@ -40,7 +41,7 @@ def shared() -> MemoryStore:
 def process(store: MemoryStore, *, work: bool | None = None) -> tuple[Millpond, Line]:
     """A Millpond that shares a store with others."""
     mp, line = Millpond(work=work, lease=6.0), Line(store)
-    mp.make_store = lambda: line
+    internals_of(mp).owner.make_store = lambda: line
     return mp, line
 
 
@@ -97,14 +98,14 @@ async def test_a_worker_that_cannot_take_its_leave_is_gone_all_the_same() -> Non
     mp.pool("work")
 
     async def no_leave(_verb: str, asked: object) -> None:
-        if isinstance(asked, Leave):
+        if isinstance(asked, Deregister):
             raise ConnectionError("lost")
 
     async with mp:
         line.after = no_leave
         async with mp.worker():
-            assert 1 == len(mp.runtime.workers)
-        assert [] == mp.runtime.workers
+            assert 1 == len(internals_of(mp).runtime.workers)
+        assert [] == internals_of(mp).runtime.workers
 
 
 def declared(mp: Millpond) -> Pool:

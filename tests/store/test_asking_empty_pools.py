@@ -8,8 +8,8 @@ import pytest
 from verify.servers.schemas import InlinePostgresStore, Schema, Schemas
 from verify.servers.sqlite_files import InlineStore, fresh_file
 
-from millpond.core.control import Declare, DeclareBudget, Join, Pause
-from millpond.core.lease import LeaseAsk
+from millpond.core.control import Declare, DeclareBudget, Pause, Register
+from millpond.core.lease import LeaseRequest
 from millpond.core.rate import Rate
 from millpond.core.spec import BudgetSpec, PoolSpec, fair_round_robin, fifo, priority
 from millpond.core.task import CALLBACKS
@@ -38,7 +38,7 @@ async def ask_them_all(store: Store) -> None:
     for spec in POOLS:
         for name in (spec.name, spec.name + CALLBACKS):
             for worker in WORKERS:
-                ask = LeaseAsk(pool=name, worker=worker, want=5, ahead=spec.prefetch)
+                ask = LeaseRequest(pool=name, worker=worker, want=5, ahead=spec.prefetch)
                 answer = await store.lease(ask, now=1001.0)
                 assert not answer.leased
                 assert not answer.fenced
@@ -51,7 +51,7 @@ async def writes_nothing(store: Store, written: Callable[[], Any]) -> None:
         await store.control(Declare(spec), now=1000.0)
     await store.control(Pause("paused"), now=1000.0)
     for worker, functions in WORKERS.items():
-        join = Join(worker, 60.0, owner=f"process-{worker}", functions=functions)
+        join = Register(worker, 60.0, owner=f"process-{worker}", functions=functions)
         await store.control(join, now=1000.0)
     before = written()
     await ask_them_all(store)

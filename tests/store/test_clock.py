@@ -36,7 +36,7 @@ def forward(clocks: Clocks) -> ForwardClock:
     return ForwardClock(clocks.read("wall"), clocks.read("steady"))
 
 
-def test_it_tells_the_time_of_day() -> None:
+def test_the_clock_is_the_time_of_day() -> None:
     """As long as nobody sets a clock."""
     clocks = Clocks()
     clock = forward(clocks)
@@ -55,11 +55,11 @@ def test_a_process_that_stands_still_while_it_looks_does_not_run_ahead() -> None
     assert clocks.wall == clock()
 
 
-def test_it_goes_by_what_it_was_told_and_not_by_a_wall_clock_that_was_set() -> None:
+def test_a_set_wall_clock_does_not_change_the_stores_time() -> None:
     """Between two words of the store a clock goes on that nobody sets."""
     clocks = Clocks()
     clock = forward(clocks)
-    clock.told(1_010.0, 0)
+    clock.set_to(1_010.0, 0)
     clocks.wall += 3_600.0
     clocks.pass_(1.0)
     assert 1_011.0 == clock()
@@ -68,12 +68,12 @@ def test_it_goes_by_what_it_was_told_and_not_by_a_wall_clock_that_was_set() -> N
     assert 1_012.0 == clock()
 
 
-def test_it_vouches_for_the_time_from_the_first_word_on_until_the_time_is_moved() -> None:
+def test_the_clock_vouches_from_the_first_reading_until_the_time_is_moved() -> None:
     """Then it knows no more than that it is as late as the last write."""
     clocks = Clocks()
     clock = forward(clocks)
     assert clock.vouched(Timeline(1_000.0)) is None
-    clock.told(1_010.0, 0)
+    clock.set_to(1_010.0, 0)
     clocks.pass_(5.0)
     assert 1_015.0 == clock.vouched(Timeline(1_010.0))
     assert 500.0 == clock.vouched(Timeline(500.0, steps=1))
@@ -101,13 +101,13 @@ def test_the_kernel_agrees_with_a_clock_that_nobody_has_set() -> None:
     assert any(abs(moment - time.time()) < 60.0 for moment in kernel_times())
 
 
-def test_a_clock_of_a_server_goes_by_what_it_was_told_and_what_has_passed_since() -> None:
+def test_a_server_clock_is_the_last_reading_plus_the_steady_time_since() -> None:
     """Forwards and backwards: the server rules."""
     clocks = Clocks()
     clock = ServerClock(clocks.read("steady"))
-    clock.told(7_000.0)
+    clock.set_to(7_000.0)
     clocks.steady += 2.5
     assert 7_002.5 == clock()
-    clock.told(6_000.0)
+    clock.set_to(6_000.0)
     clocks.steady += 1.0
     assert 6_001.0 == clock()

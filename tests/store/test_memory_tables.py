@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from millpond.core.control import Bury, Cancel, Declare, Hold, Join, Prune, Redrive
-from millpond.core.lease import LeaseAsk, Leased
-from millpond.core.lifecycle import Event, Status
+from millpond.core.control import Cancel, Declare, DeclareDead, Hold, Prune, Redrive, Register
+from millpond.core.lease import Leased, LeaseRequest
+from millpond.core.lifecycle import Status, Transition
 from millpond.core.settle import Settlement
 from millpond.core.spec import PoolSpec, bounded, fifo, priority
 from millpond.core.task import Call, NewTask
@@ -24,7 +24,7 @@ async def opened(spec: PoolSpec | None = None, **options: Any) -> MemoryStore:
     """A store with pool `p` and worker `w`."""
     store = MemoryStore(**options)
     await store.control(Declare(spec or PoolSpec(name="p", max_concurrent=9)), now=0.0)
-    await store.control(Join("w", 1e6, owner="me"), now=0.0)
+    await store.control(Register("w", 1e6, owner="me"), now=0.0)
     return store
 
 
@@ -35,10 +35,12 @@ async def submit(store: MemoryStore, *tasks: NewTask, now: float = 1.0) -> None:
 
 async def lease(store: MemoryStore, want: int = 9, now: float = 2.0) -> tuple[Leased, ...]:
     """Claim tasks for `w`."""
-    return (await store.lease(LeaseAsk(pool="p", worker="w", want=want), now=now)).leased
+    return (await store.lease(LeaseRequest(pool="p", worker="w", want=want), now=now)).leased
 
 
-async def run(store: MemoryStore, event: Event = Event.COMPLETE, now: float = 3.0) -> None:
+async def run(
+    store: MemoryStore, event: Transition = Transition.COMPLETE, now: float = 3.0
+) -> None:
     """Claim everything and end it."""
     ended = [Settlement(fence=one.fence, event=event, result=b"r") for one in await lease(store)]
     await store.settle(ended, now=now)
@@ -59,7 +61,7 @@ async def test_a_record_is_the_same_after_a_redrive() -> None:
     """What a task was in its first life is not overwritten by its second."""
     store = await opened()
     await submit(store, new_task(1), new_task(2))
-    await run(store, Event.FAIL)
+    await run(store, Transition.FAIL)
     before = (await store.view.audit()).records
     await store.control(Redrive((1,)), now=4.0)
     await run(store, now=5.0)
@@ -84,9 +86,9 @@ async def test_a_redriven_task_is_pruned_by_its_last_end() -> None:
     """Its place among those that ended before is passed over, and takes nothing of the limit."""
     store = await opened()
     await submit(store, new_task(1), new_task(2))
-    await run(store, Event.FAIL)
+    await run(store, Transition.FAIL)
     await store.control(Redrive((1,)), now=4.0)
-    await run(store, Event.FAIL, now=5.0)
+    await run(store, Transition.FAIL, now=5.0)
     assert 1 == (await store.control(Prune("p", 0.0, 4.0), now=6.0)).count
     assert [True, False] == [await store.view.task(task) is not None for task in (1, 2)]
     assert 1 == (await store.control(Prune("p", 0.0, 9.0, limit=1), now=10.0)).count
@@ -145,11 +147,11 @@ async def test_a_key_is_held_where_keys_did_not_matter() -> None:
 async def test_a_process_that_goes_leaves_no_closure_waiting() -> None:
     """Its queued closures fail, and only its own: other tasks stay as they are."""
     store = await opened()
-    await store.control(Join("v", 1e6, owner="you"), now=0.0)
+    await store.control(Register("v", 1e6, owner="you"), now=0.0)
     owners = ("me", "you", None, "me")
     await submit(store, *(new_task(n, owner=owner) for n, owner in enumerate(owners, 1)))
     await store.control(Cancel((4,)), now=1.5)
-    await store.control(Bury("w"), now=2.0)
+    await store.control(DeclareDead("w"), now=2.0)
     tasks = [await store.view.task(number) for number in (1, 2, 3, 4)]
     assert ["failed", "queued", "queued", "cancelled"] == [t and t.status for t in tasks]
 

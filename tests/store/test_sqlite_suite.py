@@ -1,7 +1,9 @@
-"""The SQLite store passes the suite that every store must pass, as it is."""
+"""The SQLite store passes the conformance suite of all stores."""
 
 from pathlib import Path
 from tempfile import mkdtemp
+
+from verify.servers.consistency import must_be_consistent
 
 from millpond.store.protocol import Store
 from millpond.store.sqlite import SqliteStore
@@ -10,22 +12,22 @@ from millpond.store.sqlite.consistency import check_tables
 from millpond.testing.conformance import StoreConformance
 
 
-class Recounted(SqliteStore):
-    """Whatever a scenario did to it, what its tables say of each other must fit in the end."""
+class RecountedSqliteStore(SqliteStore):
+    """A store that recounts its rows when it is closed, and raises InconsistentRows."""
 
     async def close(self) -> None:
-        """Close it and count everything again."""
+        """Close the store and recount its rows."""
         await super().close()
         connection = connect(self._path)
         try:
-            assert [] == check_tables(connection)
+            must_be_consistent(str(self._path), check_tables(connection))
         finally:
             connection.close()
 
 
 class TestSqliteStore(StoreConformance):
-    """Held to the same word as the memory store."""
+    """The conformance suite on SQLite."""
 
     async def make_store(self) -> Store:
         """Return a store on a fresh file."""
-        return Recounted(Path(mkdtemp()) / "work.db", durability="normal", inline=True)
+        return RecountedSqliteStore(Path(mkdtemp()) / "work.db", durability="normal", inline=True)

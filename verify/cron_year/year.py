@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from millpond.core.lifecycle import Event
+from millpond.core.lifecycle import Transition
 from millpond.core.settle import Settled
+from millpond.pool.internals import internals_of
 from millpond.pool.millpond import Millpond
-from millpond.runtime.fleet import maintain, poll
+from millpond.runtime.fleet import poll, prune
 from millpond.runtime.observe import report
 from millpond.runtime.retention import Keep
 from verify.cron_year.oracle import Clock, Line
@@ -65,7 +66,7 @@ class Year(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Lived(msgspec.Struct, kw_only=True):
-    """What became of it."""
+    """The result of a year."""
 
     fired: int
     """Firings, each of them once."""
@@ -73,7 +74,7 @@ class Lived(msgspec.Struct, kw_only=True):
     processes: int
     deaths: dict[str, int]
     duplicates: int
-    """How often the store was told of a firing that it knew: by the key of its task."""
+    """How often a firing was submitted again, and found by its idempotency key."""
     stale: int
     """Settlements that came too late, and were refused."""
     wrong: list[str]
@@ -148,7 +149,7 @@ class Book:
             if settled is not Settled.APPLIED:
                 self.stale += 1
                 continue
-            if settlement.event is Event.COMPLETE:
+            if settlement.event is Transition.COMPLETE:
                 self.completed[settlement.fence.task] += 1
             for new, admission in zip(settlement.follow_ups, stored, strict=False):
                 if admission.duplicate:
@@ -218,13 +219,13 @@ class Deadly:
 
         return await self._do("settle", carry_out)
 
-    async def recover(self, **asked: Any) -> Any:  # noqa: ANN401
+    async def recover(self, **arguments: Any) -> Any:  # noqa: ANN401
         """Do what time alone does."""
-        return await self._do("recover", lambda: self._store.recover(**asked))
+        return await self._do("recover", lambda: self._store.recover(**arguments))
 
-    async def control(self, order: Any, **_: Any) -> Any:  # noqa: ANN401
+    async def control(self, command: Any, **_: Any) -> Any:  # noqa: ANN401
         """Carry out an order."""
-        return await self._do("control", lambda: self._store.control(order))
+        return await self._do("control", lambda: self._store.control(command))
 
     async def close(self) -> None:
         """Leave the store to the others."""
@@ -238,9 +239,11 @@ class Process(Body):
         self.world = world
         self.doom = ""
         mp = Millpond(work=True, lease=LEASE, keep=Keep(completed=HOUR))
-        mp.make_store = lambda: Deadly(self)
-        mp.shared = True
-        mp.seed = random.Random(f"{world.year.seed}/ids/{number}").getrandbits(63)
+        internals_of(mp).owner.make_store = lambda: Deadly(self)
+        internals_of(mp).owner.shared = True
+        internals_of(mp).owner.seed = random.Random(f"{world.year.seed}/ids/{number}").getrandbits(
+            63
+        )
         work = mp.pool(WORK, max_concurrent=50)
 
         @work.task
@@ -307,7 +310,7 @@ class World:
             self.processes.append(Process(self, len(self.processes) + 1))
 
     def died(self, process: Process) -> None:
-        """Note a death; somebody starts another process in a while."""
+        """Record a death; another process is started later."""
         self.deaths[process.doom] += 1
         process.doom = ""
         later = self.dice.uniform(0.0, HOUR)
@@ -328,7 +331,7 @@ class World:
         while True:
             await asyncio.sleep(self.dice.expovariate(1 / (self.year.deaths_apart * DAY)))
             alive = [one for one in self.processes if not one.frozen]
-            # Now and then nobody is left for a while.
+            # Now and then no process is left for a while.
             count = len(alive) if self.dice.random() < 0.1 else 1
             for one in self.dice.sample(alive, min(count, len(alive))):
                 one.doom = self.dice.choice(DEATHS)
@@ -354,7 +357,7 @@ def unhurried() -> Iterator[None]:
     slow = [
         (poll, "POLL_FLOOR", HOUR),
         (poll, "IDLE_FLOOR", HOUR),
-        (maintain, "PRUNE_EVERY", 6 * HOUR),
+        (prune, "PRUNE_EVERY", 6 * HOUR),
         (report, "EVERY", DAY),
     ]
     before = [(module, name, getattr(module, name)) for module, name, _ in slow]
@@ -368,7 +371,7 @@ def unhurried() -> Iterator[None]:
 
 
 def live_through(year: Year, make_store: Callable[[Callable[[], float]], Store]) -> Lived:
-    """Live through a year on a store, which is told how to ask for the time."""
+    """Simulate a year on a store that `make` creates with the virtual clock."""
     clock = WatchedClock(year.since)
     planned = some_schedules(year)
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from millpond.core import control as orders
-from millpond.core.lease import LeaseAsk, Leased
-from millpond.core.lifecycle import Event
+from millpond.core.lease import Leased, LeaseRequest
+from millpond.core.lifecycle import Transition
 from millpond.core.run import NewRun, OnError
 from millpond.core.settle import Settled, Settlement
 from millpond.core.task import CALLBACKS, Call, Dedupe, NewTask
@@ -71,13 +71,13 @@ class Hands:
         self.ahead: list[Leased] = []
         self.elsewhere: list[Leased] = []
         """What it runs of the pools with which this one shares a budget."""
-        self.lives = 0
+        self.restarts = 0
         """How often it has died and come back under another name."""
 
     @property
     def id(self) -> str:
         """Its name in this life."""
-        return f"{self.name}-{self.lives}"
+        return f"{self.name}-{self.restarts}"
 
     def forget(self) -> None:
         """Have nothing any more."""
@@ -121,9 +121,11 @@ class Player:
             Hands(f"three-{number}", f"process-{number}", None),
         ]
 
-    async def do(self, name: str, asked: Any) -> Any:  # noqa: ANN401 - each verb has its own answer
+    async def do(self, name: str, request: Any) -> Any:  # noqa: ANN401 - each verb has its own answer
         """Have a verb carried out."""
-        return await self._do(Verb(name, asked, self.now, self.streams["entropy"].getrandbits(64)))
+        return await self._do(
+            Verb(name, request, self.now, self.streams["entropy"].getrandbits(64))
+        )
 
     async def begin(self, *, declare: bool = True) -> None:
         """Declare the pools and let the workers join."""
@@ -137,7 +139,7 @@ class Player:
             await self._join(hands)
 
     async def _join(self, hands: Hands) -> None:
-        order = orders.Join(hands.id, self._lease, hands.owner, hands.functions)
+        order = orders.Register(hands.id, self._lease, hands.owner, hands.functions)
         await self.do("control", order)
 
     async def act(self) -> None:
@@ -186,7 +188,7 @@ class Player:
         return streams.seldom("run", None, (run,))
 
     def task(self, run: int | None = None) -> NewTask:
-        """Make up a task; every field is drawn, whether or not the pool makes use of it."""
+        """Draw a task; every field is drawn, whether or not the pool uses the field."""
         streams = self.streams
         self._next_id += streams["id"].randint(1, 1 << 20)
         key = streams.seldom("key is absent", streams.pick("key", self._keys), (None,))
@@ -222,12 +224,12 @@ class Player:
         if not isinstance(answer, Raised):
             await self._given(hands, answer)
 
-    def ask(self, hands: Hands) -> LeaseAsk:
+    def ask(self, hands: Hands) -> LeaseRequest:
         """Ask for some tasks."""
         want = self.streams.seldom("want", self.streams.pick("usual want", (7, 2)), (0, 1, 3, 20))
         room = self.spec.prefetch - len(hands.ahead)
         ahead = self.streams.seldom("ahead", max(room, 0), (0, 1))
-        return LeaseAsk(pool=POOL, worker=hands.id, want=want, ahead=min(ahead, max(room, 0)))
+        return LeaseRequest(pool=POOL, worker=hands.id, want=want, ahead=min(ahead, max(room, 0)))
 
     async def _given(self, hands: Hands, answer: LeaseAnswer) -> None:
         if answer.fenced:
@@ -236,7 +238,7 @@ class Player:
             hands.take_in(answer)
 
     async def _comes_back(self, hands: Hands) -> None:
-        hands.lives += 1
+        hands.restarts += 1
         hands.forget()
         await self._join(hands)
 
@@ -284,10 +286,16 @@ class Player:
     def _settlement(self, leased: Leased, successor: Leased | None) -> Settlement:
         """Make up how an attempt ends; every field is drawn."""
         streams = self.streams
-        odd = (Event.RETRY, Event.FAIL, Event.RELEASE, Event.CANCEL, Event.RETRY)
-        event = streams.seldom("event", Event.COMPLETE, odd)
+        odd = (
+            Transition.RETRY,
+            Transition.FAIL,
+            Transition.RELEASE,
+            Transition.CANCEL,
+            Transition.RETRY,
+        )
+        event = streams.seldom("event", Transition.COMPLETE, odd)
         delay = streams.pick("retry after", (0.0, 1.0, 4.0))
-        spend = streams.seldom("spend", event is not Event.RELEASE, (False,))
+        spend = streams.seldom("spend", event is not Transition.RELEASE, (False,))
         scopes: tuple[Scope, ...] = ("key", "pool")
         hold = streams.seldom("throttled", None, scopes)
         hold_for = streams.pick("throttled for", (0.3, 2.0))
@@ -296,20 +304,22 @@ class Player:
         result = streams.pick("result", (b"0", b"0", b"0", b"1", None))
         follow_up = self.task(leased.run)
         follow_ups = streams.seldom("follow-ups", (), ((follow_up,),))
-        completed = event is Event.COMPLETE
+        completed = event is Transition.COMPLETE
         return Settlement(
             fence=leased.fence,
             event=event,
             spend=spend,
-            delay=delay if event is Event.RETRY else 0.0,
+            delay=delay if event is Transition.RETRY else 0.0,
             result=result if completed else None,
             error=None if completed else b"e",
-            parked=parked and event is Event.RELEASE,
+            parked=parked and event is Transition.RELEASE,
             follow_ups=follow_ups if completed else (),
             successor=None if successor is None else successor.fence,
             weight=used,
-            hold=hold if event in (Event.RETRY, Event.FAIL) else None,
-            hold_for=hold_for if hold is not None and event in (Event.RETRY, Event.FAIL) else 0.0,
+            hold=hold if event in (Transition.RETRY, Transition.FAIL) else None,
+            hold_for=hold_for
+            if hold is not None and event in (Transition.RETRY, Transition.FAIL)
+            else 0.0,
         )
 
     async def take_from_another(self, hands: Hands) -> None:
@@ -324,12 +334,12 @@ class Player:
         self._next_id += 1
         task = NewTask(id=self._next_id, pool=pool, call=Call("work", b"x"), weight=weight)
         await self.do("submit", (Batch(tasks=(task,)),))
-        ends = [Settlement(fence=one.fence, event=Event.COMPLETE) for one in hands.elsewhere]
+        ends = [Settlement(fence=one.fence, event=Transition.COMPLETE) for one in hands.elsewhere]
         kept = int(keep * (len(ends) + 1))
         if ends[kept:]:
             await self.do("settle", (tuple(ends[kept:]), None))
         hands.elsewhere = hands.elsewhere[:kept]
-        answer = await self.do("lease", LeaseAsk(pool=pool, worker=hands.id, want=want))
+        answer = await self.do("lease", LeaseRequest(pool=pool, worker=hands.id, want=want))
         if not isinstance(answer, Raised):
             hands.elsewhere += answer.leased
 
@@ -347,10 +357,10 @@ class Player:
             case "recover":
                 await self.do("recover", 100)
             case "worker dies":
-                await self.do("control", orders.Bury(hands.id))
+                await self.do("control", orders.DeclareDead(hands.id))
                 await self._comes_back(hands)
             case "worker leaves":
-                await self.do("control", orders.Leave(hands.id))
+                await self.do("control", orders.Deregister(hands.id))
                 await self._comes_back(hands)
             case "lost answer":
                 await self._loses_an_answer(hands)
@@ -360,7 +370,9 @@ class Player:
     async def _give_back(self, hands: Hands) -> None:
         given, hands.ahead = hands.ahead, []
         if given:
-            ends = [Settlement(fence=one.fence, event=Event.RELEASE, spend=False) for one in given]
+            ends = [
+                Settlement(fence=one.fence, event=Transition.RELEASE, spend=False) for one in given
+            ]
             await self.do("settle", (tuple(ends), None))
 
     async def _loses_an_answer(self, hands: Hands) -> None:
@@ -422,7 +434,7 @@ class Player:
     async def leave(self) -> None:
         """Let every worker go; what it has is given back."""
         for hands in self.hands:
-            await self.do("control", orders.Leave(hands.id))
+            await self.do("control", orders.Deregister(hands.id))
             hands.forget()
 
     async def settle_down(self, most: int = 600) -> bool:
@@ -437,7 +449,7 @@ class Player:
         for budget in self.spec.budgets:
             await self.do("control", orders.ResizeBudget(budget))
         for hands in self.hands:
-            await self.do("control", orders.Leave(hands.id))
+            await self.do("control", orders.Deregister(hands.id))
             hands.functions = None
             await self._comes_back(hands)
         for _ in range(most):
@@ -452,9 +464,9 @@ class Player:
         return False
 
     async def _works_off(self, pool: str, hands: Hands) -> bool:
-        answer = await self.do("lease", LeaseAsk(pool=pool, worker=hands.id, want=50))
+        answer = await self.do("lease", LeaseRequest(pool=pool, worker=hands.id, want=50))
         if isinstance(answer, Raised) or not answer.leased:
             return not isinstance(answer, Raised) and answer.next_at is not None
-        ends = [Settlement(fence=one.fence, event=Event.COMPLETE) for one in answer.leased]
+        ends = [Settlement(fence=one.fence, event=Transition.COMPLETE) for one in answer.leased]
         await self.do("settle", (tuple(ends), None))
         return True

@@ -8,51 +8,54 @@ from unittest.mock import patch
 
 from millpond.core.lifecycle import Status
 from millpond.runtime.fleet.poll import Polling
-from millpond.runtime.runtime import Runtime
 from millpond.runtime.waiting.results import Waiting
-from millpond.runtime.waiting.task_result import End
+from millpond.runtime.waiting.task_result import TaskResult
+from millpond.runtime.worker.announce import Announcer
+from millpond.runtime.worker.lease_guard import LeaseGuard
+from millpond.runtime.worker.queues import Queues
+from millpond.runtime.worker.turn import Turns
 from millpond.runtime.worker.worker import Worker
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from millpond.core.plan import Wake
-    from millpond.runtime.worker.job import Job
+    from millpond.runtime.jobs.job import Job
 
 
 @contextmanager
 def handlers_outlive_their_lease() -> Iterator[None]:
     """A worker that cannot renew lets its handlers go on."""
-    with patch.object(Worker, "_unsafe", lambda _: None):
+    with patch.object(LeaseGuard, "_unsafe", lambda _: None):
         yield
 
 
 @contextmanager
 def settlements_lost_with_their_answer() -> Iterator[None]:
-    """What could not be told to the store is not told again."""
-    fail = Worker._failed
+    """A settle that failed is not retried."""
+    fail = Turns._failed
 
-    def failed(worker: Worker, _ended: object, ask: Any, error: BaseException) -> None:  # noqa: ANN401
-        fail(worker, [], ask, error)
+    def failed(turns: Turns, _ended: object, ask: Any, error: BaseException) -> None:  # noqa: ANN401
+        fail(turns, [], ask, error)
 
-    with patch.object(Worker, "_failed", failed):
+    with patch.object(Turns, "_failed", failed):
         yield
 
 
 @contextmanager
 def leases_lost_with_their_answer() -> Iterator[None]:
-    """What was leased by a verb whose answer was lost is not given back."""
+    """Tasks leased by a call whose answer was lost are not given back."""
 
-    async def forget(worker: Worker) -> None:
-        worker._doubtful = False
+    async def forget(turns: Turns) -> None:
+        turns._state.unsure = False
 
-    with patch.object(Worker, "_disown", forget):
+    with patch.object(Turns, "_disown", forget):
         yield
 
 
 @contextmanager
 def nothing_but_hints() -> Iterator[None]:
-    """A process learns only of what its own verbs told it."""
+    """A process learns only from the answers to its own calls."""
 
     async def look_away(_: Polling) -> None:
         pass
@@ -63,7 +66,7 @@ def nothing_but_hints() -> Iterator[None]:
 
 @contextmanager
 def ends_heard_only_at_home() -> Iterator[None]:
-    """Whoever waits is told of the ends that its own process made."""
+    """A waiter hears only of results that its own process stored."""
 
     async def look_away(_: Waiting) -> None:
         pass
@@ -76,32 +79,32 @@ def ends_heard_only_at_home() -> Iterator[None]:
 def the_latest_word_counts() -> Iterator[None]:
     """The moment named last is the one to wake up at, even if an earlier one was named before."""
 
-    def woken(worker: Worker, wake: Wake) -> None:
-        watch = worker._watches.get(wake.pool)
+    def woken(queues: Queues, wake: Wake) -> None:
+        watch = queues._watches.get(wake.pool)
         if watch is not None:
             watch._ask_at = wake.at
-            worker._dry.discard(wake.pool)
-            worker._look_at(wake.pool, watch)
+            queues._empty.discard(wake.pool)
+            queues._look_at(wake.pool, watch)
 
-    with patch.object(Worker, "woken", woken):
+    with patch.object(Queues, "woken", woken):
         yield
 
 
 @contextmanager
-def a_stale_settle_is_told_as_the_end() -> Iterator[None]:
-    """Whoever waits is told what a handler returned, though it came too late to count."""
+def a_stale_settle_is_reported_as_the_end() -> Iterator[None]:
+    """A waiter gets the result of a handler whose settle came too late."""
 
-    def stale(runtime: Runtime, job: Job) -> None:
-        runtime.waiting.ended(job.id, End(Status.COMPLETED, job.leased.fence.attempt))
+    def stale(announcer: Announcer, job: Job) -> None:
+        announcer._waiting.ended(job.id, TaskResult(Status.COMPLETED, job.leased.fence.attempt))
 
-    with patch.object(Runtime, "stale", stale):
+    with patch.object(Announcer, "stale", stale):
         yield
 
 
 @contextmanager
 def a_fenced_worker_goes_on() -> Iterator[None]:
-    """A worker whose leases are gone is not told, and its handlers neither."""
-    with patch.object(Runtime, "fenced", lambda *_: None):
+    """A worker that lost its leases does not stop its handlers."""
+    with patch.object(Worker, "lost_registration", lambda _: None):
         yield
 
 
@@ -112,6 +115,6 @@ LIVE_MUTANTS: tuple[Callable[[], Any], ...] = (
     nothing_but_hints,
     ends_heard_only_at_home,
     the_latest_word_counts,
-    a_stale_settle_is_told_as_the_end,
+    a_stale_settle_is_reported_as_the_end,
     a_fenced_worker_goes_on,
 )

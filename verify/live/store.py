@@ -1,7 +1,7 @@
 """A shared store as one process sees it: far away, slow, and now and then not there.
 
 Every verb is recorded and judged where it is carried out. On its way there and back it may be
-late, fail before it is carried out, or lose its answer. What was sent is carried out even if its
+late, fail before it is carried out, or lose its answer. A sent call is carried out even if its
 sender has died in the meantime.
 """
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     import random
     from collections.abc import Awaitable, Callable, Sequence
 
-    from millpond.core.control import Order
-    from millpond.core.lease import LeaseAsk
+    from millpond.core.control import Command
+    from millpond.core.lease import LeaseRequest
     from millpond.core.settle import Settlement
     from millpond.store.protocol import Batch, View
     from verify.live.process import Process
@@ -36,12 +36,12 @@ class LiveStage(Stage):
         self._moment = 0.0
         self._at_once = 0
 
-    async def carry_out(self, name: str, asked: Any) -> Any:  # noqa: ANN401 - any verb's answer
-        """Carry out a verb at this moment, and let everybody who watches judge it."""
+    async def carry_out(self, name: str, arguments: Any) -> Any:  # noqa: ANN401 - any verb's answer
+        """Carry out a verb now, and let the observers check it."""
         world = self._world
         if world.broken.done():
             raise ConnectionError("the history is over: a promise was broken")
-        verb = Verb(name, asked, rounded(world.now), self._dice.getrandbits(64))
+        verb = Verb(name, arguments, rounded(world.now), self._dice.getrandbits(64))
         try:
             self._count()
             answer = await self.do(verb)
@@ -76,19 +76,19 @@ class FaultyStore:
         """The reading side."""
         return self._view  # type: ignore[return-value] # it has every method, by name
 
-    async def _do(self, name: str, asked: Any) -> Any:  # noqa: ANN401 - any verb's answer
+    async def _do(self, name: str, arguments: Any) -> Any:  # noqa: ANN401 - any verb's answer
         if self.closed:
             raise StoreClosed("the store is closed; open a new one")
         process = self._process
         process.verbs += 1
         stage = process.world.stage
-        return await process.line.ask(lambda: stage.carry_out(name, asked))
+        return await process.line.ask(lambda: stage.carry_out(name, arguments))
 
     async def submit(self, batches: Sequence[Batch], **_: Any) -> Any:  # noqa: ANN401
         """Take in batches."""
         return await self._do("submit", tuple(batches))
 
-    async def lease(self, ask: LeaseAsk, **_: Any) -> Any:  # noqa: ANN401
+    async def lease(self, ask: LeaseRequest, **_: Any) -> Any:  # noqa: ANN401
         """Give a worker the next tasks of a pool."""
         return await self._do("lease", ask)
 
@@ -100,7 +100,7 @@ class FaultyStore:
         self,
         settlements: Sequence[Settlement],
         *,
-        then: LeaseAsk | None = None,
+        then: LeaseRequest | None = None,
         **_: Any,  # noqa: ANN401
     ) -> Any:  # noqa: ANN401
         """End attempts."""
@@ -110,9 +110,9 @@ class FaultyStore:
         """Do what time alone does."""
         return await self._do("recover", limit)
 
-    async def control(self, order: Order, **_: Any) -> Any:  # noqa: ANN401
+    async def control(self, command: Command, **_: Any) -> Any:  # noqa: ANN401
         """Carry out an order."""
-        return await self._do("control", order)
+        return await self._do("control", command)
 
     async def close(self) -> None:
         """Take no more verbs of this process; the store itself goes on."""
@@ -162,7 +162,7 @@ class Line:
         self._mended.set()
 
     async def ask(self, do: Callable[[], Awaitable[Any]]) -> Any:  # noqa: ANN401 - any answer
-        """Send, wait for the answer, return it; what was sent is not called back."""
+        """Send, wait for the answer, return it; a sent call cannot be taken back."""
         if self.over:
             raise ConnectionError("the world is over")
         if self._instant:
@@ -187,7 +187,7 @@ class Line:
         except Exception as error:  # noqa: BLE001 - it is the sender's to deal with
             if not answered.done():
                 answered.set_exception(error)
-                answered.exception()  # Its sender may be dead: nobody is to miss it.
+                answered.exception()  # Its sender may be dead: mark the exception as retrieved.
         else:
             if not answered.done():
                 answered.set_result(answer)

@@ -21,6 +21,7 @@ from millpond.store.postgres.quoting import qualified
 from millpond.store.postgres.store import PostgresStore
 from millpond.store.postgres.url import address_of
 from millpond.store.sql.consistency import check_rows
+from verify.servers.consistency import must_be_consistent
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -82,7 +83,7 @@ class Schema:
         return lent
 
     def wrong(self) -> list[str]:
-        """Return what the tables say of each other that does not fit together."""
+        """Return every inconsistency between the rows."""
         connection = self.connection()
         try:
             return check_rows(connection, dialect_of(self.address.schema))
@@ -105,7 +106,7 @@ class Schema:
 
 
 class InlinePostgresStore(PostgresStore):
-    """A store of one process on a schema: no threads, and nobody listens.
+    """A store of one process on a schema: no threads, and no LISTEN.
 
     Several of them on one schema are several processes. They hear nothing of each other and find
     out by asking; who died is found by its lease. One of them leads maintenance.
@@ -128,8 +129,8 @@ class InlinePostgresStore(PostgresStore):
         return self._tables.connection()
 
 
-class Recounted(InlinePostgresStore):
-    """Whatever was done to it, what its tables say of each other must fit in the end."""
+class RecountedPostgresStore(InlinePostgresStore):
+    """A store that recounts its rows when it is closed, and raises InconsistentRows."""
 
     def __init__(
         self, schema: Schema, clock: Callable[[], float], done: Callable[[Schema], None]
@@ -138,11 +139,11 @@ class Recounted(InlinePostgresStore):
         self._done = done
 
     async def close(self) -> None:
-        """Close it and count everything again."""
+        """Close the store and recount its rows."""
         if self._closed:
             return
         await super().close()
-        assert self._tables.wrong() == []
+        must_be_consistent(str(self._tables.address), self._tables.wrong())
         self._done(self._tables)
 
 
@@ -162,12 +163,12 @@ class Schemas:
         for schema in self._all:
             schema.hang_up()
 
-    def fresh(self, clock: Callable[[], float] = time.time) -> Recounted:
+    def fresh(self, clock: Callable[[], float] = time.time) -> RecountedPostgresStore:
         """Return a store on empty tables; when it is closed they are emptied and used again."""
-        return Recounted(self.take(), clock, self.give_back)
+        return RecountedPostgresStore(self.take(), clock, self.give_back)
 
     def take(self) -> Schema:
-        """Return empty tables that nobody uses."""
+        """Return empty tables that no test uses."""
         if self._free:
             return self._free.pop()
         name = f"{self._prefix}{len(self._all) + 1}"

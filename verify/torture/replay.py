@@ -2,7 +2,7 @@
 
 The predicates of the simulations (testing/simulation/invariants.py) judge it. Here there are no
 verbs and no answers, only the records of a store that many processes wrote to. It judges what
-happened, one arrow after another, and not a sample of it.
+happened, one status change after another, not a sample.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from millpond.core.control import Join
-from millpond.core.lifecycle import Event, Status
+from millpond.core.control import Register
+from millpond.core.lifecycle import Status, Transition
 from millpond.core.task import CALLBACKS, Fence
 from millpond.testing.simulation import invariants as judge
 from millpond.testing.simulation.invariants import Violated
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from millpond.core.audit import Record
     from millpond.core.spec import BudgetSpec, PoolSpec
 
-ENDINGS = (Event.COMPLETE, Event.FAIL, Event.RETRY)
+ENDINGS = (Transition.COMPLETE, Transition.FAIL, Transition.RETRY)
 """The ends of attempts that a handler brought about."""
 
-LOSSES = (Event.LOSE, Event.EXHAUST)
+LOSSES = (Transition.LOSE, Transition.EXHAUST)
 
 
-class Held(msgspec.Struct, kw_only=True):
+class LeaseHeld(msgspec.Struct, kw_only=True):
     """A task in the hands of a worker under one fence, from its claim or start to its end."""
 
     fence: Fence
@@ -40,7 +40,7 @@ class Held(msgspec.Struct, kw_only=True):
     worker: str
     since: float
     started: bool
-    """Whether it was ever started, as far as the store was told."""
+    """Whether it was ever started, by the store's records."""
     end: Record | None = None
 
     @property
@@ -65,11 +65,11 @@ class Replay:
             self.witness.pools[name] = PoolFacts(spec, shared)
         self.broken: dict[str, list[str]] = {}
         """By invariant: what broke it, and where in the audit."""
-        self.held: dict[Fence, Held] = {}
+        self.held: dict[Fence, LeaseHeld] = {}
         self.reached: Counter[str] = Counter()
-        """How often each limit was full: a limit nobody met was not tested."""
-        self.events: Counter[Event] = Counter()
-        self._open: dict[int, Held] = {}
+        """How often each limit was reached: a limit that never was is not tested."""
+        self.events: Counter[Transition] = Counter()
+        self._open: dict[int, LeaseHeld] = {}
         self._latest = 0.0
         self._owed: dict[int, tuple[float, int]] = {}
         """Tasks that ended and whose callbacks were not stored yet: when, and their place."""
@@ -99,7 +99,7 @@ class Replay:
         self._latest = max(self._latest, record.at)
         if record.worker is not None:
             # Every process of the fleet knows every function, and so can run every task.
-            self.witness.workers.setdefault(record.worker, Join(record.worker, 1.0))
+            self.witness.workers.setdefault(record.worker, Register(record.worker, 1.0))
         if record.event is None or record.task is None:
             self.witness.apply(record)
             return
@@ -109,7 +109,7 @@ class Replay:
         due = before.due if before is not None else record.due
         facts = self.witness.pools.get(record.pool)
         if facts is None:
-            self._note("I2", f"task {record.task} is of pool {record.pool!r}, which nobody made")
+            self._note("I2", f"task {record.task}: pool {record.pool!r} was never declared")
             return
         self._before(record, facts, was_claimed=was_claimed)
         fact = self.witness.apply(record)
@@ -117,11 +117,11 @@ class Replay:
             self._after(record, facts, fact, due, was_claimed=was_claimed)
 
     def _before(self, record: Record, facts: PoolFacts, *, was_claimed: bool) -> None:
-        """Hold a record against what was true until it."""
+        """Check a record against the state before it."""
         self._check(judge.continuity, self.witness, record)
         if _takes(record, was_claimed=was_claimed):
             self._check(judge.fairness, self.witness, facts, record, record.at)
-        if record.event is Event.SUBMIT:
+        if record.event is Transition.SUBMIT:
             self._check(judge.idempotency, self.witness, facts, record)
 
     def _after(
@@ -129,27 +129,27 @@ class Replay:
     ) -> None:
         """Hold a record against what it made true."""
         self._hold(record, was_claimed=was_claimed)
-        if record.event is Event.RETRY and record.attempt < fact.charged:
+        if record.event is Transition.RETRY and record.attempt < fact.charged:
             # There is no settlement here to say that the attempt was not spent; its record does.
             self.witness.uncharge(fact.id)
-        if record.event is Event.LEASE or (was_claimed and record.event in LOSSES):
+        if record.event is Transition.LEASE or (was_claimed and record.event in LOSSES):
             self._check(judge.attempts, fact, record)
         if _takes(record, was_claimed=was_claimed):
             if record.at < due:
                 self._note("due", f"task {fact.id} was taken {due - record.at:g} s too early")
             self._check(judge.taking, facts, fact, record, record.at)
-        if record.event is Event.LEASE:
+        if record.event is Transition.LEASE:
             self._check(judge.limits, facts, fact, record.at)
-        if was_claimed and record.event in (Event.RELEASE, Event.CANCEL):
+        if was_claimed and record.event in (Transition.RELEASE, Transition.CANCEL):
             judge.returned(facts, fact, record, record.at)
-        if record.event is Event.SUBMIT:
+        if record.event is Transition.SUBMIT:
             self._check(judge.bound, facts)
         self._callbacks(record, fact)
         self._note_reached(record, facts, fact)
 
     def _callbacks(self, record: Record, fact: Fact) -> None:
         """I10: the end of a task and the callback it calls for are one step."""
-        if record.event is Event.SUBMIT and record.pool.endswith(CALLBACKS):
+        if record.event is Transition.SUBMIT and record.pool.endswith(CALLBACKS):
             ended = self._owed.pop(record.cause or 0, None)
             if ended is None:
                 self._note("I10", f"callback {record.task} of a task that calls for none")
@@ -159,27 +159,29 @@ class Replay:
             self._owed[fact.id] = record.at, self._place
 
     def _hold(self, record: Record, *, was_claimed: bool) -> None:
-        """Follow which fence is in force for a task; I3 as far as records can tell."""
+        """Track the valid fence of a task; checks I3 as far as records show."""
         task = record.task or 0
         held = self._open.get(task)
-        if record.event is Event.CLAIM or (record.event is Event.LEASE and not was_claimed):
-            attempt = record.attempt + (record.event is Event.CLAIM)
+        if record.event is Transition.CLAIM or (
+            record.event is Transition.LEASE and not was_claimed
+        ):
+            attempt = record.attempt + (record.event is Transition.CLAIM)
             fence = Fence(task, attempt, record.token)
             if fence in self.held:
                 self._note("I3", f"{fence} was given twice")
-            self._open[task] = self.held[fence] = Held(
+            self._open[task] = self.held[fence] = LeaseHeld(
                 fence=fence,
                 pool=record.pool,
                 worker=record.worker or "",
                 since=record.at,
-                started=record.event is Event.LEASE,
+                started=record.event is Transition.LEASE,
             )
             return
         if held is None:
             return
         if record.token != held.fence.token:
             self._note("I3", f"{record.event} of task {task} is not of the fence in force")
-        if record.event is Event.LEASE:
+        if record.event is Transition.LEASE:
             held.started = True
         else:
             held.end = record
@@ -187,19 +189,19 @@ class Replay:
 
     def _note_reached(self, record: Record, facts: PoolFacts, fact: Fact) -> None:
         spec = facts.spec
-        if record.event is Event.LEASE and len(facts.running) == spec.max_concurrent:
+        if record.event is Transition.LEASE and len(facts.running) == spec.max_concurrent:
             self.reached[f"{spec.name}: all {spec.max_concurrent} slots taken"] += 1
-        if record.event in (Event.LEASE, Event.CLAIM):
+        if record.event in (Transition.LEASE, Transition.CLAIM):
             limit = spec.unit_limit
             if limit is not None and fact.unit is not None and facts.held_in(fact.unit) == limit:
                 self.reached[f"{spec.name}: all {limit} of a key or lane taken"] += 1
             for ledger in facts.all_ledgers():
                 if ledger.left(record.at) < 1.0:
                     self.reached[f"{spec.name}: rate of {ledger.rate.n} used up"] += 1
-        if record.event is Event.CLAIM:
+        if record.event is Transition.CLAIM:
             self.reached[f"{spec.name}: claimed ahead"] += 1
         depth = spec.backpressure.depth if spec.backpressure is not None else None
-        if record.event is Event.SUBMIT and len(facts.fresh) == depth:
+        if record.event is Transition.SUBMIT and len(facts.fresh) == depth:
             self.reached[f"{spec.name}: bound of {depth} reached"] += 1
 
     def status(self, task: int) -> Status | None:
@@ -210,4 +212,6 @@ class Replay:
 
 def _takes(record: Record, *, was_claimed: bool) -> bool:
     """Return whether a record takes a task from the queue, to start it or to hold it."""
-    return record.event is Event.CLAIM or (record.event is Event.LEASE and not was_claimed)
+    return record.event is Transition.CLAIM or (
+        record.event is Transition.LEASE and not was_claimed
+    )

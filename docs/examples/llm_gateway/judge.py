@@ -14,7 +14,7 @@ from verify.torture.evidence import from_zero
 from verify.torture.replay import Replay
 
 from millpond.core.audit import Record
-from millpond.core.lifecycle import Event
+from millpond.core.lifecycle import Transition
 
 FAIR = 0.9
 OVERLOAD = 9.0
@@ -124,10 +124,10 @@ def _nothing_lost(book: Book, model: list[Entry], replay: Replay) -> Check:
     """Check that every request got a reply, and that audit, clients and model count the same."""
     told, asked = len(book.every()), sum(book.asked.values())
     events, answered = replay.events, book.told("answered")
-    accepted = events[Event.SUBMIT]
+    accepted = events[Transition.SUBMIT]
     ended = sum(fact.status.terminal for fact in replay.witness.tasks.values())
     by_model = sum(entry.answer == "answered" for entry in model)
-    same = answered == events[Event.COMPLETE] == by_model and not book.told("failed")
+    same = answered == events[Transition.COMPLETE] == by_model and not book.told("failed")
     whole = told == asked and accepted == ended == told - book.told("refused")
     found = f"{asked:,} asked, {told:,} told; {accepted:,} accepted, {ended:,} ended"
     return Check("0 lost", f"{found}; {answered:,} answered", same and whole)
@@ -140,7 +140,7 @@ def tokens_started(records: list[Record]) -> list[tuple[float, int]]:
     for record in records:
         if record.task is None:
             continue
-        if record.event is Event.LEASE:
+        if record.event is Transition.LEASE:
             open_starts[record.task] = len(starts)
             starts.append((record.at, record.weight))
         elif record.detail == "weight" and record.task in open_starts:

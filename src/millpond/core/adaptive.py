@@ -1,12 +1,12 @@
-"""A limit that finds itself: as high as it can go before callers start to queue inside the server.
+"""A limit that adapts: as high as possible before callers queue inside the server.
 
 The method is the gradient of Netflix's concurrency-limits (`Gradient2Limit`; "Performance Under
 Load", 2018) and Envoy's adaptive concurrency filter: from one window to the next
 
     limit <- limit * (latency without load / latency now) + a little headroom
 
-so that an overloaded server's queue, which shows as latency, is given back, and an idle server's
-room is tried. Three things are added. Until the first sign of load the limit doubles (slow start,
+so that it shrinks when an overloaded server's queue shows as latency, and grows when the server has
+room. Three things are added. Until the first sign of load the limit doubles (slow start,
 as in TCP). Latency without load is measured again and again at a slightly lowered limit (as BBR
 does), because a minimum remembered for ever is a minimum of another day. Failures beyond
 a tolerated share shrink the limit by that share (AIMD's multiplicative decrease).
@@ -56,11 +56,11 @@ def adaptive(least: int, most: int, *, initial: int | None = None) -> Adaptive:
 
     It begins at `initial`, or at `least`, and doubles until the first sign of load.
     """
-    check.whole("least", least, least=1)
-    check.whole("most", most, least=least)
+    check.integer("least", least, least=1)
+    check.integer("most", most, least=least)
     if initial is None:
         return Adaptive(least, most, least)
-    return Adaptive(least, most, check.whole("initial", initial, least=least, most=most))
+    return Adaptive(least, most, check.integer("initial", initial, least=least, most=most))
 
 
 class Limiter(msgspec.Struct, array_like=True):

@@ -1,8 +1,9 @@
-"""Admission: what happens to a task that asks to be queued.
+"""Admission: what happens to a submitted task.
 
-The store counts, in the transaction that inserts; this module decides. A bound counts tasks from
-outside that were never claimed. What comes back (a retry, a release, a lost lease, a redrive) and
-what a handler submits through its context is never refused, never evicted and not counted.
+The store counts, in the transaction that inserts; this module decides. A bound counts tasks that
+were submitted from outside and never claimed. Tasks that come back (a retry, a release, a lost
+lease, a redrive) and tasks that a handler submits through its context are never refused, never
+evicted and not counted.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import msgspec
 
 from millpond.core.lifecycle import Status
 from millpond.core.spec import OnFull
-from millpond.core.task import UNTOLD, Dedupe
+from millpond.core.task import NO_FINGERPRINT, Dedupe
 
 if TYPE_CHECKING:
     from millpond.core.spec import PoolSpec
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Reason(StrEnum):
-    """Why a task was refused, dropped or ended without its handler having a say."""
+    """Why a task was refused, dropped, or ended other than by its handler."""
 
     QUEUE_FULL = "queue_full"
     NO_CAPACITY = "no_capacity"
@@ -54,13 +55,13 @@ class Reason(StrEnum):
 
 
 def reason_of(stored: str | None) -> Reason | None:
-    """Return a stored reason; one that only a later version knows stays the text it is."""
+    """Return a stored reason. One that only a newer version knows stays plain text."""
     known = Reason.__members__.values()
     return stored if stored is None or stored not in known else Reason(stored)  # type: ignore[return-value]
 
 
 class Refusal(msgspec.Struct, frozen=True, kw_only=True):
-    """A batch that was not taken; nothing of it was stored."""
+    """A refused batch; none of its tasks were stored."""
 
     reason: Reason
     pool: str
@@ -68,24 +69,24 @@ class Refusal(msgspec.Struct, frozen=True, kw_only=True):
     depth: int | None = None
     bound: int | None = None
     may_wait: bool = False
-    """Whether the submitter may park and ask again when there is room."""
+    """Whether the submitter may wait and submit again when there is room."""
     in_lane: bool = False
-    """Whether the bound is that of a lane; else `lane` names the key whose bound it is, if any."""
+    """Whether the bound is that of a lane; otherwise `lane` names the bounded key, if any."""
     task: int | None = None
     key: str | None = None
-    """The idempotency key in conflict, and `task` the task it stands for."""
+    """The idempotency key in conflict; `task` is the task it belongs to."""
 
 
 class Depth(msgspec.Struct, frozen=True):
-    """What a bound looks at: never-claimed outside tasks of the pool and of one key.
+    """What a bound counts: never-claimed outside tasks of the pool and of one key.
 
-    Tasks without a key have nothing in common that a bound per key could count: 0.
+    For tasks without a key the count per key is 0.
     """
 
     pool: int
     key: int
     lane: int = 0
-    """Of the lane that the task would come to; counted only where a bound asks."""
+    """The count of the task's lane; 0 unless the pool bounds lanes."""
 
 
 class Take(msgspec.Struct, frozen=True):
@@ -93,7 +94,7 @@ class Take(msgspec.Struct, frozen=True):
 
 
 class Evict(msgspec.Struct, frozen=True):
-    """Queue it, after the oldest never-claimed task (of its key or lane, if so) made room."""
+    """Queue it, and drop the oldest never-claimed task (of its key or lane, if so)."""
 
     of_key: bool
     reason: Reason
@@ -101,13 +102,13 @@ class Evict(msgspec.Struct, frozen=True):
 
 
 class Drop(msgspec.Struct, frozen=True):
-    """Do not queue it: it is rejected, with a record."""
+    """Reject it, and record that."""
 
     reason: Reason
 
 
 class Full(msgspec.Struct, frozen=True):
-    """There is no room: the batch is refused, or its submitter waits."""
+    """No room: refuse the batch, or let its submitter wait."""
 
     of_key: bool
     of_lane: bool = False
@@ -119,7 +120,7 @@ def admit(spec: PoolSpec, depth: Depth) -> Take | Evict | Drop | Full:
     if policy is None or policy.depth is None:
         return Take()
     key_full = policy.per_key is not None and depth.key >= policy.per_key
-    # What makes room in a key makes room in its lane, too.
+    # An eviction from a key also makes room in its lane.
     lane_full = not key_full and policy.per_lane is not None and depth.lane >= policy.per_lane
     if not (key_full or lane_full) and depth.pool < policy.depth:
         return Take()
@@ -135,7 +136,7 @@ def admit(spec: PoolSpec, depth: Depth) -> Take | Evict | Drop | Full:
 
 
 def too_large(spec: PoolSpec, size: int, largest_key: int, largest_lane: int = 0) -> int | None:
-    """Return the bound that a batch taken whole could never meet, or None."""
+    """Return the bound that makes a whole batch impossible, or None."""
     policy = spec.backpressure
     if policy is None or policy.on_full not in (OnFull.BLOCK_SUBMITTER, OnFull.FAIL_SUBMITTER):
         return None
@@ -155,7 +156,7 @@ def too_heavy(spec: PoolSpec, new: NewTask) -> int | None:
 
 
 class Known(msgspec.Struct):
-    """What an idempotency key stands for; outlives the record of its task."""
+    """The task that an idempotency key belongs to; kept longer than the task itself."""
 
     task: int
     status: Status
@@ -164,14 +165,14 @@ class Known(msgspec.Struct):
 
 
 def known_by(new: NewTask, status: Status) -> Known:
-    """Return what the key of a task stands for once the task is stored."""
+    """Return the entry for the idempotency key of a task."""
     return Known(new.id, status, new.call.function, new.fingerprint)
 
 
 def answers_for(dedupe: Dedupe, status: Status) -> bool:
-    """Return whether a task that holds an idempotency key still answers for it.
+    """Return whether a task in this status still answers for its idempotency key.
 
-    A key that counts per run is kept per run, so within its run it always answers.
+    A key of a run is kept per run, so within its run it always answers.
     """
     match dedupe:
         case Dedupe.FOREVER | Dedupe.RUN:
@@ -186,5 +187,5 @@ def conflicts(known: Known, new: NewTask) -> bool:
     """Return whether a known key came back with another function or other arguments."""
     if (known.function, known.fingerprint) == (new.call.function, new.fingerprint):
         return False
-    told = UNTOLD not in (known.fingerprint, new.fingerprint)
-    return told or known.function != new.call.function
+    comparable = NO_FINGERPRINT not in (known.fingerprint, new.fingerprint)
+    return comparable or known.function != new.call.function

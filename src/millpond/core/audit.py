@@ -1,7 +1,7 @@
-"""Audit: one record for each arrow a task takes and each order an operator gives.
+"""Audit: one record per transition of a task and per command of an operator.
 
-Records are derived from the transition itself, never written by hand beside it, so nothing can
-happen unrecorded. The invariants of this library are predicates over them.
+Records are derived from the transition itself, never written by hand beside it, so nothing happens
+unrecorded. The invariants of this library are predicates over them.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from typing import TypeAlias
 
 import msgspec
 
-from millpond.core.lifecycle import Event, Status, advance
+from millpond.core.lifecycle import Status, Transition, advance
 from millpond.core.task import Task
 
 
-class Kind(StrEnum):
+class RecordKind(StrEnum):
     """What a record is about."""
 
     SUBMIT = "submit"
@@ -30,13 +30,13 @@ class Kind(StrEnum):
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One line of the audit: in order per task, comparable between runs."""
+    """One record: in order per task, comparable between runs."""
 
     at: float
-    kind: Kind
+    kind: RecordKind
     pool: str
     task: int | None = None
-    event: Event | None = None
+    event: Transition | None = None
     before: Status | None = None
     after: Status | None = None
     attempt: int = 0
@@ -58,30 +58,30 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     idempotency_key: str | None = None
     dedupe: str | None = None
     callback: bool = False
-    """Whether the end of the task calls another (on_complete)."""
+    """Whether the task has an on_complete callback."""
     cause: int | None = None
-    """The task on whose account it happened: the replacement of an evicted one, a callback's."""
+    """The task that caused it: the one that evicted this one, or whose end called this one."""
     reason: str | None = None
     detail: str | None = None
 
 
-KIND_OF: dict[Event, Kind] = {
-    Event.SUBMIT: Kind.SUBMIT,
-    Event.REDRIVE: Kind.CONTROL,
-    Event.CLAIM: Kind.CLAIM,
-    Event.LEASE: Kind.DEQUEUE,
-    Event.REFUSE: Kind.DROP,
-    Event.EVICT: Kind.DROP,
-    Event.RETRY: Kind.RETRY,
-    Event.CANCEL: Kind.CANCEL,
-    Event.LOSE: Kind.LEASE_EXPIRED,
-    Event.EXHAUST: Kind.LEASE_EXPIRED,
+KIND_OF: dict[Transition, RecordKind] = {
+    Transition.SUBMIT: RecordKind.SUBMIT,
+    Transition.REDRIVE: RecordKind.CONTROL,
+    Transition.CLAIM: RecordKind.CLAIM,
+    Transition.LEASE: RecordKind.DEQUEUE,
+    Transition.REFUSE: RecordKind.DROP,
+    Transition.EVICT: RecordKind.DROP,
+    Transition.RETRY: RecordKind.RETRY,
+    Transition.CANCEL: RecordKind.CANCEL,
+    Transition.LOSE: RecordKind.LEASE_EXPIRED,
+    Transition.EXHAUST: RecordKind.LEASE_EXPIRED,
 }
 
 
-Note: TypeAlias = tuple[
+AuditNote: TypeAlias = tuple[
     Task,
-    Event,
+    Transition,
     Status | None,
     float,
     int,
@@ -93,16 +93,16 @@ Note: TypeAlias = tuple[
     str | None,
     int | None,
 ]
-"""An arrow as a store may keep it: the task, and by value only what later arrows change.
+"""A transition as a store may keep it: the task, and copies of what changes later.
 
 Task, event, status before, moment, attempt, runs, token, worker, due, fresh, reason, cause.
 """
 
 
-def note(
-    task: Task, event: Event, before: Status | None, at: float, cause: int | None = None
-) -> Note:
-    """Note an arrow: all that its record needs and that the task will not know any more."""
+def note_of(
+    task: Task, event: Transition, before: Status | None, at: float, cause: int | None = None
+) -> AuditNote:
+    """Return the note of a transition: everything its record needs that the task will not keep."""
     return (
         task,
         event,
@@ -119,13 +119,13 @@ def note(
     )
 
 
-def told(noted: Note) -> Record:
-    """Derive the record of an arrow from its note: the task as it was after it."""
+def record_of(noted: AuditNote) -> Record:
+    """Return the record of a noted transition: the task as it was after it."""
     task, event, before, at, attempt, runs, token, worker, due, fresh, reason, cause = noted
     new = task.new
     return Record(
         at=at,
-        kind=KIND_OF.get(event, Kind.SETTLE),
+        kind=KIND_OF.get(event, RecordKind.SETTLE),
         pool=new.pool,
         task=new.id,
         event=event,
@@ -156,13 +156,13 @@ def told(noted: Note) -> Record:
 
 
 def record(
-    task: Task, event: Event, before: Status | None, *, at: float, cause: int | None = None
+    task: Task, event: Transition, before: Status | None, *, at: float, cause: int | None = None
 ) -> Record:
-    """Derive the record of one arrow from the task as it is after it."""
-    return told(note(task, event, before, at, cause))
+    """Return the record of one transition, from the task as it is after it."""
+    return record_of(note_of(task, event, before, at, cause))
 
 
-def order_record(
+def command_record(
     pool: str,
     detail: str,
     *,
@@ -173,13 +173,13 @@ def order_record(
     unit: str | None = None,
     until: float = 0.0,
 ) -> Record:
-    """Derive the record of an order, or of a run's end.
+    """Return the record of a command, or of a run's end.
 
-    A hold tells which lane or key as `key` and until when as `due`; a corrected weight, what it is.
+    Of a hold, `key` is the lane or key and `due` its end; of a corrected weight, `weight` is it.
     """
     return Record(
         at=at,
-        kind=Kind.CONTROL,
+        kind=RecordKind.CONTROL,
         pool=pool,
         detail=detail,
         task=task,

@@ -1,4 +1,4 @@
-"""How long to wait before the next attempt: formulas over values, chance as an argument."""
+"""How long to wait before the next attempt; the random number is an argument."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 from millpond.core import validation as check
 from millpond.core.bounds import MAX_SECONDS
+from millpond.core.type_names import comparable_name, qualified_name
 from millpond.core.validation import Seconds
 from millpond.errors import ConfigError
 
@@ -19,7 +20,7 @@ Kinds: TypeAlias = type[BaseException] | str | Sequence[type[BaseException] | st
 
 
 LONGEST = 60.0
-"""Seconds that a delay has at most, unless a policy says otherwise."""
+"""The longest delay in seconds, unless a policy sets another."""
 
 
 class Curve(StrEnum):
@@ -36,8 +37,8 @@ class Retry:
 
     `attempts` counts every charged run, the first one too: attempts=1 means at most once.
     `jitter` is the largest relative deviation: 0.1 spreads a delay over +-10 %. `on` names the only
-    exception types that are tried again, `never` those that are not, whatever `on` says; their
-    subclasses are meant too. Types are kept by name, so that a policy can be stored with a task.
+    exception types that are retried, `never` those that are not, whatever `on` says; both include
+    subclasses. Types are kept by name, so that a policy can be stored with a task.
     """
 
     attempts: int
@@ -64,12 +65,12 @@ class Retry:
         never: Kinds = (),
     ) -> None:
         keep = partial(object.__setattr__, self)
-        keep("attempts", check.whole("retry.attempts", attempts, least=1))
+        keep("attempts", check.integer("retry.attempts", attempts, least=1))
         keep("initial", check.seconds("retry.initial", initial))
         keep("factor", check.number("retry.factor", factor, least=1.0))
         keep("max_delay", check.seconds("retry.max_delay", max_delay))
         if self.initial > self.max_delay == LONGEST:
-            # Whoever gives a lower limit means it; the default would cut what was asked for.
+            # A lower max_delay is a choice; the default one would cut `initial` silently.
             reason = f"would be cut to max_delay={self.max_delay:g}: raise that too"
             raise ConfigError("retry.initial", initial, reason)
         keep("jitter", check.number("retry.jitter", jitter))
@@ -83,7 +84,7 @@ class Retry:
         keep("never_on", _names("retry.never", never))
 
     def once_less(self) -> Retry:
-        """Return the same policy with one attempt less, for a task whose first was made before."""
+        """Return the same policy with one attempt less, for a task whose first attempt is over."""
         less = copy(self)
         object.__setattr__(less, "attempts", max(self.attempts - 1, 1))
         return less
@@ -145,16 +146,10 @@ def tries_again(policy: Retry, kinds: Sequence[str]) -> bool:
     """Return whether to try again after an error, given the names of its type and its bases."""
     if not policy.on and not policy.never_on:
         return True
-    names = set(kinds)
-    if not names.isdisjoint(policy.never_on):
+    names = {comparable_name(kind) for kind in kinds}
+    if not names.isdisjoint(map(comparable_name, policy.never_on)):
         return False
-    return not policy.on or not names.isdisjoint(policy.on)
-
-
-def qualified_name(kind: type) -> str:
-    """Return the name of a type as it is kept: with its module, but for builtins."""
-    name = kind.__qualname__
-    return name if kind.__module__ == "builtins" else f"{kind.__module__}.{name}"
+    return not policy.on or not names.isdisjoint(map(comparable_name, policy.on))
 
 
 def _names(option: str, kinds: Kinds) -> tuple[str, ...]:

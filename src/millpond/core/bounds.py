@@ -1,7 +1,7 @@
 """Bounds: how large a value may be, in one table, for every way into a store.
 
-Each is checked where the value enters: in Python by `check`, in SQL by the functions of the inbox,
-which hold the same numbers (a test compares them). What gets past them can be stored everywhere.
+Each is checked where the value enters: in Python by `validation`, in SQL by the functions of the
+inbox, which have the same numbers (a test compares them). Every store can keep a value that passes.
 
 Times. A store keeps a moment as a float of seconds on a whole microsecond. Below 2**53
 microseconds, which is the year 2255, such a float is exact. So a moment is at most the start of
@@ -48,7 +48,7 @@ MAX_NUMBER = 2**63 - 1
 MAX_RANK = 2**62
 
 MAX_INDEX_ROW = 2_704
-"""What one row of a B-tree of PostgreSQL holds at most, with pages of 8 KiB."""
+"""The most bytes of one row in a B-tree of PostgreSQL with pages of 8 KiB."""
 
 
 class Bound(NamedTuple):

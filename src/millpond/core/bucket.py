@@ -1,10 +1,10 @@
 """Buckets: the state of the rates that a pool or a budget has, and refunds into them.
 
-A start is charged with the weight it was submitted with. How much it really used is known when it
-ends, and then the difference is refunded or charged. A refund must not give back what time has
-given back already: a bucket that ran full since the start owes nothing any more, and whoever used
-that room would have it twice. So a refund is at most what was owed at every moment since the start.
-For that a bucket remembers the lowest it owed: of moments that a later, lower one does not cover.
+A start is charged with the weight of its task. When it ends, its actual weight is known, and the
+difference is refunded or charged. A refund must not return what time has returned already: a bucket
+that was full since the start owes nothing, and a refund would let the same room be used twice. So a
+refund is at most the lowest debt since the start. A bucket remembers these low points, except those
+that a later, lower one covers.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
     from millpond.core.rate import Rate
 
 LOWS_KEPT = 16
-"""How many low points a bucket remembers; more are merged, so that a refund errs to be small."""
+"""How many low points a bucket remembers; more are merged, which makes refunds smaller."""
 
 
 class Bucket(msgspec.Struct, array_like=True):
-    """The state of one rate: when it would be full again, and the lowest it owed of late."""
+    """The state of one rate: when it is full again, and its recent low points."""
 
     tat: int = 0
     lows: list[tuple[int, int]] = []
-    """(moment, owed just before a start), rising in both: what later points do not undercut."""
+    """(moment, debt just before a start), rising in both."""
 
     def owed(self, moment: int) -> int:
         """Return how far the bucket is from full, in microseconds."""
@@ -42,7 +42,7 @@ class Bucket(msgspec.Struct, array_like=True):
         return gcra.ready_at(rate, self.tat, cost, now)
 
     def take(self, rate: Rate, cost: int, now: float) -> None:
-        """Take `cost`, whether it is there or not; a start has asked `ready_at` first."""
+        """Take `cost` unconditionally; a start checks `ready_at` first."""
         if rate.of == "weight":
             self._note_low(ticks(now))
         self.tat = gcra.take(rate, self.tat, cost, now)
@@ -53,7 +53,7 @@ class Bucket(msgspec.Struct, array_like=True):
         self._lower(0, len(self.lows), cost * rate.interval)
 
     def refund(self, rate: Rate, cost: int, since: float, now: float) -> None:
-        """Return a part of what was taken at `since`, as far as time has not returned it."""
+        """Return a part of the cost taken at `since` that time has not returned yet."""
         start, moment = ticks(since), ticks(now)
         later = next((i for i, low in enumerate(self.lows) if low[0] > start), len(self.lows))
         owed = [self.owed(moment), *(low[1] for low in self.lows[later : later + 1])]
@@ -74,7 +74,7 @@ class Bucket(msgspec.Struct, array_like=True):
         while lows and lows[-1][1] >= owed:
             moment = max(moment, lows.pop()[0])
         if lows and lows[-1][0] >= moment:
-            # Of what starts at one moment the first says it all: nobody asks for less than that.
+            # Of several starts at one moment the first has the lowest debt.
             return
         lows.append((moment, owed))
         if len(lows) > LOWS_KEPT:
@@ -114,9 +114,9 @@ def correct(
     since: float,
     now: float,
 ) -> None:
-    """Let a start at `since`, charged with `weight`, have cost `actual`: refund it, or charge it.
+    """Correct a start at `since` from `weight` to `actual`: refund or charge the difference.
 
-    What it used beyond its weight is owed from now on, and nothing starts until that fits again.
+    Weight above the charged one is owed from now on; nothing starts until it fits again.
     """
     for rate, bucket in zip(rates, buckets, strict=True):
         if rate.of != "weight":
@@ -130,9 +130,9 @@ def correct(
 def taken_over(
     old: Sequence[Rate], buckets: Sequence[Bucket], rates: Sequence[Rate], now: float
 ) -> list[Bucket]:
-    """Return the buckets of changed rates: one that stays keeps its bucket, a new one is full.
+    """Return the buckets of changed rates: an unchanged rate keeps its bucket, a new one is full.
 
-    A new one knows nothing of starts before it, so it refunds nothing of them.
+    A new bucket refunds nothing of starts before it.
     """
     known = dict(zip(old, buckets, strict=True))
     return [known.get(rate) or Bucket(lows=[(ticks(now) + 1, 0)]) for rate in rates]

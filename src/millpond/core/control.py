@@ -1,4 +1,4 @@
-"""Orders: what operators, workers and the clock ask of a store besides moving tasks."""
+"""Commands: what operators, workers and maintenance ask of a store besides moving tasks."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ def _check_unit(unit: str | None) -> None:
 
 
 class Declare(msgspec.Struct, frozen=True, tag=True):
-    """This is the pool; a declaration that differs from the last makes a new revision."""
+    """Declare a pool; a declaration that differs from the last makes a new revision."""
 
     spec: PoolSpec
 
 
 class Pause(msgspec.Struct, frozen=True, tag=True):
-    """Start nothing more, of the pool or of one lane or key; running work goes on."""
+    """Start no further tasks of the pool, or of one lane or key; running tasks go on."""
 
     pool: str
     unit: str | None = None
@@ -45,7 +45,7 @@ class Resume(msgspec.Struct, frozen=True, tag=True):
 
 
 class Resize(msgspec.Struct, frozen=True, tag=True):
-    """Change the limit; a lower one is reached by attrition. 0 = pause, None = as declared."""
+    """Change the limit; running tasks above a lower one finish. 0 = pause, None = as declared."""
 
     pool: str
     max_concurrent: int | None = None
@@ -54,30 +54,30 @@ class Resize(msgspec.Struct, frozen=True, tag=True):
 
     def __post_init__(self) -> None:
         if self.max_concurrent is not None:
-            check.whole("max_concurrent", self.max_concurrent)
+            check.integer("max_concurrent", self.max_concurrent)
         if self.revision is not None:
-            check.whole("revision", self.revision, most=bounds.MAX_NUMBER)
+            check.integer("revision", self.revision, most=bounds.MAX_NUMBER)
 
 
 class DeclareBudget(msgspec.Struct, frozen=True, tag=True):
-    """This is the budget; the last declaration that differs is in force."""
+    """Declare a budget; the last declaration is in force."""
 
     spec: BudgetSpec
 
 
 class ResizeBudget(msgspec.Struct, frozen=True, tag=True):
-    """Change how many may run in the pools of a budget; None = as declared."""
+    """Change how many tasks may run in the pools of a budget; None = as declared."""
 
     budget: str
     max_concurrent: int | None = None
 
     def __post_init__(self) -> None:
         if self.max_concurrent is not None:
-            check.whole("max_concurrent", self.max_concurrent)
+            check.integer("max_concurrent", self.max_concurrent)
 
 
 class Hold(msgspec.Struct, frozen=True, tag=True):
-    """Start nothing of the pool, or of one lane or key, for `seconds`: a peer said slow down."""
+    """Start no task of the pool, or of one lane or key, for `seconds`: a peer said slow down."""
 
     pool: str
     seconds: float
@@ -88,31 +88,31 @@ class Hold(msgspec.Struct, frozen=True, tag=True):
         _check_unit(self.unit)
 
 
-Page: TypeAlias = tuple[int, int]
-"""Where an order that is carried out in pages goes on: behind a place, up to another."""
+CommandPage: TypeAlias = tuple[int, int]
+"""Where the next page of a command begins and ends: behind one place, up to another."""
 
 
 class Purge(msgspec.Struct, frozen=True, tag=True):
-    """Cancel what waits, of the pool or of one lane or key: a page of it."""
+    """Cancel one page of the waiting tasks of a pool, or of one lane or key."""
 
     pool: str
     unit: str | None = None
-    page: Page | None = None
-    """What the last page was answered with; None = the first. Later tasks are not in any."""
+    page: CommandPage | None = None
+    """The answer to the last page; None = the first. Tasks submitted later are in no page."""
     limit: int = 1000
-    """How many live tasks are looked at, at most."""
+    """How many live tasks one page reads at most."""
 
     def __post_init__(self) -> None:
         _check_unit(self.unit)
 
 
 class CancelAll(msgspec.Struct, frozen=True, tag=True):
-    """Cancel every task submitted before a moment, waiting or running: a page of them."""
+    """Cancel one page of the tasks submitted before a moment, waiting or running."""
 
     pool: str
     before: float | None = None
     unit: str | None = None
-    page: Page | None = None
+    page: CommandPage | None = None
     limit: int = 1000
     interrupt: bool = False
     """Whether the handlers of those that run are to be interrupted, and not only told."""
@@ -124,31 +124,31 @@ class CancelAll(msgspec.Struct, frozen=True, tag=True):
 
 
 class Cancel(msgspec.Struct, frozen=True, tag=True):
-    """Cancel tasks: a waiting one at once, a running one is told and not retried.
+    """Cancel tasks: a waiting one at once; a running one is asked to stop and not retried.
 
-    Asking twice changes nothing, but to interrupt is more than to tell, and may follow it.
+    A second request changes nothing, except that an interrupt may follow a plain cancel.
     """
 
     tasks: tuple[int, ...]
     interrupt: bool = False
     """Whether the handlers of those that run are to be interrupted, and not only told."""
     of: str | None = None
-    """Only those of this pool; None = of any."""
+    """Only tasks of this pool; None = of any."""
 
 
 class Redrive(msgspec.Struct, frozen=True, tag=True):
-    """Queue failed or cancelled tasks again: a new budget of attempts, at the tail.
+    """Queue failed or cancelled tasks again, at the tail, with a new budget of attempts.
 
-    A parked task goes back to its place in the queue, and is tried by any worker again.
+    A parked task returns to its place in the queue, and every worker may try it again.
     """
 
     tasks: tuple[int, ...]
     of: str | None = None
-    """Only those of this pool; None = of any."""
+    """Only tasks of this pool; None = of any."""
 
 
 class Progress(msgspec.Struct, frozen=True, tag=True):
-    """A handler says how far it is; the last word stands until the next one, or a redrive."""
+    """A handler reports its progress; it stands until the next report, or a redrive."""
 
     fence: Fence
     fraction: float
@@ -160,8 +160,8 @@ class Progress(msgspec.Struct, frozen=True, tag=True):
             raise ConfigError("text", self.text, f"has more than {bounds.MAX_PROGRESS} bytes")
 
 
-class Remember(msgspec.Struct, frozen=True, tag=True):
-    """A handler's step is done: later attempts are given its result. The first word stands."""
+class SaveStep(msgspec.Struct, frozen=True, tag=True):
+    """Save the result of a handler's step for later attempts; the first result stands."""
 
     fence: Fence
     name: str
@@ -172,15 +172,15 @@ class Remember(msgspec.Struct, frozen=True, tag=True):
 
 
 class Close(msgspec.Struct, frozen=True, tag=True):
-    """Take no more work from outside, for good."""
+    """Close a pool for good: it takes no more tasks from outside."""
 
     pool: str
 
 
-class Join(msgspec.Struct, frozen=True, tag=True):
-    """A worker presents itself; it may hold leases as long as it renews.
+class Register(msgspec.Struct, frozen=True, tag=True):
+    """Register a worker; it may hold leases as long as it renews.
 
-    One that is known already may say that it knows more functions by now.
+    A registered worker may register again with more functions.
     """
 
     worker: str
@@ -189,38 +189,38 @@ class Join(msgspec.Struct, frozen=True, tag=True):
     functions: tuple[str, ...] | None = None
     """The functions it knows; None = all; none at all = it runs closures of its owner only."""
     signatures: dict[str, str] = {}
-    """A digest of the parameters of each of them: tasks that one does not fit, another may."""
+    """A digest of the parameters of each function: a task may fit one worker and not another."""
 
     def __post_init__(self) -> None:
         check.seconds("lease", self.lease, above=0.0)
 
 
-class Leave(msgspec.Struct, frozen=True, tag=True):
-    """A worker goes; what it still holds is given back uncharged."""
+class Deregister(msgspec.Struct, frozen=True, tag=True):
+    """Deregister a worker; the tasks it holds are released uncharged."""
 
     worker: str
 
 
 class Disown(msgspec.Struct, frozen=True, tag=True):
-    """A worker holds only `tasks`: whatever else was leased to it never reached it.
+    """A worker holds only `tasks`: other leases never reached it.
 
-    Sent after an answer was lost; the rest goes back to the queue uncharged.
+    Sent after an answer was lost; the other tasks go back to the queue uncharged.
     """
 
     worker: str
     tasks: tuple[int, ...]
 
 
-class Bury(msgspec.Struct, frozen=True, tag=True):
-    """A worker is known to be dead: its leases are lost now, not when they expire."""
+class DeclareDead(msgspec.Struct, frozen=True, tag=True):
+    """Declare a worker dead: its leases are lost now, not when they expire."""
 
     worker: str
 
 
-class Lead(msgspec.Struct, frozen=True, tag=True):
-    """A process would lead maintenance for `lease` seconds, or goes on leading.
+class ClaimLeadership(msgspec.Struct, frozen=True, tag=True):
+    """Claim or renew maintenance leadership for `lease` seconds.
 
-    Answered with 1 if it leads, and with the generation in force, which grows with each new leader.
+    The answer is 1 if the process leads, and the generation, which grows with each new leader.
     """
 
     owner: str
@@ -231,20 +231,20 @@ class Lead(msgspec.Struct, frozen=True, tag=True):
 
 
 class Seal(msgspec.Struct, frozen=True, tag=True):
-    """A holder adds nothing more to a run."""
+    """Seal a run for one holder: it adds no more tasks."""
 
     run: int
     holder: str
 
 
 class CancelRun(msgspec.Struct, frozen=True, tag=True):
-    """Stop a run: what waits of it is cancelled, what runs is told, what follows is not started."""
+    """Cancel a run: waiting tasks end, running ones are asked to stop, follow-ups do not start."""
 
     run: int
 
 
 class Prune(msgspec.Struct, frozen=True, tag=True):
-    """Forget tasks that ended before these moments; their keys stay known until keys_before."""
+    """Remove tasks that ended before these moments; their keys stay until keys_before."""
 
     pool: str
     completed_before: float
@@ -252,20 +252,26 @@ class Prune(msgspec.Struct, frozen=True, tag=True):
     limit: int = 1000
     keys_before: float | None = None
     audit_before: float | None = None
-    """Records of the audit that are older may go, too, where a store keeps them that long."""
+    """Remove older audit records too, where a store keeps them that long."""
 
 
-PoolOrder: TypeAlias = Declare | Pause | Resume | Resize | Hold | Close | Prune
-BudgetOrder: TypeAlias = DeclareBudget | ResizeBudget
-PageOrder: TypeAlias = Purge | CancelAll
-"""Orders about as many tasks as there are: each is one step of many, so that nobody waits long."""
-TaskOrder: TypeAlias = Cancel | Redrive
-AttemptOrder: TypeAlias = Progress | Remember
-"""What a running attempt says of itself: it counts only with the current fence."""
-WorkerOrder: TypeAlias = Join | Leave | Bury | Disown
-LeaderOrder: TypeAlias = Lead
-RunOrder: TypeAlias = Seal | CancelRun
-WholeOrder: TypeAlias = (
-    PoolOrder | BudgetOrder | TaskOrder | AttemptOrder | WorkerOrder | LeaderOrder | RunOrder
+PoolCommand: TypeAlias = Declare | Pause | Resume | Resize | Hold | Close | Prune
+BudgetCommand: TypeAlias = DeclareBudget | ResizeBudget
+PagedCommand: TypeAlias = Purge | CancelAll
+"""Commands about any number of tasks: each page is a transaction, so no writer waits long."""
+TaskCommand: TypeAlias = Cancel | Redrive
+AttemptCommand: TypeAlias = Progress | SaveStep
+"""Reports of a running attempt: they count only with the current fence."""
+WorkerCommand: TypeAlias = Register | Deregister | DeclareDead | Disown
+LeaderCommand: TypeAlias = ClaimLeadership
+RunCommand: TypeAlias = Seal | CancelRun
+UnpagedCommand: TypeAlias = (
+    PoolCommand
+    | BudgetCommand
+    | TaskCommand
+    | AttemptCommand
+    | WorkerCommand
+    | LeaderCommand
+    | RunCommand
 )
-Order: TypeAlias = WholeOrder | PageOrder
+Command: TypeAlias = UnpagedCommand | PagedCommand

@@ -1,8 +1,8 @@
 """Deadlock: whether a handler that waits for a task waits for itself.
 
 A running task can finish if it does not wait, or if all it waits for can finish. A queued task can
-finish if every limit it needs has room, or somebody who holds one of them can finish. What is left
-over when nothing more can be derived waits in a circle.
+finish if every limit it needs has room, or a holder of that limit can finish. The tasks for which
+neither can be derived wait in a circle.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Limit = tuple[str, str | None]
 
 
 class Holder(msgspec.Struct, frozen=True):
-    """A running task: the limits it takes a place of, and the tasks it waits for."""
+    """A running task: the limits it counts against, and the tasks it waits for."""
 
     limits: tuple[Limit, ...]
     awaits: frozenset[int] = frozenset()
@@ -33,8 +33,8 @@ def waits_for_itself(
 ) -> bool:
     """Return whether `task`, which runs and waits, can never finish.
 
-    `queued` tells which limits each awaited queued task needs, `room` which limits have a free
-    place or are held by somebody of whom nothing is known here.
+    `queued` has the limits that each awaited queued task needs; `room` has the limits with a free
+    place, or with a holder outside of this process.
     """
     free = set(room)
     finishing = {one for one, holder in running.items() if not holder.awaits}
@@ -61,5 +61,5 @@ def _can_finish(
 ) -> bool:
     if awaited in running:
         return awaited in finishing
-    # What is neither running nor queued here has ended, or is somebody else's.
+    # A task neither running nor queued here has ended, or belongs to another process.
     return all(limit in free for limit in queued.get(awaited, ()))

@@ -1,7 +1,7 @@
-"""Events and triggers: what happened, and which pool it means work for.
+"""Events and triggers: what happened, and which pool gets a task for it.
 
-An event is kept as a task of one pool of the system, and what a trigger makes of it as a task of
-another: so both are durable, retried, paused, listed and forgotten as every task is.
+An event is a task of one internal pool, and its delivery to a trigger a task of another: so both
+are durable, retried, paused, listed and removed like every task.
 """
 
 from __future__ import annotations
@@ -15,55 +15,55 @@ from millpond.core.bounds import MAX_COUNT, MAX_EVENT_ID, MIN_PRIORITY
 from millpond.errors import ConfigError
 
 SYSTEM = "~"
-"""What the names of pools begin with that the system has for itself; no other name may."""
+"""The first character of the names of internal pools; no other pool name may have it."""
 
 EVENTS = "~events"
 """The pool of all events of a store, whatever their names."""
 
 TRIGGERS = "~trigger/"
-"""What the names of the triggers' pools begin with; the id of the trigger follows."""
+"""The prefix of the names of triggers' pools; the id of the trigger follows."""
 
 LONGEST_NUMBER = 200
-"""How many characters a text may have that is read as a number."""
+"""The longest text that is parsed as a number, in characters."""
 
 LONGEST_STEP = 10
-"""How many digits a place in a list has, at most."""
+"""The most digits of an index into a list."""
 
 
 class Event(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Something that happened: the name of its channel, its id there, and what is told of it."""
+    """Something that happened: its name, its id among events of that name, and its payload."""
 
     name: str
     id: str
     payload: Any = None
-    """Plain JSON data: whatever was emitted comes back as dicts, lists, texts and numbers."""
+    """Plain JSON data: dicts, lists, texts and numbers."""
 
     @property
     def key(self) -> str:
-        """What no other event of the store has: `#` is in no name."""
+        """A key that no other event of the store has: no name contains `#`."""
         return f"{self.name}#{self.id}"
 
 
-class Sent(msgspec.Struct, frozen=True, omit_defaults=True):
-    """An event on its way to the triggers: for the first time, or once more."""
+class SentEvent(msgspec.Struct, frozen=True, omit_defaults=True):
+    """An event on its way to the triggers: for the first time, or replayed."""
 
     event: Event
     replay: str = ""
-    """Told apart from the first time, and from every other replay; empty the first time."""
+    """Identifies the replay; empty the first time."""
 
     @property
     def key(self) -> str:
-        """What no other sending of any event has."""
+        """A key that no other sending of any event has."""
         return f"{self.event.key}#{self.replay}" if self.replay else self.event.key
 
 
 class TriggerSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a store must know about a trigger, so that every process can dispatch to it."""
+    """A trigger as stored, so that every process can dispatch to it."""
 
     on: tuple[str, ...]
-    """The events it is for, by name; none = it was removed."""
+    """The names of its events; none = the trigger was removed."""
     into: str
-    """The pool it submits to, as the store calls it."""
+    """The stored name of the pool it submits to."""
     task: str | None = None
     """The task it submits; None = a function makes the call."""
     priority_from: str | None = None
@@ -89,11 +89,11 @@ def pool_of_trigger(trigger: str) -> str:
     return TRIGGERS + trigger
 
 
-def found_at(event: Event, path: str) -> object:
-    """Return what a dotted path leads to, from the event on; None where it leads nowhere."""
+def value_at(event: Event, path: str) -> object:
+    """Return the value at a dotted path into an event, or None."""
     first, *rest = path.split(".")
     if first not in ("name", "id", "payload"):
-        # A path may leave out where it must begin.
+        # A path may omit the leading `payload`.
         first, rest = "payload", [first, *rest]
     found: object = getattr(event, first)
     for step in rest:
@@ -110,9 +110,9 @@ def _is_index(step: str) -> bool:
     return step.isascii() and step.isdecimal()
 
 
-def whole_at(event: Event, path: str | None, least: int = MIN_PRIORITY) -> int | None:
-    """Return the whole number at a path, "7" being 7; None where there is none that can be."""
-    found = None if path is None else found_at(event, path)
+def integer_at(event: Event, path: str | None, least: int = MIN_PRIORITY) -> int | None:
+    """Return the whole number at a path (the text "7" is 7), or None."""
+    found = None if path is None else value_at(event, path)
     if isinstance(found, str):
         try:
             found = float(found) if len(found) <= LONGEST_NUMBER else None
@@ -128,8 +128,8 @@ def whole_at(event: Event, path: str | None, least: int = MIN_PRIORITY) -> int |
 
 
 def text_at(event: Event, path: str | None) -> str | None:
-    """Return the text at a path, a number as its digits; None where there is neither."""
-    found = None if path is None else found_at(event, path)
+    """Return the text at a path, or the digits of a number, or None."""
+    found = None if path is None else value_at(event, path)
     if isinstance(found, bool) or not isinstance(found, (str, int, float)):
         return None
     if isinstance(found, int) and not check.is_finite(found):

@@ -1,7 +1,7 @@
 """Who may pass and who must wait: slots, weights and a first-in-first-out queue, and nothing else.
 
-The gate decides and never carries out. It knows no clock, loop, thread or lock: whoever drives it
-calls one verb at a time and wakes the tickets that verb settled.
+The gate only decides. It has no clock, loop, thread or lock: its caller calls one method at a time
+and wakes the callers of the tickets that the method settled.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class RejectReason(StrEnum):
-    """Why a bulkhead said no."""
+    """Why a bulkhead refused a caller."""
 
     CONCURRENCY_LIMIT = auto()
     QUEUE_LIMIT = auto()
@@ -27,14 +27,14 @@ class RejectReason(StrEnum):
     WEIGHT_LIMIT = auto()
 
 
-class Turn(Enum):
-    """Where a ticket stands while it has not been refused."""
+class TicketState(Enum):
+    """The state of a ticket that was not refused."""
 
     WAITING = auto()
     ADMITTED = auto()
 
 
-_ADMITTED = Turn.ADMITTED
+_ADMITTED = TicketState.ADMITTED
 
 
 class Ticket:
@@ -51,7 +51,7 @@ class Ticket:
 
     def __init__(self, weight: int = 1) -> None:
         self.weight = weight
-        self.outcome: Turn | RejectReason = Turn.WAITING
+        self.outcome: TicketState | RejectReason = TicketState.WAITING
 
 
 TicketT = TypeVar("TicketT", bound=Ticket)
@@ -75,9 +75,9 @@ class Gate(Generic[TicketT]):
     | `close()` | refuses everyone who waits and everyone to come | tickets |
     | `refusal(weight)` | why a caller would not get in; changes nothing | None or the reason |
 
-    *Tickets* are those the verb settled, in order; each carries its outcome, and whoever drives the
-    gate tells their callers. A grant counts from that moment, not from when its caller notices:
-    between the two nobody else can have the room.
+    *Tickets* are those that the method settled, in order, each with its outcome; the caller of the
+    method wakes their callers. A grant counts from that moment on, before its caller notices, so
+    that no other caller gets the room in between.
     """
 
     def __init__(
@@ -114,17 +114,17 @@ class Gate(Generic[TicketT]):
 
     @property
     def in_flight(self) -> int:
-        """How many are inside."""
+        """How many callers are inside."""
         return self.admitted - self.released
 
     @property
     def weight_in_flight(self) -> int:
-        """What those inside weigh together."""
+        """The total weight of the callers inside."""
         return self.admitted - self.released + self._excess
 
     @property
     def pending(self) -> int:
-        """How many wait."""
+        """How many callers wait."""
         return len(self._waiting)
 
     def take(self, weight: int = 1) -> bool:
@@ -148,14 +148,14 @@ class Gate(Generic[TicketT]):
             return None
         return self.refuse(self.refusal(weight) or RejectReason.CONCURRENCY_LIMIT)
 
-    def enter(self, ticket: TicketT) -> Turn | RejectReason:
+    def enter(self, ticket: TicketT) -> TicketState | RejectReason:
         """Admit `ticket`, or queue it behind everyone who waits, or refuse it."""
         if self.take(ticket.weight):
             self._stamp(ticket)
-            return Turn.ADMITTED
+            return TicketState.ADMITTED
         return self.wait(ticket)
 
-    def wait(self, ticket: TicketT) -> Turn | RejectReason:
+    def wait(self, ticket: TicketT) -> TicketState | RejectReason:
         """Queue `ticket` behind everyone who waits, or refuse it; for use after `take` failed."""
         if (
             len(self._waiting) < self.max_queue
@@ -172,7 +172,7 @@ class Gate(Generic[TicketT]):
         return ticket.outcome
 
     def leave(self, weight: int = 1) -> Sequence[TicketT]:
-        """Free one caller's room and give it, in the same step, to whoever waits for it."""
+        """Free one caller's room and give it at once to the first who waits."""
         self.released += 1
         if self.released > self.admitted:
             self.underflow += 1
@@ -183,8 +183,8 @@ class Gate(Generic[TicketT]):
         return self._grant()
 
     def withdraw(self, ticket: TicketT, reason: RejectReason) -> Sequence[TicketT]:
-        """Refuse `ticket` if it still waits; who was settled first keeps what it was given."""
-        if ticket.outcome is not Turn.WAITING:
+        """Refuse `ticket` if it still waits; a settled one keeps its outcome."""
+        if ticket.outcome is not TicketState.WAITING:
             return ()
         del self._waiting[ticket.place]
         ticket.outcome = self.refuse(reason)
@@ -192,8 +192,8 @@ class Gate(Generic[TicketT]):
         return [ticket, *self._grant()]
 
     def cancel(self, ticket: TicketT) -> Sequence[TicketT]:
-        """Undo `ticket`, whose caller is gone: also if it was admitted and did not know it yet."""
-        if ticket.outcome is Turn.ADMITTED:
+        """Undo `ticket` because its caller is gone, even if it was admitted unnoticed."""
+        if ticket.outcome is TicketState.ADMITTED:
             ticket.outcome = RejectReason.ABORTED
             return self.leave(ticket.weight)
         return self.withdraw(ticket, RejectReason.ABORTED)[1:]

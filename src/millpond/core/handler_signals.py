@@ -1,4 +1,4 @@
-"""What a handler may say about its own attempt, by raising it."""
+"""Exceptions that a handler raises to control its own attempt."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from millpond.core import validation as check
 from millpond.core.bounds import MAX_THROTTLE
 
 Scope: TypeAlias = Literal["key", "pool"]
-"""What a throttled attempt holds back for everyone: its key, or its whole pool."""
+"""What a throttled attempt stops for every worker: its key, or its whole pool."""
 
 
 class GiveUp(Exception):
@@ -27,13 +27,12 @@ class RetryLater(Exception):
 class Throttled(Exception):
     """A peer said slow down: start nothing of this key, or of this pool, for `retry_after` seconds.
 
-    It holds for every worker of the fleet. The task is tried again when the time is over; neither
-    it nor anybody else is charged an attempt. A day is the longest: more is shortened to it, for
-    what a peer wrote into a header must not stop a pool for years.
+    Every worker of the fleet obeys. The task is retried when the time is over, and no attempt is
+    charged. More than a day is shortened to a day: a peer's header must not stop a pool for years.
     """
 
     def __init__(self, retry_after: check.Seconds, *, scope: Scope = "pool") -> None:
-        self.retry_after = min(check.lasting("retry_after", retry_after), MAX_THROTTLE)
+        self.retry_after = min(check.capped_seconds("retry_after", retry_after), MAX_THROTTLE)
         self.scope: Scope = scope
         check.one_of("scope", scope, ("key", "pool"))
         super().__init__(f"{scope} held back for {self.retry_after:g} s")

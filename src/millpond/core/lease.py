@@ -14,26 +14,26 @@ if TYPE_CHECKING:
     from millpond.core.spec import PoolSpec
 
 NO_STEPS: dict[str, bytes] = {}
-"""Shared by every lease of a task that has remembered nothing; nobody writes to it."""
+"""Shared by every lease of a task without saved steps; never written to."""
 
 _MASK = (1 << 64) - 1
 
 STARVED_FOR = 1.0
-"""Seconds for which a worker that asked and got nothing makes the others share."""
+"""Seconds for which a worker that got nothing limits the others to an even share."""
 
 
-class LeaseAsk(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A worker asks one pool for up to `want` tasks to start, and `ahead` to hold beyond them."""
+class LeaseRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A worker requests up to `want` tasks to start and `ahead` to prefetch, from one pool."""
 
     pool: str
     worker: str
     want: int
     ahead: int = 0
-    """How many claims more it would hold; the pool's `prefetch` bounds how many it may."""
+    """How many more tasks it wants to prefetch; the pool's `prefetch` is the bound."""
 
 
 class Leased(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One task to run, with all its runner needs to know."""
+    """One task to run, with everything that its worker needs."""
 
     fence: Fence
     pool: str
@@ -49,41 +49,41 @@ class Leased(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     labels: dict[str, str]
     options: bytes
     steps: dict[str, bytes] = msgspec.field(default_factory=lambda: NO_STEPS)
-    """What earlier attempts have done already, by the name of the step."""
+    """Results of steps that earlier attempts saved, by name."""
     first_started_at: float | None = None
     """When the first attempt of the current budget began; None = it is this one."""
     due: float | None = None
-    """Since when it could have started; None = since it was submitted."""
+    """When it became due; None = when it was submitted."""
 
 
-class Worker(msgspec.Struct, kw_only=True):
-    """Whoever leases: its one row is all that renewal touches, however many tasks it runs."""
+class RegisteredWorker(msgspec.Struct, kw_only=True):
+    """A worker in the store: renewal writes this one row, however many tasks it runs."""
 
     id: str
     owner: str | None
     expires_at: float
     lease: float
     number: int = 0
-    """In order of joining."""
+    """In order of registration."""
     functions: frozenset[str] | None = None
     """The functions it knows; None = all; none at all = it runs closures of its owner only."""
     signatures: dict[str, str] = {}
-    """The digest of the signature that each function has here, where it said so."""
+    """The digest of each function's signature, where the worker sent it."""
     unknown: set[str] = set()
-    """Functions it was given and could not find, whatever it said before."""
+    """Functions that it received and did not know, whatever it registered."""
     holding: dict[int, str] = {}
-    """Task id -> pool of what it runs."""
+    """Running tasks: id -> pool."""
     ahead: dict[int, PoolSpec] = {}
-    """Task id -> its pool, as it was at the claim, of what it holds ahead; first claimed first."""
+    """Prefetched tasks: id -> pool settings at the claim; first claimed first."""
 
     @property
-    def alone(self) -> bool:
-        """Whether calls are nothing to it: it is there for the closures of its owner."""
+    def closures_only(self) -> bool:
+        """Whether it runs nothing but the closures of its owner."""
         return self.functions is not None and not self.functions
 
 
-def knows(worker: Worker, need: str) -> bool:
-    """Return whether a worker can run what tasks need, as far as the store can tell.
+def knows(worker: RegisteredWorker, need: str) -> bool:
+    """Return whether a worker can run a task with this need, as far as the store knows.
 
     A need is a function, or a function and the signatures of it that could not read the task.
     """

@@ -1,4 +1,4 @@
-"""The lifecycle of a task: one table. Every arrow a task can take is a row here, and only here.
+"""The lifecycle of a task: one table with every transition a task can make.
 
 Rule: no code changes a task's status except through `advance`. The table draws its own diagram
 (`diagram()`), so the picture in the documentation cannot disagree with the program.
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Status(StrEnum):
-    """Where a task is. *Scheduled* and *parked* are views of queued, not states of their own."""
+    """The status of a task. *Scheduled* and *parked* tasks are queued."""
 
     QUEUED = "queued"
     RUNNING = "running"
@@ -31,8 +31,8 @@ class Status(StrEnum):
         return self is not Status.QUEUED and self is not Status.RUNNING
 
 
-class Event(StrEnum):
-    """What can happen to a task."""
+class Transition(StrEnum):
+    """What can happen to a task: the arrows of its lifecycle."""
 
     SUBMIT = "submit"
     REFUSE = "refuse"
@@ -53,39 +53,42 @@ class Event(StrEnum):
     REDRIVE = "redrive"
 
 
-LIFECYCLE: Mapping[tuple[Status | None, Event], Status] = {
-    (None, Event.SUBMIT): Status.QUEUED,
-    (None, Event.REFUSE): Status.REJECTED,  # drop_newest: a rejected handle, never stored
-    (Status.QUEUED, Event.CLAIM): Status.QUEUED,  # held ahead by a worker
-    (Status.QUEUED, Event.RELEASE): Status.QUEUED,  # a claim ahead goes back, not charged
-    (Status.QUEUED, Event.LOSE): Status.QUEUED,  # its holder died: it may have started
-    (Status.QUEUED, Event.EXHAUST): Status.FAILED,  # the same, and no attempts left
-    (Status.QUEUED, Event.LEASE): Status.RUNNING,
-    (Status.QUEUED, Event.CANCEL): Status.CANCELLED,  # cancel, purge, a failing run
-    (Status.QUEUED, Event.EVICT): Status.REJECTED,  # only if never claimed
-    (Status.QUEUED, Event.EXPIRE): Status.FAILED,
-    (Status.QUEUED, Event.STALE): Status.FAILED,  # a closure whose process is gone
-    (Status.QUEUED, Event.CORRUPT): Status.FAILED,
-    (Status.QUEUED, Event.UNKNOWN): Status.FAILED,  # parked for a day, nobody knew the function
-    (Status.RUNNING, Event.COMPLETE): Status.COMPLETED,
-    (Status.RUNNING, Event.FAIL): Status.FAILED,
-    (Status.RUNNING, Event.CANCEL): Status.CANCELLED,
-    (Status.RUNNING, Event.RETRY): Status.QUEUED,
-    (Status.RUNNING, Event.RELEASE): Status.QUEUED,  # given back, not charged
-    (Status.RUNNING, Event.LOSE): Status.QUEUED,  # lease lost, attempts left
-    (Status.RUNNING, Event.EXHAUST): Status.FAILED,  # lease lost, none left
-    (Status.RUNNING, Event.STALE): Status.FAILED,  # a closure is never silently run again
-    (Status.FAILED, Event.REDRIVE): Status.QUEUED,
-    (Status.CANCELLED, Event.REDRIVE): Status.QUEUED,
+LIFECYCLE: Mapping[tuple[Status | None, Transition], Status] = {
+    (None, Transition.SUBMIT): Status.QUEUED,
+    (None, Transition.REFUSE): Status.REJECTED,  # drop_newest: a rejected handle, never stored
+    (Status.QUEUED, Transition.CLAIM): Status.QUEUED,  # prefetched by a worker
+    (Status.QUEUED, Transition.RELEASE): Status.QUEUED,  # a prefetched task goes back, not charged
+    (Status.QUEUED, Transition.LOSE): Status.QUEUED,  # its worker died: it may have started
+    (Status.QUEUED, Transition.EXHAUST): Status.FAILED,  # the same, with no attempts left
+    (Status.QUEUED, Transition.LEASE): Status.RUNNING,
+    (Status.QUEUED, Transition.CANCEL): Status.CANCELLED,  # cancel, purge, a failing run
+    (Status.QUEUED, Transition.EVICT): Status.REJECTED,  # only if never claimed
+    (Status.QUEUED, Transition.EXPIRE): Status.FAILED,
+    (Status.QUEUED, Transition.STALE): Status.FAILED,  # a closure whose process is gone
+    (Status.QUEUED, Transition.CORRUPT): Status.FAILED,
+    (
+        Status.QUEUED,
+        Transition.UNKNOWN,
+    ): Status.FAILED,  # parked for a day: no worker knew the function
+    (Status.RUNNING, Transition.COMPLETE): Status.COMPLETED,
+    (Status.RUNNING, Transition.FAIL): Status.FAILED,
+    (Status.RUNNING, Transition.CANCEL): Status.CANCELLED,
+    (Status.RUNNING, Transition.RETRY): Status.QUEUED,
+    (Status.RUNNING, Transition.RELEASE): Status.QUEUED,  # released, not charged
+    (Status.RUNNING, Transition.LOSE): Status.QUEUED,  # lease lost, attempts left
+    (Status.RUNNING, Transition.EXHAUST): Status.FAILED,  # lease lost, none left
+    (Status.RUNNING, Transition.STALE): Status.FAILED,  # a closure is never silently run again
+    (Status.FAILED, Transition.REDRIVE): Status.QUEUED,
+    (Status.CANCELLED, Transition.REDRIVE): Status.QUEUED,
 }
 
 
-def advance(status: Status | None, event: Event) -> Status:
-    """Return the status after `event`, or raise IllegalTransition; touches nothing."""
+def advance(status: Status | None, event: Transition) -> Status:
+    """Return the status after `event`, or raise IllegalTransition; changes nothing."""
     try:
         return LIFECYCLE[status, event]
     except KeyError:
-        message = f"a {status or 'new'} task cannot take the arrow {event!s}"
+        message = f"a {status or 'new'} task has no transition {event!s}"
         raise IllegalTransition(message, status=status, event=event) from None
 
 
@@ -97,6 +100,8 @@ def diagram() -> str:
     lines = ["stateDiagram-v2"]
     lines += [f"    {a} --> {b}: {' | '.join(events)}" for (a, b), events in arrows.items()]
     lines += [
-        f"    {s} --> [*]" for s in Status if s.terminal and (s, Event.REDRIVE) not in LIFECYCLE
+        f"    {s} --> [*]"
+        for s in Status
+        if s.terminal and (s, Transition.REDRIVE) not in LIFECYCLE
     ]
     return "\n".join(lines) + "\n"

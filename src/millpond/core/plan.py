@@ -1,4 +1,4 @@
-"""The loop's plan: work now, or idle until a moment. It cannot spin and cannot oversleep."""
+"""What a worker does next: claim now, or idle until a moment. It never spins or oversleeps."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import msgspec
 
 
 class Wake(msgspec.Struct, frozen=True, gc=False):
-    """A pool may have something to start at `at`; answered by the verbs that make it so."""
+    """A pool may have something to start at `at`; the verb that caused it answers with this."""
 
     pool: str
     at: float
 
 
 class Work(msgspec.Struct, frozen=True):
-    """Ask the pool for up to `want` tasks now."""
+    """Claim up to `want` tasks of the pool now."""
 
     want: int
 
@@ -29,12 +29,12 @@ class IdleUntil(msgspec.Struct, frozen=True):
 Plan: TypeAlias = Work | IdleUntil
 
 
-class Watch:
-    """What a worker knows of one pool between two claims: when it is worth asking again.
+class ClaimTimer:
+    """When a worker should claim from one pool again.
 
-    `asking` goes before a claim, `seen` takes in its answer, `woken` a wake-up; `plan` decides. A
-    claim that came back short says when time alone will help; a wake-up only ever moves that
-    moment forward, also one that arrives while the claim is on its way.
+    Call `claim_sent` before a claim, `claim_answered` with its answer, `wake` for a wake-up; `plan`
+    decides. The answer to a claim that got fewer tasks says when the next one becomes due. A
+    wake-up only moves that moment forward, also one that arrives while the claim is on its way.
     """
 
     __slots__ = ("_ask_at",)
@@ -44,19 +44,19 @@ class Watch:
 
     @property
     def moment(self) -> float | None:
-        """When it is worth asking again; None = only after a wake-up."""
+        """When to claim again; None = only after a wake-up."""
         return self._ask_at
 
-    def asking(self) -> None:
-        """Note that a claim is on its way; what wakes from now on is not in its answer."""
+    def claim_sent(self) -> None:
+        """Note that a claim is on its way; later wake-ups are not in its answer."""
         self._ask_at = None
 
-    def seen(self, *, asked: int, got: int, next_at: float | None, now: float) -> None:
-        """Take in the answer to a claim: a full one means there may be more."""
+    def claim_answered(self, *, asked: int, got: int, next_at: float | None, now: float) -> None:
+        """Note the answer to a claim: a full one means there may be more."""
         self._ask_at = sooner(self._ask_at, now if got >= asked else next_at)
 
-    def woken(self, wake: Wake) -> None:
-        """Take in a wake-up."""
+    def wake(self, wake: Wake) -> None:
+        """Claim again at the moment of a wake-up, if that is earlier."""
         if self._ask_at is None or wake.at < self._ask_at:
             self._ask_at = wake.at
 

@@ -1,4 +1,4 @@
-"""Quantiles of what was measured lately."""
+"""Quantiles of recent measurements."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Quantiles(msgspec.Struct, frozen=True, kw_only=True):
     p99: float = 0.0
     """Ninety-nine in a hundred."""
     samples: int = 0
-    """Of how many; 0 = nothing was measured yet."""
+    """The number of samples; 0 = nothing measured yet."""
 
 
 def quantiles(measured: Iterable[float]) -> Quantiles:

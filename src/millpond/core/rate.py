@@ -2,9 +2,9 @@
 
 `Rate(n, per, burst)` promises: over any time t at most burst + t*n/per starts. The state is the
 *theoretical arrival time* (TAT) of the generic cell rate algorithm (ITU-T I.371): the moment at
-which the bucket would be full again. Taking a cost moves it forward by cost*per/n; returning an
-unstarted claim moves it back. It is kept in whole microseconds, rounded so that the promise holds:
-sums of floats would lose a start of a burst here and there, and differ between stores.
+which the bucket is full again. Taking a cost moves it forward by cost*per/n; returning an unstarted
+claim moves it back. It is kept in whole microseconds, rounded so that the promise holds: sums of
+floats would lose starts of a burst, and differ between stores.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ class Rate(msgspec.Struct, frozen=True):
         ) -> None: ...
 
     def __post_init__(self) -> None:
-        check.whole("rate.n", self.n, least=1)
+        check.integer("rate.n", self.n, least=1)
         msgspec.structs.force_setattr(self, "per", check.seconds("rate.per", self.per, above=0.0))
         if self.burst is not None:
-            check.whole("rate.burst", self.burst, least=1)
+            check.integer("rate.burst", self.burst, least=1)
         if self.of not in ("starts", "weight"):
             raise ConfigError("rate.of", self.of, 'must be "starts" or "weight"')
         if self.depth * self.interval > MAX_SECONDS * MICROSECONDS:
@@ -82,7 +82,7 @@ def ready_at(rate: Rate, tat: int, cost: int, now: float) -> float:
 
 
 def take(rate: Rate, tat: int, cost: int, now: float) -> int:
-    """Return the state after taking `cost` at `now`; the caller has asked `ready_at` first."""
+    """Return the state after taking `cost` at `now`; the caller checks `ready_at` first."""
     return max(tat, ticks(now)) + cost * rate.interval
 
 

@@ -1,4 +1,4 @@
-"""Rejections: a refusal as a value, for those who branch instead of catching."""
+"""Rejections: a refusal as a value, for callers that branch instead of catching."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ if TYPE_CHECKING:
 
 
 class Rejection:
-    """A refusal as a value: falsy, and it says why.
+    """A refusal as a value: falsy, with its reason.
 
-    What a bulkhead refuses is a `PermitRejection`, what a pool refuses a `SubmitRejection`;
-    `case Rejection(reason=reason)` is either.
+    A bulkhead returns a `PermitRejection`, a pool a `SubmitRejection`; `case Rejection(reason=...)`
+    matches both.
     """
 
     __slots__ = ()
 
     reason: StrEnum
-    """Why, by name."""
+    """Why it was refused."""
 
     def __bool__(self) -> Literal[False]:
         return False

@@ -1,4 +1,4 @@
-"""Retention: how long what has ended is kept, as it is stored with its pool."""
+"""Retention: how long ended tasks, keys and records are kept, stored with each pool."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     events: float = 7 * DAY
     audit: float = 7 * DAY
     given: bool = True
-    """Whether the pool's own declaration said so; otherwise it is its Millpond's default."""
+    """Whether the pool's own declaration sets it; otherwise it is its Millpond's default."""
     shorten: bool = False
     """Whether this declaration may shorten what is stored; never stored itself."""
 
     def shorter(self, other: Retention) -> bool:
-        """Return whether something is kept for less time than in another one."""
+        """Return whether any of the times is shorter than in `other`."""
         return any(getattr(self, name) < getattr(other, name) for name in TIMES)
 
     def __str__(self) -> str:
@@ -29,10 +29,10 @@ class Retention(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 TIMES = ("completed", "failed", "keys", "events", "audit")
-"""What is kept for a time of its own."""
+"""The fields that are times."""
 
 DEFAULT = Retention(given=False)
-"""What holds for a pool that was stored without: never what another process would keep."""
+"""For a pool stored without retention: the same in every process."""
 
 
 def in_force(stored: Retention | None) -> Retention:
@@ -41,7 +41,7 @@ def in_force(stored: Retention | None) -> Retention:
 
 
 def taken_over(stored: Retention | None, declared: Retention | None) -> Retention | None:
-    """Return what is stored after a pool was declared again: what was given, else as before."""
+    """Return the retention to store when a pool is declared again: the declared one, if given."""
     if declared is None or not declared.given:
         return stored
     return msgspec.structs.replace(declared, shorten=False)

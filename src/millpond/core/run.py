@@ -1,4 +1,4 @@
-"""Runs: a seed of tasks and everything they submit, watched to its end.
+"""Runs: a seed of tasks and every task they submit, until the last has ended.
 
 A run ends when it is sealed and none of its tasks is queued or running. Its counts change in the
 same step as its tasks: the follow-ups of a completed attempt are counted *before* the attempt is
@@ -15,14 +15,14 @@ from millpond.core.lifecycle import Status
 
 
 class OnError(StrEnum):
-    """What a failed task means for its run."""
+    """What a run does when one of its tasks fails."""
 
     SKIP = "skip"
     FAIL = "fail"
 
 
 class NewRun(msgspec.Struct, frozen=True, kw_only=True):
-    """A run to open, or to take up again under its name."""
+    """A run to open, or to resume by its name."""
 
     id: int
     pool: str
@@ -30,7 +30,7 @@ class NewRun(msgspec.Struct, frozen=True, kw_only=True):
     on_error: OnError = OnError.SKIP
     max_tasks: int | None = None
     holder: str | None = None
-    """The process (the owner of a worker) that keeps it open; None = sealed by its seed."""
+    """The process that keeps it open; None = sealed with its seed."""
 
 
 class Run(msgspec.Struct, kw_only=True):
@@ -43,26 +43,26 @@ class Run(msgspec.Struct, kw_only=True):
     total: int = 0
     ended: dict[str, int] = {}
     stopped: str | None = None
-    """Why it takes nothing more: a task of it failed, or its budget was exceeded."""
+    """Why it accepts no more tasks: one failed, or its budget was exceeded."""
     failed_task: int | None = None
     finished_at: float | None = None
 
     @property
     def finished(self) -> bool:
-        """Whether it has ended for good."""
+        """Whether it has ended."""
         return self.finished_at is not None
 
     def room(self) -> int | None:
-        """Return how many tasks more its budget allows, or None."""
+        """Return how many more tasks its budget allows, or None."""
         return None if self.new.max_tasks is None else self.new.max_tasks - self.total
 
     def joined(self, *, counted: bool) -> None:
-        """Wait for one task more; a callback is waited for but not counted."""
+        """Add one task; a callback is waited for but not counted."""
         self.live += 1
         self.total += counted
 
     def revived(self, status: Status, *, counted: bool) -> None:
-        """Take a redriven task on again; the run is open again."""
+        """Add a redriven task again; this reopens the run."""
         self.live += 1
         if counted:
             self.ended[status] -= 1
@@ -72,13 +72,13 @@ class Run(msgspec.Struct, kw_only=True):
         self.stopped = self.failed_task = None
 
     def left(self, status: Status, *, counted: bool) -> None:
-        """Take off a task that ended."""
+        """Remove a task that ended."""
         self.live -= 1
         if counted:
             self.ended[status] = self.ended.get(status, 0) + 1
 
     def close_if_done(self, now: float) -> bool:
-        """End it if nothing of it is left and nobody holds it open; tell whether it ended now."""
+        """End the run if it has no live task and no holder; return whether it ended now."""
         if self.finished or self.live or self.holders:
             return False
         self.finished_at = now
@@ -86,7 +86,7 @@ class Run(msgspec.Struct, kw_only=True):
 
 
 class RunView(msgspec.Struct, frozen=True, kw_only=True):
-    """What a store tells of a run."""
+    """A run at one moment."""
 
     id: int
     pool: str
@@ -101,7 +101,7 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def view(run: Run, *, resumed: bool = False) -> RunView:
-    """Return what is told of a run."""
+    """Return a run as it is now."""
     return RunView(
         id=run.new.id,
         pool=run.new.pool,

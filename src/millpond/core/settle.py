@@ -1,4 +1,4 @@
-"""Settling: how an attempt ends, and what that makes of its task."""
+"""Settling: how an attempt ends, and the next status of its task."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from millpond.core import validation as check
 from millpond.core.admit import Reason
 from millpond.core.backoff import Retry, delay
 from millpond.core.handler_signals import Scope
-from millpond.core.lifecycle import Event
+from millpond.core.lifecycle import Transition
 from millpond.core.task import CALLBACKS, Call, Fence, NewTask
 from millpond.errors import ConfigError
 
@@ -32,20 +32,20 @@ class Raised(msgspec.Struct, frozen=True):
 
     error: bytes = b""
     final: bool = False
-    """GiveUp, a type that is never retried, an unstorable result."""
+    """Whether it is never retried: GiveUp, an excluded type, a result that cannot be stored."""
     retry_in: float | None = None
     """RetryLater or Throttled named the delay itself."""
     spend: bool = True
     reason: str | None = None
-    """Why it is final, where that is not the handler's own doing."""
+    """Why it is final, where the handler did not decide that."""
     hold: Scope | None = None
-    """Throttled: what is held back for everyone, for `retry_in` seconds."""
+    """Throttled: what every worker holds back for `retry_in` seconds."""
 
 
 class Interrupted(msgspec.Struct, frozen=True):
-    """The worker stopped: the attempt is given back and costs nothing.
+    """The worker stopped: the attempt is released, not charged.
 
-    A task with one attempt whose handler had begun is not begun again: it ends here, as failed.
+    A task with one attempt whose handler had begun does not start again: it ends as failed.
     """
 
     begun: bool = True
@@ -59,30 +59,37 @@ class Stopped(msgspec.Struct, frozen=True):
 
 
 class Unfit(msgspec.Struct, frozen=True):
-    """This worker cannot run it: it does not know the function, or cannot read the record."""
+    """This worker cannot run it: it does not know the function, or cannot read the task."""
 
     corrupt: bool
-    """The record is damaged: no worker can read it."""
+    """The stored body is damaged: no worker can read it."""
     misfit: bool = False
-    """The arguments do not fit the function as it is here; another worker may have it otherwise."""
+    """The arguments do not fit this worker's version of the function."""
     error: bytes | None = None
 
 
 Outcome: TypeAlias = Succeeded | Raised | Interrupted | Stopped | Unfit
 
 
-_RETRY, _COMPLETE = Event.RETRY, Event.COMPLETE
+_RETRY, _COMPLETE = Transition.RETRY, Transition.COMPLETE
 
 ENDINGS = frozenset(
-    {Event.COMPLETE, Event.FAIL, Event.CANCEL, Event.RETRY, Event.RELEASE, Event.CORRUPT}
+    {
+        Transition.COMPLETE,
+        Transition.FAIL,
+        Transition.CANCEL,
+        Transition.RETRY,
+        Transition.RELEASE,
+        Transition.CORRUPT,
+    }
 )
 
 
 class Settlement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What is to become of one leased task. Says nothing about how it is stored."""
+    """How one attempt ends, as the worker reports it to the store."""
 
     fence: Fence
-    event: Event
+    event: Transition
     spend: bool = True
     delay: float = 0.0
     result: bytes | None = None
@@ -90,12 +97,12 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     reason: str | None = None
     parked: bool = False
     misfit: bool = False
-    """Parked because its arguments do not fit the function as its worker has it."""
+    """Parked because its arguments do not fit its worker's version of the function."""
     follow_ups: tuple[NewTask, ...] = ()
     successor: Fence | None = None
-    """The claim held ahead that was started in the slot this attempt left."""
+    """The prefetched task that started in the slot of this attempt."""
     weight: int | None = None
-    """What the attempt really used, for rates by weight; None = what its start was charged."""
+    """The actual weight of the attempt, for rates by weight; None = as charged at its start."""
     hold: Scope | None = None
     """Hold the task's key, or its pool, back for `hold_for` seconds; not with a completion."""
     hold_for: float = 0.0
@@ -107,22 +114,22 @@ class Settlement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         if self.event is not _COMPLETE and self.event not in ENDINGS:
             raise ConfigError("event", str(self.event), "does not end an attempt")
         if self.weight is not None:
-            check.whole("weight", self.weight)
+            check.integer("weight", self.weight)
         if self.hold is not None:
             check.one_of("hold", self.hold, ("key", "pool"))
             check.seconds("hold_for", self.hold_for)
-            if self.event is Event.COMPLETE:
+            if self.event is Transition.COMPLETE:
                 raise ConfigError("hold", self.hold, "cannot be had with a completion")
         if self.delay.__class__ is not float or self.delay != 0.0:
             check.seconds("delay", self.delay)
 
 
 class Settled(StrEnum):
-    """What a store answers to a settlement."""
+    """The store's answer to a settlement."""
 
     APPLIED = "applied"
     STALE = "stale"
-    """Another attempt owns the task now, or none: nothing was changed."""
+    """The fence is not current any more: nothing was changed."""
 
 
 def settle(
@@ -165,18 +172,18 @@ def _not_a_success(
         case Raised():
             return _after_error(lease, outcome, policy, jitter, now, started_at)
         case Interrupted(begun=begun, reason=reason):
-            # What that means for a task with one attempt is the store's to say: event_in_force.
+            # For a task with one attempt the store decides: event_in_force.
             return Settlement(
-                fence=fence, event=Event.RELEASE, spend=False, begun=begun, reason=reason
+                fence=fence, event=Transition.RELEASE, spend=False, begun=begun, reason=reason
             )
         case Stopped():
-            return Settlement(fence=fence, event=Event.CANCEL)
+            return Settlement(fence=fence, event=Transition.CANCEL)
         case Unfit(corrupt=True, error=error):
-            return Settlement(fence=fence, event=Event.CORRUPT, spend=False, error=error)
+            return Settlement(fence=fence, event=Transition.CORRUPT, spend=False, error=error)
         case Unfit(misfit=misfit, error=error):
             return Settlement(
                 fence=fence,
-                event=Event.RELEASE,
+                event=Transition.RELEASE,
                 spend=False,
                 parked=True,
                 misfit=misfit,
@@ -197,7 +204,7 @@ def _after_error(
     exhausted = raised.spend and attempt >= lease.max_attempts
     if raised.final or exhausted:
         return Settlement(
-            fence=lease.fence, event=Event.FAIL, error=raised.error, reason=raised.reason
+            fence=lease.fence, event=Transition.FAIL, error=raised.error, reason=raised.reason
         )
     wait = raised.retry_in
     hold, hold_for = raised.hold, wait if raised.hold and wait is not None else 0.0
@@ -213,11 +220,15 @@ def _after_error(
     ):
         # Not tried again later than promised, even if attempts are left.
         return Settlement(
-            fence=lease.fence, event=Event.FAIL, error=raised.error, hold=hold, hold_for=hold_for
+            fence=lease.fence,
+            event=Transition.FAIL,
+            error=raised.error,
+            hold=hold,
+            hold_for=hold_for,
         )
     return Settlement(
         fence=lease.fence,
-        event=Event.RETRY,
+        event=Transition.RETRY,
         spend=raised.spend,
         delay=wait,
         error=raised.error,
@@ -226,7 +237,7 @@ def _after_error(
     )
 
 
-def event_in_force(task: Task, settlement: Settlement) -> Event:
+def event_in_force(task: Task, settlement: Settlement) -> Transition:
     """Return the event a settlement means for the task as the store knows it.
 
     A cancelled task is not tried again, whatever its handler raised, but one that still returned
@@ -237,54 +248,54 @@ def event_in_force(task: Task, settlement: Settlement) -> Event:
     event = settlement.event
     if settlement.parked and task.new.owner is not None:
         # The only process that could have had the code of a closure does not have it.
-        return Event.STALE
-    if task.cancel_requested and event in (Event.RETRY, Event.RELEASE, Event.FAIL):
-        return Event.CANCEL
+        return Transition.STALE
+    if task.cancel_requested and event in (Transition.RETRY, Transition.RELEASE, Transition.FAIL):
+        return Transition.CANCEL
     if event is _RETRY and settlement.spend and task.attempt >= task.new.attempts:
-        return Event.FAIL
-    return Event.FAIL if ends_the_only_attempt(task, settlement) else event
+        return Transition.FAIL
+    return Transition.FAIL if ends_the_only_attempt(task, settlement) else event
 
 
 def ends_the_only_attempt(task: Task, settlement: Settlement) -> bool:
     """Return whether a task goes back whose only attempt began: at most once means it."""
     begun = settlement.begun and not settlement.parked
-    return settlement.event is Event.RELEASE and begun and task.new.attempts == 1
+    return settlement.event is Transition.RELEASE and begun and task.new.attempts == 1
 
 
-def is_charged(settlement: Settlement, event: Event) -> bool:
+def is_charged(settlement: Settlement, event: Transition) -> bool:
     """Return whether the attempt counts, given the event its settlement meant for the task."""
-    return settlement.spend or event is Event.FAIL
+    return settlement.spend or event is Transition.FAIL
 
 
-def event_of_leaving(task: Task) -> Event:
-    """Return what it means that a worker left without a word on a task it ran.
+def event_of_leaving(task: Task) -> Transition:
+    """Return the transition of a running task whose worker deregistered without settling it.
 
-    It tells of all that never began before it leaves, so this one may have.
+    The worker settles every task that never began, so the handler of this one may have begun.
     """
     if task.cancel_requested:
-        return Event.CANCEL
-    return Event.FAIL if task.new.attempts == 1 else Event.RELEASE
+        return Transition.CANCEL
+    return Transition.FAIL if task.new.attempts == 1 else Transition.RELEASE
 
 
-def event_of_return(task: Task) -> Event:
-    """Return what a claim ahead that goes back unstarted means: its place again, or its end."""
-    return Event.CANCEL if task.cancel_requested else Event.RELEASE
+def event_of_return(task: Task) -> Transition:
+    """Return the transition of a prefetched task that goes back unstarted."""
+    return Transition.CANCEL if task.cancel_requested else Transition.RELEASE
 
 
-def event_of_loss(task: Task) -> Event:
-    """Return what a lost lease means: it is charged, so a budget used up is the end."""
+def event_of_loss(task: Task) -> Transition:
+    """Return the transition of a lost lease: it is charged, so the last attempt fails the task."""
     if task.new.owner is not None:
-        return Event.STALE
+        return Transition.STALE
     if task.cancel_requested:
-        return Event.CANCEL
-    return Event.LOSE if task.attempt < task.new.attempts else Event.EXHAUST
+        return Transition.CANCEL
+    return Transition.LOSE if task.attempt < task.new.attempts else Transition.EXHAUST
 
 
 CALLBACK_ATTEMPTS = 25
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How a task ended, as its on_complete callback is told."""
+    """How a task ended: the argument of its on_complete callback."""
 
     task: int
     pool: str
@@ -297,11 +308,11 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     result: bytes | None
     error: bytes | None
     options: bytes = b""
-    """What the task itself carried for the runtime."""
+    """The task's own runtime options."""
 
 
 def callback(task: Task, identifier: int) -> NewTask:
-    """Return the callback task that the end of `task` calls for."""
+    """Return the on_complete callback of an ended task, as a new task."""
     ending = Ending(
         task=task.new.id,
         pool=task.new.pool,

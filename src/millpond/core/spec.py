@@ -1,4 +1,4 @@
-"""What a pool is told to be: frozen values, checked at birth, blamed by name."""
+"""The settings of a pool: frozen values, checked when they are made."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from millpond.core.validation import Seconds
 
 ONE_TURN = 1 << 20
-"""The stride of a key of weight 1 in the fair ring; integers keep every store exact."""
+"""The stride of a share of weight 1 in the fair ring; integers keep every store exact."""
 
 HEAVIEST = 1024
-"""The largest weight of a key, and one over the smallest."""
+"""The largest weight of a share; the smallest is 1 / HEAVIEST."""
 
 
 class OrderKind(StrEnum):
-    """The four ways to order a queue."""
+    """The ways to order a queue."""
 
     PRIORITY = "priority"
     FIFO = "fifo"
@@ -60,7 +60,7 @@ class Order(msgspec.Struct, frozen=True, kw_only=True):
                 )
 
     def stride(self, share: str | None) -> int:
-        """Return how far one start moves `share` on in the ring."""
+        """Return how far one start moves a share on in the ring: less for a heavier share."""
         return round(ONE_TURN / self.weights.get(share or "", 1.0))
 
 
@@ -89,7 +89,7 @@ def fair_round_robin(key: str = "key", weights: Mapping[str, float] | None = Non
 
 
 class OnFull(StrEnum):
-    """What a full pool does with one task more."""
+    """What a full pool does with one more task."""
 
     BLOCK_SUBMITTER = "block_submitter"
     DROP_OLDEST = "drop_oldest"
@@ -111,11 +111,11 @@ class Backpressure(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         check.instance("on_full", self.on_full, OnFull)
         if self.depth is not None:
-            check.whole("depth", self.depth, least=1)
+            check.integer("depth", self.depth, least=1)
         if self.per_key is not None:
-            check.whole("per_key", self.per_key, least=1)
+            check.integer("per_key", self.per_key, least=1)
         if self.per_lane is not None:
-            check.whole("per_lane", self.per_lane, least=1)
+            check.integer("per_lane", self.per_lane, least=1)
 
 
 def bounded(
@@ -126,33 +126,33 @@ def bounded(
 ) -> Backpressure:
     """Keep at most `depth` waiting tasks, at most `per_key` of one key, `per_lane` of one lane."""
     choices = ("block_submitter", "drop_oldest", "drop_newest", "fail_submitter")
-    check.whole("depth", depth, least=1)
+    check.integer("depth", depth, least=1)
     if per_key is not None:
-        check.whole("per_key", per_key, least=1)
+        check.integer("per_key", per_key, least=1)
     if per_lane is not None:
-        check.whole("per_lane", per_lane, least=1)
+        check.integer("per_lane", per_lane, least=1)
     policy = OnFull(check.one_of("on_full", on_full, choices))
     return Backpressure(on_full=policy, depth=depth, per_key=per_key, per_lane=per_lane)
 
 
 def fail_fast() -> Backpressure:
-    """Refuse whatever cannot start at once."""
+    """Refuse tasks that cannot start at once."""
     return Backpressure(on_full=OnFull.FAIL_FAST)
 
 
 def ring_buffer(capacity: int) -> Backpressure:
-    """Keep the newest `capacity` waiting tasks; the oldest makes room."""
-    check.whole("capacity", capacity, least=1)
+    """Keep the newest `capacity` waiting tasks; drop the oldest."""
+    check.integer("capacity", capacity, least=1)
     return Backpressure(on_full=OnFull.RING_BUFFER, depth=capacity)
 
 
-_ORDERS = "priority(), fifo(), lifo() or fair_round_robin(...)"
+_ORDERS = " or ".join(f"{kind}()" for kind in OrderKind).replace(" or ", ", ", len(OrderKind) - 2)
 _POLICIES = "bounded(...), fail_fast() or ring_buffer(...)"
 _RATES = "a Rate, such as Rate(100, per=60)"
 
 
 class BudgetSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """A budget that pools share: how many may run of all of them, and how fast they start."""
+    """A budget that pools share: how many of their tasks run at once, and how fast they start."""
 
     name: str
     max_concurrent: int
@@ -160,13 +160,13 @@ class BudgetSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         check.name("name", self.name)
-        check.whole("max_concurrent", self.max_concurrent, least=0)
+        check.integer("max_concurrent", self.max_concurrent, least=0)
         for rate in self.rates:
             check.instance("rate", rate, Rate, _RATES)
 
 
 class PoolSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything a store must know about a pool. The same value on every store."""
+    """Every setting of a pool, the same on every store."""
 
     name: str
     max_concurrent: int = 1
@@ -182,17 +182,16 @@ class PoolSpec(msgspec.Struct, frozen=True, kw_only=True):
     prefetch: int = 0
     """How many tasks a worker may claim beyond those it runs."""
     budgets: tuple[str, ...] = ()
-    """The budgets it shares with other pools: each of them has to agree to a start."""
+    """The budgets it shares with other pools: each must allow a start."""
     adaptive: Adaptive | None = None
-    """Between which bounds max_concurrent moves by itself; declared is what it begins at."""
+    """The bounds between which max_concurrent adapts, from its declared value on."""
     trigger: TriggerSpec | None = None
-    """Whose deliveries it holds, if it is the pool of a trigger."""
+    """The trigger whose deliveries it holds, if any."""
     keep: Retention | None = None
-    """How long what has ended is kept; None = as long as by default."""
+    """How long ended tasks are kept; None = the default."""
 
     def __post_init__(self) -> None:
-        # The queue of a pool's callbacks may end in what no other can, and a pool of the system
-        # begin so.
+        # Only the queue of a pool's callbacks has that suffix, and only internal pools that prefix.
         plain = check.text("name", self.name).removesuffix(CALLBACKS).removeprefix(SYSTEM)
         check.name("name", plain)
         check.instance("queue", self.order, Order, _ORDERS)
@@ -209,20 +208,20 @@ class PoolSpec(msgspec.Struct, frozen=True, kw_only=True):
             check.instance("rate_per_key", self.rate_per_key, Rate, _RATES)
             if self.rate_per_key.of != "starts":
                 raise ConfigError("rate_per_key", self.rate_per_key, "can only count starts")
-        check.whole("max_concurrent", self.max_concurrent, least=0)
-        check.whole("max_callbacks", self.max_callbacks, least=1)
-        if check.whole("prefetch", self.prefetch):
+        check.integer("max_concurrent", self.max_concurrent, least=0)
+        check.integer("max_callbacks", self.max_callbacks, least=1)
+        if check.integer("prefetch", self.prefetch):
             self._check_prefetch()
         for name in self.budgets:
             check.name("budgets", name)
         if len(set(self.budgets)) < len(self.budgets):
-            raise ConfigError("budgets", list(self.budgets), "name one of them twice")
+            raise ConfigError("budgets", list(self.budgets), "contains a name twice")
         if self.adaptive is not None:
             check.instance("adaptive", self.adaptive, Adaptive)
         if self.max_per_key is not None:
-            check.whole("max_per_key", self.max_per_key, least=1)
+            check.integer("max_per_key", self.max_per_key, least=1)
         if self.lanes is not None:
-            check.whole("lanes", self.lanes, least=1)
+            check.integer("lanes", self.lanes, least=1)
         if self.strict:
             self._check_strict()
 
@@ -238,16 +237,14 @@ class PoolSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def weighs(self) -> bool:
-        """Whether what a task weighs decides when others start."""
+        """Whether a rate counts the weights of tasks."""
         return any(rate.of == "weight" for rate in self.rates)
 
     @property
-    def special(self) -> bool:
-        """Whether a start or an end looks at more than counts, keys and turns.
+    def has_flow_control(self) -> bool:
+        """Whether it has rates, budgets or an adaptive limit.
 
-        It has rates, budgets or a limit that adapts.
-
-        What a store does to plain and fair pools by the batch, it does not do to these.
+        Stores start and settle tasks of other pools in bulk, and tasks of these one by one.
         """
         if self.rates or self.budgets:
             return True
@@ -255,18 +252,18 @@ class PoolSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def most_concurrent(self) -> int:
-        """How many may run at once at most, however its limit moves."""
+        """The highest limit that it may reach."""
         return self.max_concurrent if self.adaptive is None else self.adaptive.most
 
     def _check_prefetch(self) -> None:
-        # What is claimed ahead cannot be overtaken: by a newer task, or by a retry of its lane.
+        # No other task overtakes a prefetched one: neither a newer one nor a retry of its lane.
         for option, given in (("lanes", self.lanes is not None), ("ordered", self.ordered)):
             if given:
                 raise ConfigError("prefetch", self.prefetch, f"cannot be had with {option}")
         if self.order.kind is OrderKind.LIFO:
             raise ConfigError("prefetch", self.prefetch, "cannot be had with queue=lifo()")
         if self.budgets:
-            # What is held ahead of one pool would be taken from all of them.
+            # A prefetched task of one pool would hold budget that the other pools need.
             raise ConfigError("prefetch", self.prefetch, "cannot be had with budgets")
 
     def _check_strict(self) -> None:
@@ -283,8 +280,8 @@ class PoolSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def changed_fixed_field(old: PoolSpec, new: PoolSpec) -> tuple[str, object, object] | None:
-    """Return what differs that cannot change while tasks wait: their place came from it."""
-    # Lanes first: with them the order is another one by default.
+    """Return the first changed setting that fixes the places of waiting tasks, old and new."""
+    # Lanes first: they change the default order.
     pairs = (
         ("lanes", old.lanes, new.lanes),
         ("ordered", old.ordered, new.ordered),

@@ -1,4 +1,4 @@
-"""Store time: what time it is in a store, given what a wall clock says that may have been set.
+"""Store time: the time of a store, derived from a wall clock that may have been set.
 
 A store's time is the wall clock's minus a correction, `behind`, which is 0 as long as nobody sets
 the clock. The rule has four parts:
@@ -11,10 +11,10 @@ the clock. The rule has four parts:
 - It was set forward, which a process notices whose steady clock says otherwise: store time goes on
   at the old pace (`behind` is positive). Set right again, nothing has happened. If it stays there,
   the store follows after a hundredth of the jump, an hour at most (`step` > 0).
-- Nobody was there to notice: a store that stood idle takes the clock's word at once.
+- No process ran meanwhile: a store that was idle believes the clock at once.
 
-What time alone must not destroy waits longer: `doubtful` seconds of a jump do not count for
-retention until the clock has confirmed them by going on from there.
+Retention waits longer: `doubtful` seconds of a jump do not count for it until the clock has
+confirmed them by going on from there.
 """
 
 from __future__ import annotations
@@ -24,57 +24,57 @@ from typing import NamedTuple
 from millpond.core.ticks import rounded
 
 TOLERANCE = 60.0
-"""Seconds by which a wall clock may be ahead of what a process can vouch for: SQL knows it too."""
+"""Seconds by which a wall clock may be ahead of a process's steady clock; also in the SQL."""
 
 NOISE = 0.05
-"""Seconds that a clock may seem to go back by, because two processes read it."""
+"""Seconds by which a clock may seem to go back because two processes read it."""
 
 DRIFT, DRIFT_PART = 1.0, 0.03
-"""Seconds, and the part of what has passed, by which a process may think it later than it is."""
+"""Seconds, plus a part of the time passed, by which a steady clock may run fast."""
 
 SLOWER = 0.02
 """The part of real time by which store time falls back to a clock that is behind it."""
 
 SLEWED = 900.0
-"""Seconds that a store may be ahead of the clock and wait for it; beyond, it steps back."""
+"""Seconds that a store may be ahead of the clock and slow down; beyond, it steps back."""
 
 SHORTEST_DOUBT, LONGEST_DOUBT = 60.0, 3600.0
 """Seconds for which a clock must go on from where it was set before the store follows it."""
 
 LONGEST_WITNESS = 3600.0
-"""Seconds for which what a process can vouch for is added where the clock shows less."""
+"""Seconds for which a steady clock counts where the wall clock shows less."""
 
 NOTEWORTHY = 10.0
-"""Seconds of a jump that people are told of."""
+"""Seconds from which on a jump is logged."""
 
 KEPT = 8
 """How many jumps are remembered."""
 
 
 class Jump(NamedTuple):
-    """One thing that a wall clock did, as `doctor` tells it."""
+    """One jump of a wall clock, as `doctor` shows it."""
 
     kind: str
-    """back, forward (noticed, and not followed), followed, gap (nobody was there), stepped back."""
+    """back, forward (noticed, and not followed), followed, gap (no process ran), stepped back."""
     at: float
-    """What the wall clock said then."""
+    """The wall clock at that moment."""
     by: float
     """Seconds; how far it was set, or how far the store followed it."""
 
 
 class Timeline(NamedTuple):
-    """What a store knows of its time."""
+    """The stored state of a store's time."""
 
     latest: float
     """The latest moment at which anything was written; time does not go back behind it."""
     behind: float = 0.0
     """How many seconds store time is behind the wall clock; negative = ahead of it."""
     since: float = 0.0
-    """What the wall clock said when `behind` was last changed."""
+    """The wall clock when `behind` last changed."""
     steps: int = 0
-    """How often the store's time was moved: what a process knew before that counts no more."""
+    """How often the store's time was moved: this invalidates what processes knew before."""
     doubtful: float = 0.0
-    """Seconds that store time moved on by without a witness: they do not count for retention."""
+    """Seconds by which store time moved without a process running: not counted for retention."""
     doubted_at: float = 0.0
     """What the wall clock said then."""
     jumps: tuple[Jump, ...] = ()
@@ -82,13 +82,13 @@ class Timeline(NamedTuple):
 
 
 class Reading(NamedTuple):
-    """What time it is, and what became of the timeline by asking."""
+    """The store's time now, and the timeline after reading it."""
 
     timeline: Timeline
     step: float = 0.0
     """Seconds by which store time moves at once: stored moments have to be moved along."""
     jump: Jump | None = None
-    """What people should be told of."""
+    """A jump to log, if any."""
 
 
 def confirmation(jump: float) -> float:
@@ -97,20 +97,20 @@ def confirmation(jump: float) -> float:
 
 
 def is_late(moment: float, vouched: float, latest: float) -> bool:
-    """Return whether a clock shows less than has passed: it was set back while nobody looked."""
+    """Return whether a clock shows less than has passed: it was set back unnoticed."""
     return moment < vouched - DRIFT - DRIFT_PART * (vouched - latest)
 
 
 def read(known: Timeline, wall: float, vouched: float | None = None) -> Reading:
-    """Return what time it is, by a wall clock and by what the asking process can vouch for.
+    """Return the store's time, by a wall clock and by the steady clock of this process.
 
-    `vouched` is the store's time by a steady clock, since the process last heard of it; None if it
-    never has.
+    `vouched` is the store's time as last read plus the steady time since; None before the first
+    reading.
     """
     now = _trusted(known, wall)
     passed = vouched
     if vouched is not None and vouched > now.latest + LONGEST_WITNESS:
-        # So long ago: who knows what became of the steady clock since. It bounds, and adds nothing.
+        # After so long the steady clock is not trusted: it limits, and adds nothing.
         passed = None
     went_on = vouched is None or wall - now.behind <= vouched + TOLERANCE
     if now.behind > 0.0 and went_on and wall - now.since >= confirmation(now.behind):
@@ -129,7 +129,7 @@ def read(known: Timeline, wall: float, vouched: float | None = None) -> Reading:
     if ahead > TOLERANCE and vouched is None and now.latest > 0.0:
         gap = Jump("gap", wall, ahead)
         moved = now._replace(latest=moment, doubtful=now.doubtful + ahead, doubted_at=wall)
-        return Reading(moved, jump=gap)  # nothing to worry people with: stores do stand idle
+        return Reading(moved, jump=gap)  # not logged: stores are often idle
     return Reading(now._replace(latest=max(moment, now.latest)))
 
 
@@ -141,14 +141,14 @@ def _trusted(known: Timeline, wall: float) -> Timeline:
 
 
 def _slewed(known: Timeline, wall: float) -> Timeline:
-    """Let a clock that is behind gain on the store, without the store's time going back."""
+    """Slow store time down until the clock has caught up; it never goes back."""
     gained = SLOWER * max(wall - known.since, 0.0)
     behind = min(known.behind + gained, 0.0, wall - known.latest)
     return known._replace(behind=rounded(max(behind, known.behind)), since=max(wall, known.since))
 
 
 def _set_back(known: Timeline, wall: float, vouched: float | None) -> Reading:
-    """Go on from where the store was: as far as the process can vouch for."""
+    """Go on from where the store was, or from the steady clock of this process."""
     by = known.latest + known.behind - wall
     latest = known.latest if vouched is None else max(known.latest, rounded(vouched))
     jump = Jump("back", wall, by)
@@ -162,14 +162,14 @@ def _set_back(known: Timeline, wall: float, vouched: float | None) -> Reading:
 
 
 def _hold(known: Timeline, wall: float, vouched: float) -> Reading:
-    """Do not follow a clock that was set forward, as long as nobody knows whether it is right."""
+    """Do not follow a clock that was set forward until it is confirmed."""
     latest = rounded(vouched)
     jump = Jump("forward", wall, wall - known.behind - latest)
     return _noted(known._replace(latest=latest, behind=rounded(wall - latest), since=wall), jump)
 
 
 def _follow(known: Timeline, wall: float) -> Reading:
-    """Believe a clock that has gone on from where it was set."""
+    """Follow a clock that has gone on from where it was set."""
     after = known._replace(
         latest=max(rounded(wall), known.latest),
         behind=0.0,
@@ -199,5 +199,5 @@ def _noted(after: Timeline, jump: Jump) -> Reading:
 
 
 def alike(one: Jump, other: Jump) -> bool:
-    """Return whether it is the same again: two clocks that differ jump with every word."""
+    """Return whether two jumps are the same: two clocks that differ jump at every reading."""
     return one.kind == other.kind and abs(one.by - other.by) < NOTEWORTHY

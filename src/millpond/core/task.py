@@ -1,4 +1,4 @@
-"""The nouns: a task as submitted, a task as kept, and the fence that guards its running."""
+"""A task as submitted, a task as stored, and the fence of its attempt."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from millpond.core.lifecycle import Status
 from millpond.errors import ConfigError
 
 TaskId: TypeAlias = int
-"""63 bits, made by the submitter: a submit whose answer was lost can be repeated safely."""
+"""63 bits, drawn by the submitter, so that a submit can be repeated after a lost answer."""
 
 
 CALLBACKS = "~callbacks"
@@ -31,7 +31,7 @@ class Dedupe(StrEnum):
 
 
 class Fence(msgspec.Struct, frozen=True, gc=False):
-    """The right to write for one attempt of one task. Every claim makes a new one."""
+    """Proof of the current attempt of a task. Every claim makes a new fence."""
 
     task: TaskId
     attempt: int
@@ -39,36 +39,36 @@ class Fence(msgspec.Struct, frozen=True, gc=False):
 
 
 UNREADABLE = ""
-"""The function of a task whose record cannot be read: no real one has this name."""
+"""The function of a task whose stored body is damaged; no function has this name."""
 
 
-UNTOLD = (1 << 63) - 1
-"""The fingerprint of a call that was told in SQL: its arguments cannot be compared with others'."""
+NO_FINGERPRINT = (1 << 63) - 1
+"""The fingerprint of a task submitted in SQL: its arguments cannot be compared."""
 
 
 TRIED = "\x1e"
-"""Stands between a function and the signatures of it that were tried in vain."""
+"""Separates a function from its signatures that did not fit."""
 
 EVERY = "*"
-"""Stands for all signatures: so many were tried in vain that no further one is."""
+"""Stands for all signatures: too many did not fit to try another."""
 
 MOST_TRIED = 16
 """How many signatures of its function a task is tried with before it waits for a redrive."""
 
 
 def needed(function: str, misfits: tuple[str, ...]) -> str:
-    """Return what tasks of a function wait for that some signatures of it could not read."""
+    """Return the need of a task: its function, and the signatures that did not fit."""
     return f"{function}{TRIED}{','.join(misfits)}" if misfits else function
 
 
 def tried(need: str) -> tuple[str, tuple[str, ...]]:
-    """Return the function that a task waits for, and its signatures that were tried in vain."""
+    """Return the function of a need, and its signatures that did not fit."""
     function, found, misfits = need.partition(TRIED)
     return function, tuple(misfits.split(",")) if found else ()
 
 
 def with_misfit(misfits: tuple[str, ...], signature: str) -> tuple[str, ...]:
-    """Return the signatures that were tried in vain with one more."""
+    """Return the signatures that did not fit, with one more."""
     if len(misfits) >= MOST_TRIED and signature not in misfits:
         signature = EVERY
     return tuple(sorted({*misfits, signature}))
@@ -82,9 +82,9 @@ class Call(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class NewTask(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
-    """A task as its submitter describes it; nothing here ever changes.
+    """A task as submitted; it never changes.
 
-    What it does not say is not stored, so a default may never change: stored tasks mean it too.
+    Defaults are not stored, so a default may never change: stored tasks rely on it.
     """
 
     id: TaskId
@@ -98,7 +98,7 @@ class NewTask(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults
     weight: int = 1
     delay: float = 0.0
     run_at: float | None = None
-    """Not before this moment of the store's clock; wins over delay."""
+    """Not before this moment of the store's clock; overrides delay."""
     expires_in: float | None = None
     timeout: float | None = None
     attempts: int = 3
@@ -112,10 +112,10 @@ class NewTask(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults
     run: int | None = None
     submitted_by: str = "user"
     options: bytes = b""
-    """What only the runtime reads (retry policy and the like)."""
+    """Options that only the runtime reads, such as the retry policy."""
 
     def __post_init__(self) -> None:
-        # Nearly every task says nothing about most of this, so it is asked for in one go.
+        # Most tasks keep the defaults: one condition checks them all.
         if (
             self.weight != 1
             or not 1 <= self.attempts <= bounds.MAX_COUNT
@@ -145,7 +145,7 @@ class NewTask(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults
             self._check_names()
 
     def _check_names(self) -> None:
-        """Object to names that are too long for an index, or no text."""
+        """Raise ConfigError for names that are too long for an index, or no text."""
         if self.submitted_by not in _SUBMITTERS:
             check.storable("submitted_by", self.submitted_by, bounds.MAX_SUBMITTED_BY, least=0)
         check.storable("function", self.call.function, bounds.MAX_FUNCTION, least=0)
@@ -155,14 +155,14 @@ class NewTask(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults
             check.storable("on_complete", self.on_complete.function, bounds.MAX_FUNCTION)
 
     def _check_numbers(self) -> None:
-        """Object to numbers that no store could keep.
+        """Raise ConfigError for numbers that no store can keep.
 
         A weight of -1 would fill a bucket instead of emptying it, and a delay that is not a
         number would never be due.
         """
-        check.whole("weight", self.weight, least=1)
-        check.whole("attempts", self.attempts, least=1)
-        check.whole("priority", self.priority, least=bounds.MIN_PRIORITY)
+        check.integer("weight", self.weight, least=1)
+        check.integer("attempts", self.attempts, least=1)
+        check.integer("priority", self.priority, least=bounds.MIN_PRIORITY)
         check.seconds("delay", self.delay)
         for name in ("expires_in", "timeout"):
             if (limit := getattr(self, name)) is not None:
@@ -180,11 +180,11 @@ _SURELY_SHORT = 64
 """Characters of a function's name that need no counting: they have four bytes each at most."""
 
 _SUBMITTERS = frozenset({"user", "sql", "cron"})
-"""Who submits nearly every task: known to be short."""
+"""The usual values of submitted_by, which need no check of their length."""
 
 
 def check_labels(option: str, labels: Mapping[str, str]) -> None:
-    """Object to labels that are too many, too long, or no text."""
+    """Raise ConfigError for labels that are too many, too long, or no text."""
     if len(labels) > bounds.MAX_LABELS:
         raise ConfigError(option, f"{len(labels)} labels", f"are more than {bounds.MAX_LABELS}")
     for label, value in labels.items():
@@ -193,7 +193,7 @@ def check_labels(option: str, labels: Mapping[str, str]) -> None:
 
 
 class Task(msgspec.Struct, kw_only=True, gc=False):
-    """A task as a store keeps it."""
+    """A task as a store keeps it now."""
 
     new: NewTask
     status: Status
@@ -213,7 +213,7 @@ class Task(msgspec.Struct, kw_only=True, gc=False):
     token: int = 0
     worker: str | None = None
     claimed: bool = False
-    """Queued, and held ahead by `worker`: its next attempt has a fence and is not charged yet."""
+    """Queued and prefetched by `worker`: its next attempt has a fence and is not charged yet."""
     started_at: float | None = None
     first_started_at: float | None = None
     """When the first attempt of its current budget began: what give_up_after is measured from."""
@@ -228,26 +228,26 @@ class Task(msgspec.Struct, kw_only=True, gc=False):
     result: bytes | None = None
     error: bytes | None = None
     progress: tuple[float, str] | None = None
-    """How far its handler said it is: a fraction and a text."""
+    """The progress that its handler reported: a fraction and a text."""
     steps: dict[str, bytes] | None = None
-    """Results of steps its attempts have done (ctx.once), by name."""
+    """Results of steps that its attempts saved (ctx.once), by name."""
     misfits: tuple[str, ...] = ()
     """The signatures of its function that its arguments did not fit, as digests, sorted."""
 
     @property
     def fence(self) -> Fence:
-        """The fence in force while the task runs, or of the claim that holds it ahead."""
+        """The fence of the running attempt, or of the prefetch."""
         return Fence(self.new.id, self.attempt + self.claimed, self.token)
 
     @property
     def need(self) -> str:
-        """What a worker must have to run it: its function, in a signature not tried in vain."""
+        """What a worker must have to run it: its function, with a signature that may fit."""
         function = self.new.call.function
         return needed(function, self.misfits) if self.misfits else function
 
     @property
     def unit(self) -> str | None:
-        """What its concurrency is limited by: its lane where lanes are strict, else its key."""
+        """Its lane in a pool with lanes, else its key: what limits its concurrency."""
         return self.lane if self.lane is not None else self.new.key
 
 

@@ -1,8 +1,7 @@
-"""Moments: seconds as floats at the surface, whole microseconds wherever they are compared.
+"""Moments: seconds as floats in the API, whole microseconds wherever they are compared.
 
-A store rounds each `now` it is given to a whole microsecond before anything looks at it. So a
-moment that was computed (a rate that refills, a retry that is due) and the same moment asked about
-are equal, on every store, whatever a float made of them on the way.
+A store rounds each `now` to a whole microsecond first. So a computed moment (a rate that refills, a
+retry that is due) equals the same moment passed as `now`, on every store, despite float rounding.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ def rounded(moment: float) -> float:
 
 
 def in_utc(moment: float) -> str:
-    """Return a moment as a calendar and a clock in UTC show it; reads no clock itself."""
+    """Return a moment as date and time in UTC; reads no clock."""
     days, second = divmod(int(moment // 1), 86_400)
     # Years begin in March here, so that the odd day of a leap year is their last.
     era, day = divmod(days + 719_468, 146_097)

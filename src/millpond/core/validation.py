@@ -1,4 +1,4 @@
-"""Checks for options, shared by everything that is configured: at birth, and blamed by name."""
+"""Checks of option values; each raises ConfigError with the name of the option."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def text(option: str, value: object) -> str:
 
 
 def encodable(option: str, value: str) -> str:
-    """Return `value` if it is whole text: half a surrogate pair can be written nowhere."""
+    """Return `value` if UTF-8 can encode it: a lone surrogate cannot be stored."""
     try:
         value.encode()
     except UnicodeEncodeError:
@@ -33,9 +33,9 @@ def encodable(option: str, value: str) -> str:
 
 
 def storable(option: str, value: object, most: int, *, least: int = 1) -> str:
-    """Return `value` if every store can keep it and find it again: whole text of so many bytes."""
+    """Return `value` if every store can keep it: text of `least` to `most` bytes, without NUL."""
     given = text(option, value)
-    # The bytes of text that has none but ASCII are as many as its characters.
+    # ASCII text has one byte per character.
     size = len(given) if given.isascii() else len(encodable(option, given).encode())
     if not least <= size <= most:
         raise ConfigError(
@@ -56,7 +56,7 @@ def fits(value: object, most: int) -> bool:
 
 
 def cut(value: str, most: int) -> str:
-    """Return the beginning of a text, as much as `most` bytes hold; what is no text becomes `?`."""
+    """Return the first `most` bytes of a text; characters that cannot be encoded become `?`."""
     if len(value) * 4 <= most and value.isascii():
         return value
     data = value[:most].encode("utf-8", "replace")
@@ -77,7 +77,7 @@ def name(option: str, given: object) -> str:
     return value
 
 
-def whole(option: str, value: object, *, least: int = 0, most: int = bounds.MAX_COUNT) -> int:
+def integer(option: str, value: object, *, least: int = 0, most: int = bounds.MAX_COUNT) -> int:
     """Return `value` if it is a whole number within its bounds (bool is not a number here)."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise ConfigError(option, value, "must be a whole number")
@@ -89,7 +89,7 @@ def whole(option: str, value: object, *, least: int = 0, most: int = bounds.MAX_
 
 
 def is_finite(value: float) -> bool:
-    """Return whether a number is one, and one that a float can hold: 10**400 is not."""
+    """Return whether a number is finite as a float: nan, inf and 10**400 are not."""
     try:
         return math.isfinite(value)
     except OverflowError:
@@ -138,8 +138,8 @@ def seconds(option: str, value: object, *, least: float = 0.0, above: float | No
     return number(option, value, least=least, above=above, most=bounds.MAX_SECONDS)
 
 
-def lasting(option: str, value: object) -> float:
-    """Return a duration that whoever asks will shorten: finite, not negative, however long."""
+def capped_seconds(option: str, value: object) -> float:
+    """Return a duration that the caller caps: finite, not negative, however long."""
     if isinstance(value, Lasting):
         value = value.total_seconds()
     return number(option, value)
@@ -151,7 +151,7 @@ def moment(option: str, value: object) -> float:
 
 
 def instance(option: str, value: object, kind: type, written: str | None = None) -> None:
-    """Object to a value that is not a `kind`; `written` is how one is written."""
+    """Raise ConfigError unless a value is a `kind`; `written` shows how to write one."""
     if not isinstance(value, kind):
         raise ConfigError(option, value, f"must be {written or f'a {kind.__name__}'}")
 

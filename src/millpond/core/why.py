@@ -1,4 +1,4 @@
-"""Why a task is not running: the facts a store knows, and the sentence people read."""
+"""Why a task is not running: the facts from the store, and the sentence for people."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ TIME_TO_STOP = 1.0
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a store knows about one task that decides when it starts."""
+    """Everything in the store that decides when one task starts."""
 
     task: int
     pool: str
     status: Status
     reason: str | None = None
-    """Why it ended, or was dropped."""
+    """Why the task ended or was dropped."""
     function: str = ""
     attempt: int = 0
     """Charged attempts so far."""
     attempts: int = 1
     error: bytes | None = None
-    """What its last attempt left behind."""
+    """The error of its last attempt."""
     worker: str | None = None
-    """Who runs it, or holds it ahead."""
+    """The worker that runs or has prefetched it."""
     started_at: float | None = None
     timeout: float | None = None
     """Seconds that one attempt may run."""
@@ -42,46 +42,46 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     due: float = 0.0
     parked: bool = False
     misfit: bool = False
-    """Parked because its arguments fit no signature of its function that was tried."""
+    """Parked because its arguments fit none of the signatures tried so far."""
     closure_of: str | None = None
-    """The only process that can run it."""
+    """The only process that can run this closure."""
     workers: int = 0
     """Live workers that could run it."""
 
     paused: bool = False
     held_until: float = 0.0
-    """Nothing of the pool starts before."""
+    """No task of the pool starts before this moment."""
     running: int = 0
     max_concurrent: int = 1
     full_budgets: tuple[tuple[str, int, int], ...] = ()
-    """Budgets of the pool of which nothing is left: name, running, limit."""
+    """The exhausted budgets of the pool: name, running, limit."""
 
     unit: str | None = None
-    """Its lane where lanes are strict, else its key."""
+    """The task's lane in a pool with lanes, else its key."""
     in_lane: bool = False
     unit_paused: bool = False
     unit_held_until: float = 0.0
     unit_running: int = 0
     unit_limit: int | None = None
     behind: int | None = None
-    """The sequence of its lane that must end first."""
+    """The sequence number in its lane that must end first."""
 
     ahead: int = 0
-    """Queued, due tasks that order puts before it: of its pool, in a fair pool of its share."""
+    """How many queued, due tasks come first: in the pool, or in its share of a fair pool."""
     rate_at: float = 0.0
-    """When the rates of its pool and key let it start."""
+    """When the rate limits of its pool and key allow a start."""
     no_slot: str | None = None
-    """Who holds the slots of the process that asks; no store knows that."""
+    """Who holds the slots of the calling process; the store does not know this."""
 
 
 def explain(facts: Facts, now: float) -> str:
-    """Return why a task is not running, in words; or where it is, if that is the reason."""
+    """Return in words why a task is not running, or where it runs."""
     if facts.status is Status.RUNNING:
-        told = f"running on worker {facts.worker} for {span(now - (facts.started_at or now))}"
-        told += _overdue(facts, now)
+        sentence = f"running on worker {facts.worker} for {span(now - (facts.started_at or now))}"
+        sentence += _overdue(facts, now)
         if facts.interrupt_requested:
-            return f"{told}; interrupted"
-        return f"{told}; told to stop" if facts.cancel_requested else told
+            return f"{sentence}; interrupted"
+        return f"{sentence}; cancel requested" if facts.cancel_requested else sentence
     if facts.status.terminal:
         return f"{facts.status}: {facts.reason}" if facts.reason else str(facts.status)
     if facts.worker is not None:
@@ -93,7 +93,7 @@ def explain(facts: Facts, now: float) -> str:
 
 
 def _overdue(facts: Facts, now: float) -> str:
-    """Return that a running task has timed out, if its handler has not stopped in good time."""
+    """Return a note that the handler still runs after its timeout, or an empty text."""
     if facts.timeout is None or facts.started_at is None:
         return ""
     over_at = facts.started_at + facts.timeout
@@ -107,7 +107,7 @@ def _overdue(facts: Facts, now: float) -> str:
 
 
 def _reasons(facts: Facts, now: float) -> Iterator[str]:
-    """Yield everything that keeps a queued task from starting, what a person can change first."""
+    """Yield every reason that keeps a queued task from starting, operator actions first."""
     yield from _stops(facts, now)
     if facts.parked:
         yield _parked(facts)
@@ -133,12 +133,12 @@ def _reasons(facts: Facts, now: float) -> Iterator[str]:
 def _parked(facts: Facts) -> str:
     if not facts.misfit:
         return f"parked: no worker knows function {facts.function!r}"
-    told = f"parked: its arguments do not fit function {facts.function!r} on any live worker"
-    return f"{told}{_first_words(facts.error, 400)}"
+    sentence = f"parked: its arguments do not fit function {facts.function!r} on any live worker"
+    return f"{sentence}{_first_words(facts.error, 400)}"
 
 
 def _stops(facts: Facts, now: float) -> Iterator[str]:
-    """Yield what somebody ordered: pauses and holds."""
+    """Yield pauses and holds."""
     if facts.paused:
         yield "pool paused"
     if facts.unit_paused:
@@ -163,7 +163,7 @@ def _unit(facts: Facts) -> str:
 
 
 def _first_words(error: bytes | None, most: int = 80) -> str:
-    """Return the beginning of what an attempt left behind, as far as it is text."""
+    """Return the first line of an error, shortened."""
     lines = (error or b"").decode("utf-8", "replace").splitlines()
     words = lines[0].strip() if lines else ""
     if not words:
@@ -175,7 +175,7 @@ _SPANS = ((172_800.0, 86_400.0, "d"), (7_200.0, 3_600.0, "h"), (120.0, 60.0, "mi
 
 
 def span(seconds: float) -> str:
-    """Return a length of time as people say it: 0.5 s, 3 s, 5 min, 2 h, 4 d."""
+    """Return a duration for people: 0.5 s, 3 s, 5 min, 2 h, 4 d."""
     for least, unit, name in _SPANS:
         if seconds >= least:
             return f"{seconds / unit:.0f} {name}"

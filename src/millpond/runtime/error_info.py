@@ -1,4 +1,4 @@
-"""Errors of handlers as data: what is stored with a task that failed, and told to who waits."""
+"""Errors of handlers as data: what is stored with a task that failed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import traceback
 import msgspec
 
 from millpond.core import bounds
-from millpond.core.backoff import qualified_name
+from millpond.core.type_names import public_name, qualified_name
 
 LONGEST_TRACEBACK = bounds.MAX_TRACEBACK
 LONGEST_MESSAGE = bounds.MAX_ERROR_MESSAGE
@@ -19,7 +19,7 @@ class ErrorInfo(msgspec.Struct, frozen=True):
     """An exception that can be stored: its type by name, its message, its traceback as text."""
 
     type: str
-    """The name of its type, with its module but for builtins."""
+    """The name of its type, with its module but for builtins; of ours, as `millpond.GiveUp`."""
     message: str
     """Its message, at most 4,096 characters."""
     traceback: str = ""
@@ -36,10 +36,10 @@ def describe(error: BaseException) -> bytes:
 
 def info_of(error: BaseException) -> ErrorInfo:
     """Return what is kept of an exception."""
-    told = vars(error).get("info")
-    if isinstance(told, ErrorInfo):
+    known = vars(error).get("info")
+    if isinstance(known, ErrorInfo):
         # It was raised in another process, which has described it.
-        return told
+        return known
     kind = _storable(qualified_name(type(error))[: bounds.MAX_ERROR_TYPE])
     return ErrorInfo(kind, _message(error), _traceback(error))
 
@@ -49,15 +49,18 @@ def read(stored: bytes | None) -> ErrorInfo | None:
     if not stored:
         return None
     try:
-        return msgspec.msgpack.decode(stored, type=ErrorInfo)
+        info = msgspec.msgpack.decode(stored, type=ErrorInfo)
     except msgspec.MsgspecError:
         return ErrorInfo("unknown", stored.decode("utf-8", "replace")[:LONGEST_MESSAGE])
+    # Earlier versions stored module paths of this library.
+    name = public_name(info.type)
+    return info if name == info.type else msgspec.structs.replace(info, type=name)
 
 
 def from_the_handler_on(error: BaseException) -> bool:
-    """Cut our own frames off the top of a traceback, and return whether it is a handler's.
+    """Cut our own frames off the top of a traceback; return whether a handler has frames in it.
 
-    One that no handler had a part in keeps them, but for what came from another process.
+    A traceback without frames of a handler keeps them, unless it came from another process.
     """
     trace = error.__traceback__
     while trace is not None and trace.tb_frame.f_globals.get("__name__", "").startswith(_OURS):

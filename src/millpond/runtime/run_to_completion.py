@@ -1,4 +1,4 @@
-"""Through: what must not be left half done, though whoever asked for it is cancelled meanwhile."""
+"""Run to completion: wait for a task to its end, though the caller is cancelled meanwhile."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-async def carried_through(task: asyncio.Task[Any], hurry: Callable[[], None] | None = None) -> None:
-    """Wait for a task to its end, and only then be cancelled; `hurry` is called each time.
+async def run_to_completion(
+    task: asyncio.Task[Any], hurry: Callable[[], None] | None = None
+) -> None:
+    """Wait for a task to its end, and only then raise a cancellation; each one calls `hurry`.
 
-    The task is one that ends by itself before long.
+    The task ends by itself before long.
     """
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
@@ -26,6 +28,6 @@ async def carried_through(task: asyncio.Task[Any], hurry: Callable[[], None] | N
         task.result()
         return
     if not task.cancelled():
-        # The cancellation is what the caller hears of; an error of the task is no longer its own.
+        # The caller gets the cancellation; the error of the task is dropped.
         task.exception()
     raise cancelled

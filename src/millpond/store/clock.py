@@ -1,7 +1,7 @@
-"""The clocks that durable stores go by: the store's time as last heard, and a steady clock since.
+"""The clocks of durable stores: the store's time as last read, plus a steady clock since.
 
-What time it is in a store is decided with every transaction (core/store_time.py), from what a
-wall clock says and what this process can vouch for. In between, a clock goes on that nobody sets.
+Every transaction decides the store's time (core/store_time.py) from a wall clock and from the
+steady clock of this process. In between, the steady clock goes on, which nobody can set.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ WRONG = 60.0
 
 
 def steady() -> float:
-    """Return a clock that nobody sets and that goes on while the machine is suspended."""
+    """Return a clock that cannot be set and that goes on while the machine is suspended."""
     return time.clock_gettime(_STEADY) if _STEADY is not None else time.monotonic()
 
 
@@ -30,16 +30,16 @@ _STEADY: int | None = getattr(time, "CLOCK_BOOTTIME", None)
 
 
 class ServerClock:
-    """Tells a store's time, by what was last heard of it and what has passed since on this side.
+    """The store's time: as last read, plus the steady time since.
 
-    All that use one server go by its clock, so theirs need not agree.
+    All processes use the server's clock, so their own clocks need not agree.
     """
 
     __slots__ = ("_ahead", "_steady", "_steps")
 
     def __init__(self, steady: Callable[[], float] = steady) -> None:
         self._steady = steady
-        # Until the store is heard, what this machine thinks will do.
+        # Until the first reading of the store's time this machine's clock serves.
         self._ahead = time.time() - steady()
         self._steps: int | None = None
 
@@ -47,17 +47,16 @@ class ServerClock:
         """Return the time."""
         return self._steady() + self._ahead
 
-    def told(self, moment: float, steps: int | None = None) -> None:
-        """Hear what time it is in the store, and how often that was moved (None = as before)."""
+    def set_to(self, moment: float, steps: int | None = None) -> None:
+        """Set the clock to the store's time; `steps` counts its moves (None = as before)."""
         self._ahead = moment - self._steady()
         if steps is not None:
             self._steps = steps
 
     def vouched(self, known: Timeline | None = None) -> float | None:
-        """Return the store's time as far as this process can vouch for it; None if it cannot.
+        """Return the store's time by this process's steady clock; None before the first reading.
 
-        It can from the first word of the store on. Where the store's time was moved since, it
-        knows no more than that it is as late as the last write.
+        If the store's time was moved since, only the time of the last write is certain.
         """
         if self._steps is None:
             return None
@@ -76,12 +75,12 @@ class ForwardClock(ServerClock):
         *,
         evidence: Callable[[], Iterable[float]] | None = None,
     ) -> None:
-        """`evidence` tells what time others have, such as the kernel; None = there is none."""
+        """`evidence` returns the time by other clocks, such as the kernel's; None = no others."""
         super().__init__(steady)
         self._wall = wall
         self._evidence = evidence
         self._off = 0.0
-        """How far the wall clock is ahead of what everything else says."""
+        """How far the wall clock is ahead of all other evidence."""
         self._ahead = wall() - steady()
 
     def wall(self) -> float:
@@ -89,9 +88,9 @@ class ForwardClock(ServerClock):
         return self._wall() - self._off
 
     def is_doubtful(self) -> bool:
-        """Compare the wall clock with other evidence; return whether that does not agree.
+        """Compare the wall clock with other evidence; return whether the evidence disagrees.
 
-        A clock that none agrees with is corrected from then on: it is this process's alone.
+        A wall clock that all evidence contradicts is corrected: only this process has it.
         """
         if self._evidence is None:
             return False
@@ -113,13 +112,13 @@ class ForwardClock(ServerClock):
 
 
 def kernel_times(folder: Path | None = None) -> list[float]:
-    """Return what time it is by evidence that a false clock of one process does not reach."""
+    """Return the time by evidence that a faked clock of one process cannot change."""
     found = (_by_a_new_file(folder), _by_the_boot())
     return [moment for moment in found if moment is not None]
 
 
 def _by_a_new_file(folder: Path | None) -> float | None:
-    """Return when the kernel says that a file was made just now."""
+    """Return the time stamp that the kernel gives a new file."""
     try:
         descriptor, name = tempfile.mkstemp(".clock", "millpond-", folder)
         try:
@@ -132,7 +131,7 @@ def _by_a_new_file(folder: Path | None) -> float | None:
 
 
 def _by_the_boot() -> float | None:
-    """Return when the machine was booted plus how long ago that was, as Linux tells in /proc."""
+    """Return the boot time plus the uptime, from /proc on Linux."""
     try:
         stat = Path("/proc/stat").read_text("ascii", "replace")
         uptime = Path("/proc/uptime").read_text("ascii").split()[0]

@@ -1,4 +1,4 @@
-"""Hints on their way from one process to another: gathered, and looked at before they are told."""
+"""Hints between processes: merged before they are sent, checked when they arrive."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from millpond.core.plan import Wake
 from millpond.store.protocol import Hint
 
 MANY = 20
-"""So many tasks do not end because somebody waits for each of them."""
+"""From so many ended tasks on a hint is sent with less urgency."""
 
 
-class Pending:
-    """Hints that became one: the earliest wake of each pool, and whom it concerns."""
+class PendingHint:
+    """Merged hints: the earliest wake of each pool, and all tasks and runs."""
 
     def __init__(self) -> None:
         self._wakes: dict[str, float] = {}
@@ -26,7 +26,7 @@ class Pending:
         self._more = False
 
     def add(self, hint: Hint) -> None:
-        """Take in one more."""
+        """Merge one more hint."""
         for wake in hint.wakes:
             self._wakes[wake.pool] = min(wake.at, self._wakes.get(wake.pool, wake.at))
         self._ended.update(dict.fromkeys(hint.ended))
@@ -42,13 +42,13 @@ class Pending:
 
     @property
     def in_bulk(self) -> bool:
-        """Whether it only tells of the ends of many tasks."""
+        """Whether it has nothing but the ends of many tasks."""
         return len(self._ended) >= MANY and not (
             self._more or self._wakes or self._finished_runs or self._cancelled
         )
 
     def hint(self) -> Hint:
-        """Return all of it as one."""
+        """Return the merged hint."""
         return Hint(
             wakes=tuple([Wake(pool, at) for pool, at in self._wakes.items()]),
             ended=tuple(self._ended),
@@ -59,8 +59,8 @@ class Pending:
         )
 
 
-def sound(hint: Hint) -> Hint:
-    """Return a hint without moments that are none: a timer for one would stop all others."""
+def without_bad_moments(hint: Hint) -> Hint:
+    """Return a hint without nan and inf: a timer for such a moment would stop all others."""
     if all(isfinite(wake.at) for wake in hint.wakes):
         return hint
     wakes = tuple(wake for wake in hint.wakes if isfinite(wake.at))

@@ -1,4 +1,4 @@
-"""Migrations: numbered SQL files of a kind of store, and what to do with what it has seen."""
+"""Migrations: numbered SQL files, and which of them a store lacks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FILE_NAME = re.compile(r"(\d{4})_(\w+)\.sql")
 
 
 class Migration(msgspec.Struct, frozen=True):
-    """One step of the schema."""
+    """One migration of the schema."""
 
     version: int
     name: str
@@ -26,7 +26,7 @@ class Migration(msgspec.Struct, frozen=True):
 
     @property
     def digest(self) -> str:
-        """What tells this text from any other."""
+        """The digest of its text."""
         return hashlib.sha256(self.text.encode()).hexdigest()
 
 
@@ -43,7 +43,7 @@ def migrations_of(package: str) -> tuple[Migration, ...]:
 def pending(
     known: Sequence[Migration], applied: Mapping[int, str], place: str
 ) -> Sequence[Migration]:
-    """Return what a store lacks, given the digests it has by version; refuse one not of ours."""
+    """Return the migrations that a store lacks, given its digests; raise if one differs."""
     newest, found = known[-1].version if known else 0, max(applied, default=0)
     if found > newest:
         raise SchemaTooNew(
@@ -68,7 +68,7 @@ def pending(
 def refused(
     known: Sequence[Migration], lacking: Sequence[Migration], place: str
 ) -> MigrationNeeded:
-    """Return the error for a store that lacks migrations where none may be made."""
+    """Return the error for a store that lacks migrations where migrate=False."""
     found, needed = lacking[0].version - 1, known[-1].version
     return MigrationNeeded(
         f"{place} has {f'schema {found}' if found else 'no tables of Millpond'} and this release "

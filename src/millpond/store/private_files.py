@@ -1,4 +1,4 @@
-"""Files beside a store: private to those who may write it, and not trusted if others made them.
+"""Files beside a store: private to its writers, and refused if others made them.
 
 A folder may be one that others can write, such as /tmp. They can then make a file there before us,
 or a symbolic link to a file of ours. So whatever is found is opened without following links, and
@@ -17,6 +17,7 @@ import stat
 from pathlib import Path
 from typing import NamedTuple
 
+from millpond.core.log_fields import about
 from millpond.errors import UnsafePlace
 
 log = logging.getLogger("millpond.store")
@@ -28,21 +29,21 @@ _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 class Sharing(NamedTuple):
-    """Who else may write a store, and so may own files beside it."""
+    """The users who may write a store, and so may own files beside it."""
 
     owner: int
     group: int
     mode: int
 
     def trusts(self, found: os.stat_result) -> bool:
-        """Return whether this user or somebody who may write the store made a file."""
+        """Return whether this user or another writer of the store owns a file."""
         if found.st_uid in (0, os.geteuid(), self.owner) or self.mode & stat.S_IWOTH:
             return True
         return bool(self.mode & stat.S_IWGRP) and found.st_gid == self.group
 
 
 def sharing_of(store: Path) -> Sharing:
-    """Return who may write a store; this user alone, if it is not there yet."""
+    """Return who may write a store; only this user if it does not exist yet."""
     try:
         found = store.stat()
     except OSError:
@@ -51,7 +52,7 @@ def sharing_of(store: Path) -> Sharing:
 
 
 def check_place_of(store: Path) -> None:
-    """Refuse a folder in which everybody may replace files, and a store a stranger made there.
+    """Refuse a folder in which every user may replace files, and a foreign store in it.
 
     Where everybody may make files, another user may have made the store, or a link by its name,
     before us: what we write would then be his to read and to change.
@@ -102,14 +103,15 @@ def _warn(folder: Path) -> None:
     if folder not in _warned:
         _warned.add(folder)
         log.warning(
-            "everybody who shares the volume at %s may replace the files of the store in it; if "
-            "that is not only this application: chmod o-w it, chmod +t it, or use a folder in it",
+            "every user of the volume at %s may replace the store's files; unless only this "
+            "application uses the volume: chmod o-w it, chmod +t it, or use a folder inside it",
             folder,
+            extra=about("volume.shared"),
         )
 
 
 def check(path: Path, sharing: Sharing) -> None:
-    """Refuse a file or folder beside a store that others made or could change; none is fine."""
+    """Refuse a file or folder beside a store that another user made or could change."""
     try:
         found = path.lstat()
     except FileNotFoundError:
@@ -134,7 +136,7 @@ def opened(path: Path, flags: int, sharing: Sharing) -> int:
 
 
 def made_private(path: Path) -> bool:
-    """Make an empty file that only this user may read and write; False if one is there."""
+    """Create an empty file with mode 0600; False if it exists."""
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | _NO_LINKS, 0o600))
     except FileExistsError:

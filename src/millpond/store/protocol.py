@@ -1,20 +1,20 @@
 """The store protocol: six write verbs and a view.
 
-Every verb is one atomic step: it happens wholly or not at all, and its answer tells what it did.
-Every verb takes the moment and the entropy it acts with; None means the store's own clock and
-dice (a shared store's clock rules over its clients'). So a *history*, a list of verbs, gives the
+Every verb is atomic: it happens as a whole or not at all, and its answer says what it did. Every
+verb takes the moment and the entropy it acts with; None means the store's own clock and random
+numbers (a shared store's clock overrules its clients'). So a *history*, a list of verbs, gives the
 same answers on every store, and a test can replay it.
 
-    submit    batches of new tasks: admission, idempotency and the insert are one step
-    lease     the next tasks of a pool for a worker: order, limits and the fence are one step
-    renew     one small write keeps everything a worker holds
+    submit    batches of new tasks: admission, idempotency and the insert at once
+    lease     the next tasks of a pool for a worker: order, limits and the fence at once
+    renew     one small write renews all leases of a worker
     settle    how attempts ended, each only with its current fence; may lease the next at once
-    recover   what time alone does: lost leases, expired and forgotten tasks
-    control   orders: declare, pause, resize, cancel, redrive, join, leave, ...
+    recover   what only time causes: lost leases, expired and long-parked tasks
+    control   commands: declare, pause, resize, cancel, redrive, register, deregister, ...
 
-The answers of all but `renew` also say what happened on the way, whatever caused it: runs that
-finished, tasks that ended (`ended`, for those who wait for them), lanes and pools that ran dry
-(`emptied`), and pools that may have something to start (`wakes`).
+The answers of all but `renew` also have the side effects of the verb: runs that finished, tasks
+that ended (`ended`, for their waiters), lanes and pools that were drained (`emptied`), and pools
+that may have something to start (`wakes`).
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ import msgspec
 
 from millpond.core.admit import Refusal
 from millpond.core.audit import Record
-from millpond.core.control import Page
-from millpond.core.lease import LeaseAsk, Leased
+from millpond.core.control import CommandPage
+from millpond.core.lease import Leased, LeaseRequest
 from millpond.core.lifecycle import Status
 from millpond.core.plan import Wake
 from millpond.core.quantiles import Quantiles
@@ -39,18 +39,18 @@ from millpond.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from millpond.core.control import Order
+    from millpond.core.control import Command
     from millpond.core.why import Facts
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Tasks for one pool that one caller submits together, perhaps opening a run with them."""
+    """Tasks for one pool that one caller submits together; they may open a run."""
 
     tasks: tuple[NewTask, ...]
     run: NewRun | None = None
     again: bool = False
-    """It was sent before, and whether that was stored is not known: some of its tasks may have
-    ended and been removed since, and are not taken a second time."""
+    """It was sent before, and its outcome is unknown: tasks that have ended and been removed since
+    are not accepted a second time."""
 
     def __post_init__(self) -> None:
         if len(self.tasks) < 2:
@@ -61,18 +61,18 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Admission(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What became of one task of a batch."""
+    """The answer for one task of a batch."""
 
     task: int
-    """Its id; of the task already known where `duplicate`."""
+    """Its id, or the id of the known task if `duplicate`."""
     status: Status
     duplicate: bool = False
     lane: str | None = None
     sequence: int = 0
     position: int | None = None
-    """How many are ahead of it in its lane or, in a fifo pool, in the queue."""
+    """How many tasks are before it in its lane or, in a fifo pool, in the queue."""
     depth: int | None = None
-    """How many tasks of its pool waited once it was taken or dropped; None of a duplicate."""
+    """How many tasks of its pool waited after it was accepted or dropped; None of a duplicate."""
     reason: str | None = None
 
 
@@ -84,15 +84,15 @@ class BatchAnswer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     run: RunView | None = None
 
 
-class Emptied(msgspec.Struct, frozen=True, kw_only=True):
-    """A lane of a strict pool, or a whole pool of another kind, that ran dry in a verb.
+class Drained(msgspec.Struct, frozen=True, kw_only=True):
+    """A lane of a strict pool, or another pool as a whole, that a verb drained.
 
     It had a queued or running task before the verb and has none after it.
     """
 
     pool: str
     lane: str | None = None
-    """None where the pool itself ran dry."""
+    """None = the whole pool was drained."""
     processed: int
     """How many of its tasks were ever completed or failed."""
 
@@ -104,31 +104,30 @@ class SubmitAnswer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     finished_runs: tuple[int, ...] = ()
     wakes: tuple[Wake, ...] = ()
     ended: tuple[int, ...] = ()
-    emptied: tuple[Emptied, ...] = ()
+    emptied: tuple[Drained, ...] = ()
 
 
 class LeaseAnswer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What a worker may run now, and when it is worth asking again."""
+    """The tasks that a worker runs now, and when it should ask again."""
 
     leased: tuple[Leased, ...] = ()
-    """To start now: what the worker held ahead, under the fences it has, then from the queue."""
+    """Tasks to start now: prefetched ones with their old fences first, then queued ones."""
     claimed: tuple[Leased, ...] = ()
-    """To hold ahead: queued still, and to be started only in a slot that an attempt left."""
+    """Prefetched tasks: still queued, to be started only in a slot that an attempt leaves."""
     give_back: bool = False
-    """What the worker holds ahead of this pool is wanted back."""
+    """Whether the worker should return its prefetched tasks of this pool."""
     next_at: float | None = None
-    """When time alone may make more of the pool ready; None = only a wake-up will."""
+    """When time alone may make more tasks ready; None = only a wake-up will."""
     drained: bool = False
-    """Nothing is left that waits, ready or not: only a new task will change that."""
+    """Whether no task waits, ready or not: only a new task changes that."""
     fenced: bool = False
-    """The store does not know the worker (any more): it must join under a new name."""
+    """The store does not know the worker (any more): it must register under a new name."""
     unknown: tuple[str, ...] = ()
-    """Functions that the worker does not know and for which tasks of the pool are parked, by name;
-    some of them, where they are many."""
+    """Functions of parked tasks that the worker does not know, by name; some of them, if many."""
     finished_runs: tuple[int, ...] = ()
     wakes: tuple[Wake, ...] = ()
     ended: tuple[int, ...] = ()
-    emptied: tuple[Emptied, ...] = ()
+    emptied: tuple[Drained, ...] = ()
 
 
 class SettleAnswer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -136,30 +135,30 @@ class SettleAnswer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     settled: tuple[Settled, ...]
     after: tuple[Status | None, ...] = ()
-    """What each settlement made of its task; None where it was stale."""
+    """The status of each task after its settlement; None where it was stale."""
     started: tuple[Settled | None, ...] = ()
-    """What became of the start of each settlement's successor; None where it has none."""
+    """Whether the start of each settlement's successor was applied; None where it has none."""
     follow_ups: tuple[tuple[Admission, ...], ...] = ()
-    """What became of each settlement's follow-ups: stored, or a duplicate of a known key."""
+    """Each settlement's follow-ups: stored, or a duplicate of a known key."""
     lease: LeaseAnswer | None = None
     finished_runs: tuple[int, ...] = ()
     wakes: tuple[Wake, ...] = ()
     ended: tuple[int, ...] = ()
-    emptied: tuple[Emptied, ...] = ()
+    emptied: tuple[Drained, ...] = ()
 
 
 class RenewAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether the worker still holds its leases, and which of them are to be cancelled."""
+    """Whether the worker still holds its leases, and which tasks it should cancel."""
 
     alive: bool
     cancelled: tuple[int, ...] = ()
     interrupted: tuple[int, ...] = ()
     """Those of them whose handlers are to be interrupted, and not only told."""
     give_back: tuple[str, ...] = ()
-    """The pools of which the claims it holds ahead are wanted back."""
+    """The pools whose prefetched tasks it should return."""
 
 
-class Lost(msgspec.Struct, frozen=True, kw_only=True):
+class LostAttempt(msgspec.Struct, frozen=True, kw_only=True):
     """An attempt that ended with its worker; the task is queued again."""
 
     task: int
@@ -174,50 +173,50 @@ class RecoverAnswer(msgspec.Struct, frozen=True, kw_only=True):
     moved: int
     more: bool = False
     next_at: float | None = None
-    """When time alone gives `recover` something to do again; None = not before another verb."""
+    """When `recover` has something to do again; None = not before another verb."""
     deposed: bool = False
-    """Nothing was done: the generation it was asked with does not lead (any more)."""
+    """Nothing was done: this generation does not lead (any more)."""
     finished_runs: tuple[int, ...] = ()
     wakes: tuple[Wake, ...] = ()
     ended: tuple[int, ...] = ()
-    emptied: tuple[Emptied, ...] = ()
-    lost: tuple[Lost, ...] = ()
+    emptied: tuple[Drained, ...] = ()
+    lost: tuple[LostAttempt, ...] = ()
 
 
 class ControlAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """How many tasks (or workers) an order touched, and the revision in force after it."""
+    """How many tasks (or workers) a command changed, and the revision after it."""
 
     count: int = 0
     revision: int = 0
-    more: Page | None = None
-    """There is more to do: send the same order with this page."""
+    more: CommandPage | None = None
+    """There is more to do: send the same command with this page."""
     cancelled: tuple[int, ...] = ()
-    """Tasks in the hands of a worker of which the end was asked for by this order."""
+    """Tasks held by workers that this command asks to stop."""
     interrupted: tuple[int, ...] = ()
     """Those of them whose handlers are to be interrupted, and not only told."""
     finished_runs: tuple[int, ...] = ()
     wakes: tuple[Wake, ...] = ()
     ended: tuple[int, ...] = ()
-    emptied: tuple[Emptied, ...] = ()
-    lost: tuple[Lost, ...] = ()
+    emptied: tuple[Drained, ...] = ()
+    lost: tuple[LostAttempt, ...] = ()
 
 
 class Hint(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What one process tells the others after a commit: worth a look, never the truth."""
+    """What one process sends the others after a commit: a reason to check, never the truth."""
 
     wakes: tuple[Wake, ...] = ()
     ended: tuple[int, ...] = ()
     finished_runs: tuple[int, ...] = ()
     cancelled: tuple[int, ...] = ()
-    """Running tasks that were asked to stop."""
+    """Running tasks that should stop."""
     interrupted: tuple[int, ...] = ()
-    """Those of them whose handlers are to be interrupted."""
+    """Those of them whose handlers should be interrupted."""
     more: bool = False
-    """There was more than fits: look at everything."""
+    """There was more than fits into a hint: check everything."""
 
 
-MOST_HELD = 100
-"""How many lanes or keys that are held back a view names."""
+MOST_HELD_UNITS = 100
+"""How many held lanes or keys a view names."""
 
 
 class PoolView(msgspec.Struct, frozen=True, kw_only=True):
@@ -234,21 +233,21 @@ class PoolView(msgspec.Struct, frozen=True, kw_only=True):
     """The lanes or keys that are paused on their own, by name."""
     closed: bool
     queued: int
-    """All that wait: ready, scheduled, parked or claimed ahead."""
+    """All waiting tasks: ready, scheduled, parked or prefetched."""
     fresh: int
-    """Tasks from outside never claimed: what a bound counts."""
+    """Never-claimed tasks from outside: what a bound counts."""
     scheduled: int
     """Queued and not due: submitted for later, or backing off."""
     claimed: int = 0
-    """Queued and held ahead by a worker that has not started them."""
+    """Queued and prefetched by a worker."""
     running: int
     parked: int
     kept: int
     """Ended tasks that retention has not removed."""
     dead: int = 0
-    """Those of them that failed: what a redrive would bring back."""
+    """Those of them that failed: a redrive would queue them again."""
     held_until: float = 0.0
-    """Nothing of the pool starts before: a handler was throttled. 0 = it is not held back."""
+    """No task of the pool starts before: a handler was throttled. 0 = not held back."""
     held_units: tuple[tuple[str, float], ...] = ()
     """Lanes or keys held back on their own, and until when; the hundred held longest."""
     oldest_queued_at: float | None
@@ -271,9 +270,9 @@ class BudgetView(msgspec.Struct, frozen=True, kw_only=True):
     pools: tuple[str, ...]
     """The pools that share it, by name."""
     running: int
-    """How many tasks run in all of them."""
+    """How many tasks run in all these pools."""
     waiting: tuple[str, ...]
-    """The pools that asked and got nothing because of it, who waits longest first."""
+    """The pools that wait for it, the longest wait first."""
 
 
 LaneState: TypeAlias = Literal["processing", "idle", "paused"]
@@ -284,7 +283,7 @@ class LaneView(msgspec.Struct, frozen=True, kw_only=True):
 
     lane: str
     state: LaneState
-    """Paused by itself or with its pool, also while its last start is still running."""
+    """Paused alone or with its pool, also while its last task still runs."""
     pending: int
     """How many of its tasks wait."""
     processed: int
@@ -311,7 +310,7 @@ class AuditPage(msgspec.Struct, frozen=True):
 
 
 class View(Protocol):
-    """Reading. It changes nothing and may be a moment behind other processes."""
+    """The reading side. It changes nothing and may lag a moment behind other processes."""
 
     async def task(self, task: int) -> Task | None:
         """Return a copy of a task, or None if it is unknown or forgotten."""
@@ -322,9 +321,9 @@ class View(Protocol):
         ...
 
     async def status(self, tasks: Sequence[int]) -> tuple[str, ...]:
-        """Return where each task is: its status, or "expired", or "unknown".
+        """Return the status of each task, or "expired", or "unknown".
 
-        Expired: it was kept once and retention removed it; a store may forget that in the end.
+        Expired: retention removed the task; a store may forget that in the end.
         """
         ...
 
@@ -350,7 +349,7 @@ class View(Protocol):
     ) -> PoolView | None:
         """Return a pool's counts and settings, or None if it was never declared.
 
-        measured=False leaves out what takes time to find out: scheduled, dead, held_units,
+        measured=False leaves out what is slow to read: scheduled, dead, held_units,
         oldest_queued_at, waits and run_times.
         """
         ...
@@ -391,15 +390,15 @@ class View(Protocol):
         ...
 
     async def due(self, *, now: float) -> tuple[str, ...]:
-        """Return the pools in which something due waits and starts are allowed at all.
+        """Return the pools in which a due task waits and starts are allowed.
 
-        Whether a limit leaves room, and for whom, is for a lease to say: this is what a worker
-        that heard of nothing asks, once for all pools, before it asks any of them.
+        Only a lease knows whether a limit leaves room: an idle worker asks this once for all pools
+        before it leases from any of them.
         """
         ...
 
     async def why(self, task: int, *, now: float) -> Facts | None:
-        """Return what decides when a task starts, or None; for people, so it may look at much."""
+        """Return what decides when a task starts, or None; for people, and it may be slow."""
         ...
 
     async def audit(
@@ -412,15 +411,15 @@ class View(Protocol):
     ) -> AuditPage:
         """Return audit records from position `after` on, oldest first.
 
-        Positions count every record ever written; those no longer kept are passed over. With
-        `since`, only records of that moment or later, and with `task` only those of that task: a
-        page may then be empty and not the last. That one is reached when `next` stays where it is.
+        Positions count every record ever written; removed ones are skipped. With `since`, only
+        records of that moment or later, and with `task` only those of that task: a page may then be
+        empty and not the last. The last page is the one whose `next` equals `after`.
         """
         ...
 
 
 class Store(Protocol):
-    """The write path: six verbs, each one atomic step."""
+    """The write side: six atomic verbs."""
 
     @property
     def view(self) -> View:
@@ -430,11 +429,11 @@ class Store(Protocol):
     async def submit(
         self, batches: Sequence[Batch], *, now: float | None = None, entropy: int | None = None
     ) -> SubmitAnswer:
-        """Take in batches, each whole or not at all where its pool's policy says so."""
+        """Accept batches, each as a whole or not at all where its pool's policy says so."""
         ...
 
     async def lease(
-        self, ask: LeaseAsk, *, now: float | None = None, entropy: int | None = None
+        self, ask: LeaseRequest, *, now: float | None = None, entropy: int | None = None
     ) -> LeaseAnswer:
         """Give a worker the next tasks of a pool, within every limit in force."""
         ...
@@ -447,14 +446,14 @@ class Store(Protocol):
         now: float | None = None,
         entropy: int | None = None,
     ) -> RenewAnswer:
-        """Keep everything a worker holds for `lease` seconds more."""
+        """Renew all leases of a worker for `lease` seconds."""
         ...
 
     async def settle(
         self,
         settlements: Sequence[Settlement],
         *,
-        then: LeaseAsk | None = None,
+        then: LeaseRequest | None = None,
         now: float | None = None,
         entropy: int | None = None,
     ) -> SettleAnswer:
@@ -469,18 +468,18 @@ class Store(Protocol):
         now: float | None = None,
         entropy: int | None = None,
     ) -> RecoverAnswer:
-        """Do what time alone does: lose expired leases, fail expired and forgotten tasks.
+        """Apply what only time causes: lose expired leases, fail expired and long-parked tasks.
 
-        With a `generation` only if it leads (`Lead`): of two who take turns, one does it.
+        With a `generation`, only if it leads (`ClaimLeadership`).
         """
         ...
 
     async def control(
-        self, order: Order, *, now: float | None = None, entropy: int | None = None
+        self, command: Command, *, now: float | None = None, entropy: int | None = None
     ) -> ControlAnswer:
-        """Carry out an order."""
+        """Carry out a command."""
         ...
 
     async def close(self) -> None:
-        """Let go of what the store holds; safe twice."""
+        """Close the store; safe twice."""
         ...

@@ -1,4 +1,4 @@
-"""URLs of stores as they may stand in a log."""
+"""URLs of stores for logs: without passwords."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _QUERY = re.compile("[?#]")
 
 
 def shown(url: str | None) -> str:
-    """Return a URL as it may stand in a log: without a password, and without what follows a `?`."""
+    """Return a URL without its password and without its query."""
     if url is None:
         return "memory"
     scheme, strokes, rest = url.partition("://")

@@ -1,4 +1,4 @@
-"""Faults: a store that fails when it is told to, before a verb takes effect or after."""
+"""Inject faults: a store that fails on request, before a verb takes effect or after."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from millpond.errors import StoreError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from millpond.core.control import Order
-    from millpond.core.lease import LeaseAsk
+    from millpond.core.control import Command
+    from millpond.core.lease import LeaseRequest
     from millpond.core.settle import Settlement
     from millpond.store.protocol import (
         Batch,
@@ -42,7 +42,7 @@ class Fault:
     def __init__(self, verb: str, error: Raised | None, count: int, when: str) -> None:
         self.verb = check.one_of("verb", verb, VERBS)
         self.when = check.one_of("when", when, ("before", "after"))
-        self.left = check.whole("count", count, least=1)
+        self.left = check.integer("count", count, least=1)
         self._error = error
 
     def happen(self) -> None:
@@ -85,7 +85,7 @@ class FaultyStore:
     async def _do(self, verb: Verb, carry_out: Callable[[int], Coroutine[Any, Any, T]]) -> T:
         """Carry out a verb, unless it is to fail before or after."""
         if self.cut_off:
-            raise StoreError("this process is dead; nobody hears it")
+            raise StoreError("this process is dead: its calls do not reach the store")
         self._fail(verb, "before")
         answer = await carry_out(self._dice.getrandbits(64))
         self._fail(verb, "after")
@@ -106,7 +106,7 @@ class FaultyStore:
         )
 
     async def lease(
-        self, ask: LeaseAsk, *, now: float | None = None, entropy: int | None = None
+        self, ask: LeaseRequest, *, now: float | None = None, entropy: int | None = None
     ) -> LeaseAnswer:
         """Give a worker the next tasks of a pool."""
         return await self._do(
@@ -126,7 +126,7 @@ class FaultyStore:
         self,
         settlements: Sequence[Settlement],
         *,
-        then: LeaseAsk | None = None,
+        then: LeaseRequest | None = None,
         now: float | None = None,
         entropy: int | None = None,
     ) -> SettleAnswer:
@@ -155,11 +155,11 @@ class FaultyStore:
         )
 
     async def control(
-        self, order: Order, *, now: float | None = None, entropy: int | None = None
+        self, command: Command, *, now: float | None = None, entropy: int | None = None
     ) -> ControlAnswer:
         """Carry out an order."""
         return await self._do(
-            "control", lambda dice: self._store.control(order, now=now, entropy=entropy or dice)
+            "control", lambda dice: self._store.control(command, now=now, entropy=entropy or dice)
         )
 
     async def close(self) -> None:

@@ -15,14 +15,14 @@ from typing import Any, NamedTuple
 
 import msgspec
 from psycopg import Error as DatabaseError
-from tests.store.postgres.test_steps import POOLS, Two
+from tests.store.postgres.test_fast_path import POOLS, Two
 from verify.servers.postgres import serve
 from verify.servers.schemas import InlinePostgresStore, Schema, Schemas
 
 from millpond.core import control as orders
 from millpond.core.bucket import Bucket, charge, fresh
-from millpond.core.lease import LeaseAsk
-from millpond.core.lifecycle import Event
+from millpond.core.lease import LeaseRequest
+from millpond.core.lifecycle import Transition
 from millpond.core.rate import Rate
 from millpond.core.settle import Settlement
 from millpond.core.spec import PoolSpec, bounded, fail_fast, fair_round_robin, fifo
@@ -30,7 +30,7 @@ from millpond.core.task import Call, NewTask
 from millpond.core.ticks import ticks
 from millpond.errors import MillpondError
 from millpond.store.memory import MemoryStore
-from millpond.store.postgres.caller_transaction import _told_of
+from millpond.store.postgres.caller_transaction.submit import enter_arguments
 from millpond.store.postgres.migrate import known_migrations
 from millpond.store.postgres.quoting import qualified, quoted
 from millpond.store.postgres.store import PostgresStore
@@ -528,24 +528,26 @@ async def _closed(two: Two) -> None:
 async def _paused(two: Two) -> None:
     await two.do("submit", tasks(1, 4))
     await two.do("control", orders.Pause("p"))
-    await two.do("lease", LeaseAsk(pool="p", worker="one", want=3))
+    await two.do("lease", LeaseRequest(pool="p", worker="one", want=3))
 
 
 async def _held_back(two: Two) -> None:
     await two.do("submit", tasks(1, 4))
-    (leased,) = (await two.do("lease", LeaseAsk(pool="p", worker="one", want=1))).leased
-    held = Settlement(fence=leased.fence, event=Event.RETRY, delay=9.0, hold="pool", hold_for=9.0)
+    (leased,) = (await two.do("lease", LeaseRequest(pool="p", worker="one", want=1))).leased
+    held = Settlement(
+        fence=leased.fence, event=Transition.RETRY, delay=9.0, hold="pool", hold_for=9.0
+    )
     await two.do("settle", ((held,), None))
-    await two.do("lease", LeaseAsk(pool="p", worker="one", want=3))
+    await two.do("lease", LeaseRequest(pool="p", worker="one", want=3))
 
 
 async def _stale(two: Two) -> None:
     await two.do("submit", tasks(1, 4))
-    leased = (await two.do("lease", LeaseAsk(pool="p", worker="one", want=3))).leased
+    leased = (await two.do("lease", LeaseRequest(pool="p", worker="one", want=3))).leased
     stale = [
         Settlement(
             fence=msgspec.structs.replace(one.fence, token=one.fence.token ^ 1),
-            event=Event.COMPLETE,
+            event=Transition.COMPLETE,
         )
         for one in leased
     ]
@@ -554,12 +556,12 @@ async def _stale(two: Two) -> None:
 
 async def _swapped(two: Two) -> None:
     await two.do("submit", tasks(1, 6))
-    one = (await two.do("lease", LeaseAsk(pool="p", worker="one", want=2))).leased
-    other = (await two.do("lease", LeaseAsk(pool="p", worker="one", want=2))).leased
+    one = (await two.do("lease", LeaseRequest(pool="p", worker="one", want=2))).leased
+    other = (await two.do("lease", LeaseRequest(pool="p", worker="one", want=2))).leased
     swapped = [
         Settlement(
             fence=msgspec.structs.replace(mine.fence, token=theirs.fence.token),
-            event=Event.COMPLETE,
+            event=Transition.COMPLETE,
         )
         for mine, theirs in ((one[0], other[0]), (other[0], one[0]))
     ]
@@ -568,12 +570,12 @@ async def _swapped(two: Two) -> None:
 
 async def _swapped_successor(two: Two) -> None:
     await two.do("submit", tasks(1, 9))
-    answer = await two.do("lease", LeaseAsk(pool="p", worker="one", want=2, ahead=2))
-    more = await two.do("lease", LeaseAsk(pool="p", worker="one", want=0, ahead=2))
+    answer = await two.do("lease", LeaseRequest(pool="p", worker="one", want=2, ahead=2))
+    more = await two.do("lease", LeaseRequest(pool="p", worker="one", want=0, ahead=2))
     token = more.claimed[0].fence.token
     swapped = Settlement(
         fence=answer.leased[0].fence,
-        event=Event.COMPLETE,
+        event=Transition.COMPLETE,
         successor=msgspec.structs.replace(answer.claimed[0].fence, token=token),
     )
     await two.do("settle", ((swapped,), None))
@@ -581,21 +583,21 @@ async def _swapped_successor(two: Two) -> None:
 
 async def _ahead_of_all(two: Two) -> None:
     await two.do("submit", tasks(1, 30))
-    await two.do("lease", LeaseAsk(pool="p", worker="one", want=5, ahead=4))
-    await two.do("lease", LeaseAsk(pool="p", worker="one", want=0, ahead=9))
+    await two.do("lease", LeaseRequest(pool="p", worker="one", want=5, ahead=4))
+    await two.do("lease", LeaseRequest(pool="p", worker="one", want=0, ahead=9))
 
 
 async def _one_by_one(two: Two) -> None:
     """Four tasks of a key, of which the limits let fewer start; each is asked for by itself."""
     await two.do("submit", tasks(1, 4, key="k", share="k"))
     for _ in range(4):
-        await two.do("lease", LeaseAsk(pool="p", worker="one", want=1))
+        await two.do("lease", LeaseRequest(pool="p", worker="one", want=1))
 
 
 async def _unknown_function(two: Two) -> None:
     other = NewTask(id=1, pool="p", call=Call("other", b"x"))
     await two.do("submit", (Batch(tasks=(other,)),))
-    await two.do("lease", LeaseAsk(pool="p", worker="two", want=1))
+    await two.do("lease", LeaseRequest(pool="p", worker="two", want=1))
 
 
 async def _lows(schema: Schema) -> None:
@@ -622,10 +624,10 @@ async def _inbox_first(schema: Schema) -> None:
     server = Undaunted(schema)
     try:
         await server.control(orders.Declare(KINDS["fifo"]))
-        await server.control(orders.Join("one", 60.0))
+        await server.control(orders.Register("one", 60.0))
         put(schema, tasks(1, 1))
         await server.submit(tasks(2, 1))
-        (leased,) = (await server.lease(LeaseAsk(pool="p", worker="one", want=1))).leased
+        (leased,) = (await server.lease(LeaseRequest(pool="p", worker="one", want=1))).leased
         assert 1 == leased.fence.task
     finally:
         await server.close()
@@ -635,7 +637,7 @@ def put(schema: Schema, batches: tuple[Batch, ...]) -> Any:
     """Put tasks into the inbox by the server's own function; return why not, or what they are."""
     connection = schema.connection()
     said = qualified("SELECT millpond_put(%s::jsonb)", schema.address.schema)
-    told = _told_of(batches[0], "")
+    told = enter_arguments(batches[0], "")
     (answer,) = connection.driver.execute(said.encode(), [told]).fetchone() or (None,)
     connection.close()
     if isinstance(answer, str | bytes):
@@ -708,7 +710,7 @@ async def _renewed(schema: Schema) -> None:
     two = Two(1, KINDS["fifo"], (memory, server))
     try:
         await two.begin()
-        await two.do("control", orders.Join("three", 5.0))
+        await two.do("control", orders.Register("three", 5.0))
         two.now += 1
         await memory.renew("three", 5.0, now=two.now)
         connection = schema.connection()

@@ -11,7 +11,7 @@ import pytest
 from verify.servers.schemas import Schema, Schemas
 
 from millpond.core import control as orders
-from millpond.core.lease import LeaseAsk, Leased
+from millpond.core.lease import Leased, LeaseRequest
 from millpond.core.lifecycle import Status
 from millpond.core.rate import Rate
 from millpond.core.settle import Settled
@@ -83,7 +83,7 @@ class Member:
 
     async def join(self) -> None:
         """Let its worker present itself."""
-        await self.store.control(orders.Join(self.name, LEASE))
+        await self.store.control(orders.Register(self.name, LEASE))
 
     async def put(self, identifier: int, *, delay: float = 0.0, pool: str = "p") -> int:
         """Submit a task."""
@@ -93,7 +93,7 @@ class Member:
 
     async def lease(self, want: int = 9, pool: str = "p") -> list[Leased]:
         """Lease some tasks."""
-        ask = LeaseAsk(pool=pool, worker=self.name, want=want)
+        ask = LeaseRequest(pool=pool, worker=self.name, want=want)
         return list((await self.store.lease(ask)).leased)
 
     def renew(self) -> bool:
@@ -151,7 +151,7 @@ BACK = pytest.mark.parametrize("back", [5.0, 300.0, HOUR, 400 * DAY])
 
 @pytest.mark.rows("TR-07")
 @BACK
-async def test_set_back_nobody_loses_a_lease_and_the_dead_are_found(
+async def test_a_clock_set_back_loses_no_lease_and_dead_workers_are_found(
     server: Server, back: float
 ) -> None:
     """Who renews keeps what it has; who does not is found after its lease, not after the step."""

@@ -203,7 +203,7 @@ def test_a_forked_child_does_not_hang_up_for_its_parent(address: Address) -> Non
 # What keeps a connection from being made
 
 
-def test_nobody_listens() -> None:
+def test_without_a_listener_sending_works() -> None:
     """The port is free."""
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
@@ -370,7 +370,7 @@ def test_a_key_that_no_index_can_hold(connection: Connection, address: Address) 
     assert "2,600 bytes" in told(error)
 
 
-def test_a_lock_that_somebody_keeps(address: Address) -> None:
+def test_a_lock_held_by_another_process_times_out(address: Address) -> None:
     """It is not waited for without end."""
     with connect(address) as holder, connect(address, patience=Patience(lock=0.05)) as waiter:
         holder.execute("BEGIN; SELECT pg_advisory_xact_lock(7)")
@@ -425,7 +425,7 @@ def test_a_connection_that_an_administrator_ends(connection: Connection, address
     assert is_gone(again.__cause__)
 
 
-def test_a_transaction_of_somebody_who_froze_is_ended(address: Address) -> None:
+def test_the_server_ends_the_transaction_of_a_frozen_process(address: Address) -> None:
     """Others need what it has locked."""
     with connect(address, patience=Patience(idle=0.05)) as frozen, connect(address) as other:
         frozen.execute("BEGIN; SELECT pg_advisory_xact_lock(7)")

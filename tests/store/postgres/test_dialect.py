@@ -3,16 +3,16 @@
 import inspect
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import psycopg
 import pytest
 from verify.servers.schemas import Schemas
 
+from millpond.store import sql
 from millpond.store.postgres.dialect import dialect_of
 from millpond.store.postgres.encoding import BINARY, array, listed, sent
-from millpond.store.sql import backlog, pool, ring
-from millpond.store.sql import unit_of_work as tables
 from millpond.store.sqlite.dialect import SQLITE
 
 OWN = {
@@ -82,7 +82,8 @@ def test_the_server_understands_every_statement(postgres_schemas: Schemas) -> No
 
 def test_whatever_is_sent_for_many_rows_is_said_for_many_at_once() -> None:
     """One by one it would still be right, and take far longer."""
-    code = "".join(inspect.getsource(module) for module in (backlog, pool, ring, tables))
+    folder = Path(inspect.getfile(sql)).parent
+    code = "".join(file.read_text("utf-8") for file in folder.rglob("*.py"))
     named = set(re.findall(r'\bsend\("(\w+)"', code))
     assert len(named) > 20
     assert [] == [name for name in sorted(named) if POSTGRES.sql[name] not in POSTGRES.many]

@@ -16,9 +16,9 @@ from tests.store.postgres.backlog import BUDGET, POOLS, SEED, multiply, new_task
 from tests.store.postgres.plans import Seen, watched
 from verify.servers.postgres import OwnServer
 
-from millpond.core.control import Cancel, Declare, DeclareBudget, Join, Leave
-from millpond.core.lease import LeaseAsk, Leased
-from millpond.core.lifecycle import Event
+from millpond.core.control import Cancel, Declare, DeclareBudget, Deregister, Register
+from millpond.core.lease import Leased, LeaseRequest
+from millpond.core.lifecycle import Transition
 from millpond.core.settle import Settlement
 from millpond.core.spec import PoolSpec, fifo
 from millpond.core.task import Call, NewTask
@@ -60,12 +60,12 @@ async def work(url: str, *, later: float = 60.0) -> None:
     first = next(_numbers) * 10**15
     for at, spec in enumerate(POOLS):
         worker = f"worker-{first}-{at}"
-        await store.control(Join(worker, 60.0))
+        await store.control(Register(worker, 60.0))
         ids = first + at * 10**6
         await store.submit([Batch(tasks=(new_task(spec.name, 0, ids),))])
         many = tuple(new_task(spec.name, number, ids) for number in range(1, HANDFUL))
         await store.submit([Batch(tasks=many)])
-        ask = LeaseAsk(pool=spec.name, worker=worker, want=HANDFUL, ahead=spec.prefetch)
+        ask = LeaseRequest(pool=spec.name, worker=worker, want=HANDFUL, ahead=spec.prefetch)
         held = (await store.lease(ask)).leased
         assert HANDFUL == len(held)
         for number in range(BATCHES):
@@ -80,16 +80,16 @@ async def work(url: str, *, later: float = 60.0) -> None:
         await store.settle(settled(held, later, all_done=False))
         await store.control(Cancel((ids + 1,)))
         await store.recover()
-        await store.control(Leave(worker))
+        await store.control(Deregister(worker))
     renewing.close()
     await store.close()
 
 
 def settled(held: tuple[Leased, ...], later: float, *, all_done: bool) -> list[Settlement]:
     """End attempts; unless all are done, one is tried again at once, one later, and one failed."""
-    events = [Event.COMPLETE] * len(held)
+    events = [Transition.COMPLETE] * len(held)
     if not all_done:
-        events[:3] = Event.RETRY, Event.RETRY, Event.FAIL
+        events[:3] = Transition.RETRY, Transition.RETRY, Transition.FAIL
     return [
         Settlement(fence=one.fence, event=event, delay=later * (at == 1 and not all_done))
         for at, (one, event) in enumerate(zip(held, events, strict=True))
@@ -184,17 +184,17 @@ LANES = PoolSpec(name="lanes", lanes=2, max_concurrent=2, order=fifo())
 async def used_lanes(url: str) -> None:
     """Submit to a lane, claim from it and settle, a few times."""
     store = PostgresStore(address_of(url))
-    ask = LeaseAsk(pool="lanes", worker="w", want=2)
+    ask = LeaseRequest(pool="lanes", worker="w", want=2)
     held = (await store.lease(ask)).leased
     for number in range(HANDFUL):
         first = next(_numbers) * 10**15
         await store.submit([Batch(tasks=(laned(first, number),))])
-        ends = [Settlement(fence=one.fence, event=Event.COMPLETE) for one in held]
+        ends = [Settlement(fence=one.fence, event=Transition.COMPLETE) for one in held]
         answer = await store.settle(ends, then=ask)
         assert answer.lease is not None
         held = answer.lease.leased
         assert 2 == len(held)
-    await store.settle([Settlement(fence=one.fence, event=Event.RELEASE) for one in held])
+    await store.settle([Settlement(fence=one.fence, event=Transition.RELEASE) for one in held])
     await store.close()
 
 
@@ -211,7 +211,7 @@ async def test_a_long_lane_costs_no_more_than_a_short_one(own: OwnServer) -> Non
         with own.database() as url, connected(url) as connection:
             store = PostgresStore(address_of(url))
             await store.control(Declare(LANES))
-            await store.control(Join("w", 3600.0))
+            await store.control(Register("w", 3600.0))
             first = next(_numbers) * 10**15
             await store.submit([Batch(tasks=tuple(laned(first, n) for n in range(length)))])
             await store.close()
@@ -243,8 +243,8 @@ async def test_who_asks_whether_there_is_work_reads_little_of_it(own: OwnServer)
             with watched(own, connection) as seen:
                 store = PostgresStore(address_of(url))
                 # Under a rate by weight the heaviest task decides, so all are looked at.
-                for pool in (spec for spec in POOLS if not spec.special):
-                    await store.control(Join("w", 60.0))
+                for pool in (spec for spec in POOLS if not spec.has_flow_control):
+                    await store.control(Register("w", 60.0))
                     assert await store.view.ready(pool.name, "w", now=time.time())
                 await store.close()
     assert 100 * len(POOLS) > seen.rows["millpond_live"]

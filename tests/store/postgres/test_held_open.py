@@ -14,9 +14,9 @@ import pytest
 from tests.store.postgres.plans import SOMEBODY, watched
 from verify.servers.postgres import OwnServer
 
-from millpond.core.control import Declare, Join
-from millpond.core.lease import LeaseAsk, Leased
-from millpond.core.lifecycle import Event
+from millpond.core.control import Declare, Register
+from millpond.core.lease import Leased, LeaseRequest
+from millpond.core.lifecycle import Transition
 from millpond.core.settle import Settlement
 from millpond.core.spec import PoolSpec, fifo, priority
 from millpond.core.task import Call, NewTask
@@ -104,9 +104,9 @@ class Load:
         return [
             Settlement(
                 fence=one.fence,
-                event=Event.RETRY
+                event=Transition.RETRY
                 if self.kind == "tried again" and one.fence.attempt == 1
-                else Event.COMPLETE,
+                else Transition.COMPLETE,
             )
             for one in self.held
         ]
@@ -114,7 +114,7 @@ class Load:
     async def turns(self, turns: int, count: int) -> None:
         """Take turns with a store of one's own."""
         store = PostgresStore(address_of(self.url))
-        ask = LeaseAsk(
+        ask = LeaseRequest(
             pool="p", worker="w", want=count, ahead=count if POOLS[self.kind].prefetch else 0
         )
         for _ in range(turns):
@@ -134,7 +134,7 @@ async def test_what_a_task_costs_stays_the_same(kind: str, own: OwnServer) -> No
     with own.database() as url, psycopg.connect(url, autocommit=True) as watching:
         store = PostgresStore(address_of(url))
         await store.control(Declare(POOLS[kind]))
-        await store.control(Join("w", 3600.0))
+        await store.control(Register("w", 3600.0))
         load = Load(kind, url)
         await load.submit(store, WAITING)
         await store.close()
@@ -172,7 +172,7 @@ async def test_what_is_committed_late_is_found(own_url: str) -> None:
     """Also if what came after it was found, and the next of it, and marks were set past both."""
     store = PostgresStore(address_of(own_url))
     await store.control(Declare(POOLS["plain"]))
-    await store.control(Join("w", 3600.0))
+    await store.control(Register("w", 3600.0))
     submit = "SELECT millpond.submit('p', 'work')"
     with psycopg.connect(own_url) as late, psycopg.connect(own_url) as later:
         (first,) = late.execute(submit).fetchone() or ()
@@ -183,7 +183,7 @@ async def test_what_is_committed_late_is_found(own_url: str) -> None:
                 (third,) = quick.execute(submit).fetchone() or ()
             if connection is not None:
                 connection.commit()
-            answer = await store.lease(LeaseAsk(pool="p", worker="w", want=10))
+            answer = await store.lease(LeaseRequest(pool="p", worker="w", want=10))
             started.append({one.fence.task for one in answer.leased} - {third})
         assert [set(), set(), {second}, set(), {first}, set()] == started
     await store.close()
@@ -194,13 +194,13 @@ async def test_marks_of_another_server_are_forgotten(own_url: str) -> None:
     """Tables that were restored elsewhere tell of transactions that are yet to come there."""
     store = PostgresStore(address_of(own_url))
     await store.control(Declare(POOLS["plain"]))
-    await store.control(Join("w", 3600.0))
+    await store.control(Register("w", 3600.0))
     await store.close()
     with psycopg.connect(own_url) as connection:
         connection.execute("UPDATE millpond.millpond_meta SET seen_upto = '1000000000000'")
         (task,) = connection.execute("SELECT millpond.submit('p', 'work')").fetchone() or ()
     store = PostgresStore(address_of(own_url))
-    answer = await store.lease(LeaseAsk(pool="p", worker="w", want=10))
+    answer = await store.lease(LeaseRequest(pool="p", worker="w", want=10))
     await store.close()
     assert [task] == [one.fence.task for one in answer.leased]
 
@@ -210,7 +210,7 @@ async def test_what_was_due_is_passed_though_something_is_ready(own_url: str) ->
     now = [1000.0]
     store = PostgresStore(address_of(own_url), clock=lambda: now[0])
     await store.control(Declare(POOLS["plain"]))
-    await store.control(Join("w", 3600.0))
+    await store.control(Register("w", 3600.0))
     load = Load("plain", own_url)
     await load.submit(store, WAITING)
     for _ in range(2):
@@ -218,7 +218,7 @@ async def test_what_was_due_is_passed_though_something_is_ready(own_url: str) ->
         now[0] += 20.0
         await store.close()  # who has it in memory does not look
         store = PostgresStore(address_of(own_url), clock=lambda: now[0])
-        assert (await store.lease(LeaseAsk(pool="p", worker="w", want=1))).leased
+        assert (await store.lease(LeaseRequest(pool="p", worker="w", want=1))).leased
     await store.close()
     with psycopg.connect(own_url) as connection:
         asked = "SELECT max(undue_since) FROM millpond.millpond_pool"

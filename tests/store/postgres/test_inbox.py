@@ -11,9 +11,9 @@ import pytest
 from verify.servers.schemas import InlinePostgresStore, Schema, Schemas
 
 from millpond.core.admit import Reason
-from millpond.core.control import Close, Declare, Join
-from millpond.core.lease import LeaseAsk
-from millpond.core.lifecycle import Event, Status
+from millpond.core.control import Close, Declare, Register
+from millpond.core.lease import LeaseRequest
+from millpond.core.lifecycle import Status, Transition
 from millpond.core.rate import Rate
 from millpond.core.settle import Settlement
 from millpond.core.spec import PoolSpec, bounded, fail_fast, fair_round_robin, fifo, ring_buffer
@@ -28,7 +28,7 @@ from millpond.store.verbs import api as steps
 
 pytestmark = pytest.mark.real_loop
 
-ASK = LeaseAsk(pool="p", worker="w", want=5)
+ASK = LeaseRequest(pool="p", worker="w", want=5)
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ async def opened(schema: Schema, **options: Any) -> AsyncIterator[InlinePostgres
     options.setdefault("max_concurrent", 5)
     try:
         await store.control(Declare(PoolSpec(name="p", **options)))
-        await store.control(Join("w", 60.0, owner="me"))
+        await store.control(Register("w", 60.0, owner="me"))
         yield store
     finally:
         await store.close()
@@ -160,7 +160,7 @@ async def test_a_commit_that_is_an_hour_late_is_found_at_once(schema: Schema) ->
     now = [1000.0]
     store = InlinePostgresStore(schema, lambda: now[0])
     await store.control(Declare(PoolSpec(name="p", max_concurrent=9, order=fifo())))
-    await store.control(Join("w", 9999.0, owner="me"))
+    await store.control(Register("w", 9999.0, owner="me"))
     with connected(schema) as own:
         within(store, own, new(1))
         for at in range(2, 6):
@@ -198,7 +198,7 @@ async def test_a_submit_in_a_callers_transaction_and_the_writers_do_not_wait_for
             await store.submit([Batch(tasks=(new(3, key="other"),))])
             first = (await store.lease(ASK)).leased
             assert 1 in {one.fence.task for one in first}
-            ends = [Settlement(fence=one.fence, event=Event.COMPLETE) for one in first]
+            ends = [Settlement(fence=one.fence, event=Transition.COMPLETE) for one in first]
             await store.settle(ends)
             assert 0 == (await view_of(store)).running
             own.connection.commit()
@@ -351,7 +351,7 @@ async def test_of_two_with_one_key_the_second_is_rejected(schema: Schema) -> Non
         assert Reason.DUPLICATE == (await kept(store, 2)).reason
         page = await store.view.audit()
         told = [(r.task, r.event, r.reason) for r in page.records if r.task == 2]
-        assert [(2, Event.SUBMIT, None), (2, Event.EVICT, "duplicate")] == told
+        assert [(2, Transition.SUBMIT, None), (2, Transition.EVICT, "duplicate")] == told
         # The key stands for the first.
         again = await store.submit([Batch(tasks=(new(3, idempotency_key="a"),))])
         assert 1 == again.batches[0].admissions[0].task
@@ -422,7 +422,7 @@ async def test_what_cannot_be_stored_is_in_nobodys_way(
         assert (await kept(store, 2)).new.call.function == ""
 
 
-async def test_a_pool_that_is_gone_is_in_nobodys_way(schema: Schema) -> None:
+async def test_a_removed_pool_does_not_block_the_inbox(schema: Schema) -> None:
     """Somebody has deleted it by hand."""
     async with opened(schema) as store:
         with connected(schema) as own:

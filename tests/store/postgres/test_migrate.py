@@ -279,7 +279,7 @@ def test_a_schema_that_was_made_for_the_user_will_do(admin: Connection, plain_ur
         assert NEWEST == migrate(plain, address)
 
 
-def test_tables_that_somebody_else_made(admin: Connection, plain_url: str) -> None:
+def test_foreign_tables_in_the_schema_are_refused(admin: Connection, plain_url: str) -> None:
     """An administrator migrates, and the application may only use what is there."""
     address = address_of(plain_url)
     with connect(address) as plain:

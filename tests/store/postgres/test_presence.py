@@ -44,8 +44,8 @@ def test_a_link_that_another_user_laid_is_not_followed(
     elsewhere.mkdir(mode=0o700)
     place.symlink_to(elsewhere)
     assert presence_of("store") is None
-    assert "is not a private folder" in caplog.text
-    assert "when its lease is over" in caplog.text
+    assert "it is not a private folder" in caplog.text
+    assert "when its lease expires" in caplog.text
 
 
 @pytest.mark.rows("TR-06")

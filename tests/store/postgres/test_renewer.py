@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from millpond.core.control import Join
+from millpond.core.control import Register
 from millpond.errors import OutcomeUnknown
 from millpond.store.postgres import fast_path_store as stepping
 from millpond.store.postgres.connect import connect
@@ -45,7 +45,7 @@ async def test_a_slow_server_is_waited_for_longer_each_time(
     monkeypatch.setattr(stepping, "_HEARD_WITHIN", 0.05 / LEASE)
     address = address_of(postgres_url)
     store = PostgresStore(address)
-    await store.control(Join("w", LEASE))
+    await store.control(Register("w", LEASE))
     for waits in ("0.05", "0.1", "0.2", "0.2"), ("0.05",):
         with nobody_writes(address):
             for seconds in waits:

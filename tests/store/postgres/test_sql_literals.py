@@ -8,7 +8,7 @@ import pytest
 from millpond.core.admit import Reason
 from millpond.core.bounds import MAX_PAYLOAD
 from millpond.core.bucket import LOWS_KEPT
-from millpond.core.lifecycle import Event, Status
+from millpond.core.lifecycle import Status, Transition
 from millpond.core.order.ring import PLACES_KEPT
 from millpond.core.spec import ONE_TURN, OnFull, OrderKind
 from millpond.core.task import CALLBACKS, Dedupe
@@ -111,7 +111,7 @@ def words(pattern: str) -> set[str]:
         (r"k\.status IN \([^)]*\)", [*Status]),
         (r"WHEN '(?:success|inflight)'", [*Dedupe]),
         (r"kind(?: =)? (?:WHEN )?'\w+'|WHEN 'lifo'", [*OrderKind]),
-        (r"moment, NULL, '\w+',", [*Event, "claim"]),
+        (r"moment, NULL, '\w+',", [*Transition, "claim"]),
         (r"e\.pool, '\w+', 1", [*Status]),
     ],
 )

@@ -16,9 +16,9 @@ from verify.servers.postgres import OwnServer
 from verify.servers.schemas import InlinePostgresStore, Schema, Schemas
 from verify.servers.sqlite_files import TakingTurns
 
-from millpond.core.control import Cancel, Declare, Join, Lead, Leave, Pause
-from millpond.core.lease import LeaseAsk
-from millpond.core.lifecycle import Event, Status
+from millpond.core.control import Cancel, ClaimLeadership, Declare, Deregister, Pause, Register
+from millpond.core.lease import LeaseRequest
+from millpond.core.lifecycle import Status, Transition
 from millpond.core.settle import Settled, Settlement
 from millpond.core.spec import PoolSpec
 from millpond.core.task import Call, NewTask
@@ -80,7 +80,7 @@ async def opened(address: Address, **options: Any) -> AsyncIterator[PostgresStor
     store = PostgresStore(address, **options)
     try:
         await store.control(Declare(PoolSpec(name="p", max_concurrent=5)))
-        await store.control(Join("w", 60.0, owner="me"))
+        await store.control(Register("w", 60.0, owner="me"))
         yield store
     finally:
         await store.close()
@@ -91,7 +91,7 @@ def task(identifier: int, **options: Any) -> Batch:
     return Batch(tasks=(NewTask(id=identifier, pool="p", call=Call("work"), **options),))
 
 
-ASK = LeaseAsk(pool="p", worker="w", want=5)
+ASK = LeaseRequest(pool="p", worker="w", want=5)
 
 
 async def test_what_is_submitted_is_leased_settled_and_seen(address: Address) -> None:
@@ -100,7 +100,9 @@ async def test_what_is_submitted_is_leased_settled_and_seen(address: Address) ->
         await asyncio.gather(*(store.submit([task(n)]) for n in range(1, 41)))
         leased = (await store.lease(ASK)).leased
         assert [1, 2, 3, 4, 5] == sorted(one.fence.task for one in leased)
-        ended = [Settlement(fence=one.fence, event=Event.COMPLETE, result=b"1") for one in leased]
+        ended = [
+            Settlement(fence=one.fence, event=Transition.COMPLETE, result=b"1") for one in leased
+        ]
         answer = await store.settle(ended, then=ASK)
         assert (Settled.APPLIED,) * 5 == answer.settled
         assert answer.lease is not None
@@ -126,7 +128,7 @@ async def test_an_error_of_one_is_not_that_of_the_others(address: Address) -> No
     async with opened(address) as store:
         answers = await asyncio.gather(
             store.submit([task(1)]),
-            store.control(Join("a\0b", 60.0)),
+            store.control(Register("a\0b", 60.0)),
             store.control(Pause("nowhere")),
             store.submit([task(2)]),
             return_exceptions=True,
@@ -213,7 +215,7 @@ async def test_what_is_known_is_kept_while_nobody_else_writes(
     await mine.recover()
     assert [mine] == made
     await other.control(Cancel((1,)))
-    await mine.control(Join("w", 60.0))
+    await mine.control(Register("w", 60.0))
     assert [mine, other, mine] == made
     assert [2] == [one.fence.task for one in (await mine.lease(ASK)).leased]
     assert [mine, other, mine] == made
@@ -221,7 +223,9 @@ async def test_what_is_known_is_kept_while_nobody_else_writes(
     await other.close()
 
 
-async def test_it_hears_that_others_wrote(address: Address, schema: Schema) -> None:
+async def test_changed_is_true_after_another_process_wrote(
+    address: Address, schema: Schema
+) -> None:
     """Once for all of it; who did nothing wrote nothing."""
     async with opened(address) as store:
         other = InlinePostgresStore(schema)
@@ -237,14 +241,16 @@ async def test_it_hears_that_others_wrote(address: Address, schema: Schema) -> N
 
 
 @pytest.mark.listens
-async def test_others_are_told_of_what_was_stored(address: Address) -> None:
+async def test_other_processes_get_a_hint_after_a_commit(address: Address) -> None:
     """By the writer, after its commit; who sent it hears nothing of it."""
     async with opened(address, owner="one") as one, opened(address, owner="two") as two:
         heard: asyncio.Queue[Hint] = asyncio.Queue()
         own: list[Hint] = []
         one.listen(own.append)
         two.listen(heard.put_nowait)
-        while not (one.hears and two.hears):  # what each sends has come back to it
+        while not (
+            one.receives_hints and two.receives_hints
+        ):  # what each sends has come back to it
             await one.submit([])
             await two.submit([])
         own.clear()
@@ -254,11 +260,11 @@ async def test_others_are_told_of_what_was_stored(address: Address) -> None:
         assert [] == own
 
 
-async def test_it_goes_by_the_servers_clock(address: Address) -> None:
+async def test_the_store_uses_the_servers_clock(address: Address) -> None:
     """Whatever the clock of this machine says: it is heard with every transaction."""
     clock = ServerClock()
     async with opened(address, clock=clock) as store:
-        clock.told(clock() + 1_000_000.0)
+        clock.set_to(clock() + 1_000_000.0)
         with connect(address) as connection:
             asked = "SELECT extract(epoch FROM clock_timestamp())::double precision"
             ((before,),) = connection.execute(asked).fetchall()
@@ -311,7 +317,7 @@ async def test_who_has_much_to_do_has_more_time(
         expect = SqlTables.expect
 
         def slowly(*given: Any) -> None:
-            time.sleep(slow)
+            time.sleep(slow)  # longer than a turn may take, as below
             expect(*given)
 
         with monkeypatch.context() as patch:
@@ -319,12 +325,13 @@ async def test_who_has_much_to_do_has_more_time(
             # What may expire is nothing that the server takes in by itself.
             await store.submit([task(1, expires_in=600.0), task(2, expires_in=600.0)])
         first, second = (await store.lease(ASK)).leased
-        ended = [Settlement(fence=one.fence, event=Event.COMPLETE) for one in (first, second)]
+        ended = [Settlement(fence=one.fence, event=Transition.COMPLETE) for one in (first, second)]
+        # A handler takes longer than that, too.
         answer, _ = await store.settle_with(ended[0], lambda _: time.sleep(slow))
         assert (Settled.APPLIED,) == answer.settled
-        held = store.hold(5.0)
+        held = store.handler_transaction(5.0)
         held.begin()
-        await asyncio.sleep(slow)
+        await asyncio.sleep(slow)  # and so does a transaction that is held
         assert (Settled.APPLIED,) == held.settle(ended[1]).settled
 
 
@@ -393,7 +400,7 @@ async def test_a_server_that_is_away_and_comes_back(own: OwnServer) -> None:
 @pytest.mark.parametrize(
     ("what", "options"), [("commit", {"idempotency_key": "one"}), ("call", {})]
 )
-async def test_a_commit_whose_answer_is_lost_is_told_as_unknown(
+async def test_a_commit_whose_answer_is_lost_has_an_unknown_outcome(
     schema: Schema, monkeypatch: pytest.MonkeyPatch, what: str, options: dict[str, Any]
 ) -> None:
     """And the next verb begins anew, with what is there."""
@@ -435,7 +442,7 @@ def transactor_of(schema: Schema) -> PostgresTransactor[Unit]:
     )
 
 
-def test_an_error_that_somebody_passed_over_is_not_committed(schema: Schema) -> None:
+def test_an_ignored_error_is_not_committed(schema: Schema) -> None:
     """The transaction has failed, whatever its job thinks of it."""
     transactor = transactor_of(schema)
 
@@ -484,16 +491,16 @@ def test_a_session_that_may_not_write_any_more_is_left(schema: Schema) -> None:
     transactor.close()
 
 
-async def test_it_mends_what_does_not_fit_together(address: Address) -> None:
+async def test_repair_makes_inconsistent_rows_consistent(address: Address) -> None:
     """While it is open."""
     async with opened(address) as store:
         await store.submit([task(1)])
         with connect(address) as connection:
             wrong = "UPDATE millpond_pool SET live = 7, ready = 3"
             connection.execute(qualified(wrong, address.schema).encode())
-        found = await store.mend()
+        found = await store.repair()
         assert any("7 live" in said for said in found)
-        assert () == await store.mend()
+        assert () == await store.repair()
         assert 1 == len((await store.lease(ASK)).leased)
 
 
@@ -511,9 +518,11 @@ async def test_what_a_handler_writes_is_committed_with_its_completion(address: A
             raise ValueError("no")
 
         with pytest.raises(ValueError, match="no"):
-            await store.settle_with(Settlement(fence=first.fence, event=Event.COMPLETE), failing)
+            await store.settle_with(
+                Settlement(fence=first.fence, event=Transition.COMPLETE), failing
+            )
         answer, value = await store.settle_with(
-            Settlement(fence=second.fence, event=Event.COMPLETE),
+            Settlement(fence=second.fence, event=Transition.COMPLETE),
             lambda lent: lent.execute(add + " RETURNING value", [2]).fetchone(),
         )
         assert ((Status.COMPLETED,), (2,)) == (answer.after, value)
@@ -531,7 +540,7 @@ async def test_names_with_quotes_and_of_63_bytes_are_names(own_url: str) -> None
         async with opened(address) as store:
             await store.submit([task(1)])
             assert 1 == len((await store.lease(ASK)).leased)
-            assert () == await store.mend()
+            assert () == await store.repair()
             connection = store._open()
             assert [] == check_rows(connection, dialect_of(name))
             connection.close()
@@ -547,12 +556,12 @@ async def test_writers_in_threads_of_many_stores_take_turns(address: Address) ->
 
         async def work(name: str) -> None:
             mine = PostgresStore(address)
-            await mine.control(Join(name, 60.0))
-            ask = LeaseAsk(pool="p", worker=name, want=2)
+            await mine.control(Register(name, 60.0))
+            ask = LeaseRequest(pool="p", worker=name, want=2)
             leased = (await mine.lease(ask)).leased
             while leased or len(got) < 100:
                 got.extend(one.fence.task for one in leased)
-                ended = [Settlement(fence=one.fence, event=Event.COMPLETE) for one in leased]
+                ended = [Settlement(fence=one.fence, event=Transition.COMPLETE) for one in leased]
                 answer = await mine.settle(ended, then=ask)
                 assert answer.lease is not None
                 leased = answer.lease.leased
@@ -569,8 +578,8 @@ async def test_what_an_idle_fleet_asks_is_one_statement_each(
     store = InlinePostgresStore(schema)
     await store.control(Declare(PoolSpec(name="p", max_concurrent=5)))
     for worker, owner in (("w", "leader"), ("v", "other")):
-        await store.control(Join(worker, 60.0, owner=owner))
-    led = await store.control(Lead("leader", 60.0))
+        await store.control(Register(worker, 60.0, owner=owner))
+    led = await store.control(ClaimLeadership("leader", 60.0))
     sent: list[str] = []
     send = PostgresConnection._send
 
@@ -579,15 +588,15 @@ async def test_what_an_idle_fleet_asks_is_one_statement_each(
         return send(connection, statement, arguments)
 
     monkeypatch.setattr(PostgresConnection, "_send", noted)
-    refused = await store.control(Lead("other", 60.0))
+    refused = await store.control(ClaimLeadership("other", 60.0))
     assert (0, led.revision) == (refused.count, refused.revision)
     assert () == await store.view.due(now=time.time())
     await store.changed()
     assert len(sent) == 3
     await store.submit([task(1)])
     assert await store.view.due(now=time.time()) == ("p",)
-    await store.control(Leave("w"))
-    assert (await store.control(Lead("other", 60.0))).count == 1
+    await store.control(Deregister("w"))
+    assert (await store.control(ClaimLeadership("other", 60.0))).count == 1
     await store.close()
 
 
@@ -595,7 +604,7 @@ async def test_who_renews_by_the_server_is_not_given_up_by_who_remembers(address
     """A renewal changes no version: whoever keeps rows in memory must not go by an old lease."""
     now = 1000.0
     async with opened(address, clock=lambda: now) as store:
-        await store.control(Join("other", 30.0, owner="you"))
+        await store.control(Register("other", 30.0, owner="you"))
         await store.recover()
         renewer = store.renewer()
         now += 25.0

@@ -52,7 +52,7 @@ def test_the_schema_may_be_chosen(query: str, schema: str) -> None:
     assert schema == address_of(f"postgresql://host/db{query}").schema
 
 
-def test_a_pooler_is_told_of() -> None:
+def test_a_pooler_is_logged() -> None:
     """It is a switch."""
     assert not address_of("postgresql://host/db").pooler
     assert address_of("postgresql://host/db?pooler=1").pooler
@@ -161,7 +161,7 @@ def test_a_password_is_never_shown(url: str) -> None:
     assert "hunter2" not in " ".join(told)
 
 
-def test_a_millpond_does_not_show_it_either() -> None:
+def test_a_millpond_does_not_show_the_password_either() -> None:
     """It knows the URL, and shows what may be shown."""
     mp = Millpond("postgresql://me:hunter2@host/db?password=hunter2")
     assert "hunter2" not in repr(mp)

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from millpond.core import control as orders
-from millpond.core.lease import LeaseAsk, Leased
+from millpond.core.lease import Leased, LeaseRequest
 from millpond.core.rate import Rate
 from millpond.core.run import NewRun
 from millpond.core.spec import PoolSpec, bounded, fair_round_robin, fifo
@@ -93,7 +93,7 @@ async def make_world(path: Path) -> World:
 Act = Callable[[Lab, World], Awaitable[Any]]
 
 
-def order(make: Callable[[World], orders.Order]) -> Act:
+def order(make: Callable[[World], orders.Command]) -> Act:
     """An order as a scene."""
     return lambda lab, world: lab.control(make(world))
 
@@ -153,7 +153,7 @@ async def settle_and_lease(lab: Lab, world: World) -> Any:
     follow_ups = [lab.new(pool="plain", run=world.run), lab.new(pool="fair", key="x", share="x")]
     return await lab.store.settle(
         [handing_over(completed(first, *follow_ups, result=b"1"), world.ahead[0]), failed(second)],
-        then=LeaseAsk(pool="plain", worker=WORKER, want=2, ahead=1),
+        then=LeaseRequest(pool="plain", worker=WORKER, want=2, ahead=1),
         now=lab.now,
         entropy=5,
     )
@@ -201,13 +201,13 @@ SCENES: dict[str, Act] = {
     "cancel": order(lambda world: orders.Cancel((world.queued, world.plain[0].fence.task))),
     "redrive": order(lambda world: orders.Redrive((world.failed,))),
     "progress": order(lambda world: orders.Progress(world.plain[0].fence, 0.5, "half")),
-    "remember": order(lambda world: orders.Remember(world.plain[0].fence, "step", b"1")),
+    "remember": order(lambda world: orders.SaveStep(world.plain[0].fence, "step", b"1")),
     "close": order(lambda _: orders.Close("fair")),
-    "join": order(lambda _: orders.Join("newcomer", 30.0, "us", ("work",))),
-    "leave": order(lambda _: orders.Leave(WORKER)),
+    "join": order(lambda _: orders.Register("newcomer", 30.0, "us", ("work",))),
+    "leave": order(lambda _: orders.Deregister(WORKER)),
     "disown": order(lambda world: orders.Disown(WORKER, (world.plain[0].fence.task,))),
-    "bury": order(lambda _: orders.Bury("late")),
-    "lead": order(lambda _: orders.Lead("us", 30.0)),
+    "bury": order(lambda _: orders.DeclareDead("late")),
+    "lead": order(lambda _: orders.ClaimLeadership("us", 30.0)),
     "seal": order(lambda world: orders.Seal(world.run, "us")),
     "cancel a run": order(lambda world: orders.CancelRun(world.run)),
     "prune": order(

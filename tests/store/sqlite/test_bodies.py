@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from millpond.core.control import Declare, Join
-from millpond.core.lease import LeaseAsk
-from millpond.core.lifecycle import Event
+from millpond.core.control import Declare, Register
+from millpond.core.lease import LeaseRequest
+from millpond.core.lifecycle import Transition
 from millpond.core.settle import Settlement
 from millpond.core.spec import PoolSpec
 from millpond.core.task import Call, NewTask
@@ -21,15 +21,15 @@ async def test_what_is_tried_again_may_be_so_elsewhere(tmp_path: Path) -> None:
     """After a retry the body is let go, as after an end: else a busy worker would fill up."""
     store = SqliteStore(tmp_path / "work.db", inline=True)
     await store.control(Declare(PoolSpec(name="work", max_concurrent=2)))
-    await store.control(Join("worker", 60.0, owner="owner"))
+    await store.control(Register("worker", 60.0, owner="owner"))
     tasks = tuple(NewTask(id=i, pool="work", call=Call("job"), attempts=3) for i in (1, 2))
     await store.submit([Batch(tasks=tasks)])
-    first, second = (await store.lease(LeaseAsk(pool="work", worker="worker", want=2))).leased
+    first, second = (await store.lease(LeaseRequest(pool="work", worker="worker", want=2))).leased
     assert {1, 2} == set(store._bodies)
     await store.settle(
         [
-            Settlement(fence=first.fence, event=Event.RETRY, delay=5.0),
-            Settlement(fence=second.fence, event=Event.COMPLETE),
+            Settlement(fence=first.fence, event=Transition.RETRY, delay=5.0),
+            Settlement(fence=second.fence, event=Transition.COMPLETE),
         ]
     )
     assert set() == set(store._bodies)

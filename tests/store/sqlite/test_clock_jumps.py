@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from millpond.core import control as orders
-from millpond.core.lease import LeaseAsk, Leased
+from millpond.core.lease import Leased, LeaseRequest
 from millpond.core.lifecycle import Status
 from millpond.core.rate import Rate
 from millpond.core.settle import Settled
@@ -56,7 +56,7 @@ class Process:
 
     async def join(self) -> None:
         """Let its worker present itself."""
-        await self.store.control(orders.Join(self.name, LEASE))
+        await self.store.control(orders.Register(self.name, LEASE))
 
     async def put(self, *, delay: float = 0.0, pool: str = "p") -> int:
         """Submit a task."""
@@ -67,7 +67,7 @@ class Process:
     async def lease(self, want: int = 9, pool: str = "p") -> list[Leased]:
         """Lease some tasks."""
         return list(
-            (await self.store.lease(LeaseAsk(pool=pool, worker=self.name, want=want))).leased
+            (await self.store.lease(LeaseRequest(pool=pool, worker=self.name, want=want))).leased
         )
 
     async def renew(self) -> bool:
@@ -127,7 +127,7 @@ async def closed(*processes: Process) -> None:
 
 
 @BACK
-async def test_set_back_nobody_loses_a_lease_and_the_dead_are_found(
+async def test_a_clock_set_back_loses_no_lease_and_dead_workers_are_found(
     machine: Machine, jump: Jump
 ) -> None:
     """Who renews keeps what it has; who does not is found out after its lease, not later."""
@@ -291,7 +291,7 @@ async def test_a_store_that_was_wrong_by_400_days_finds_back_to_real_time(machin
         assert await one.renew()
         assert 0 == (await one.store.recover()).moved
     assert abs(machine.wall - one.store._clock()) < 1
-    assert () == await one.store.mend()
+    assert () == await one.store.repair()
     found = await one.store.view.task(task)
     assert found is not None
     assert abs(machine.wall - 80 - found.submitted_at) < 2
@@ -336,7 +336,7 @@ async def test_stepping_back_keeps_rates_of_keys_holds_and_moments_of_the_calend
         machine.passed += 10
         assert await one.renew()
     assert abs(machine.wall - one.store._clock()) < 1
-    assert () == await one.store.mend()
+    assert () == await one.store.repair()
     assert [firing] == [found.fence.task for found in await one.lease(pool="~cron")]
     assert [] == await one.lease(pool="keyed")
     assert [] == await one.lease()
@@ -357,7 +357,7 @@ async def test_stepping_back_keeps_rates_of_keys_holds_and_moments_of_the_calend
 
 
 @pytest.mark.rows("TR-08")
-async def test_of_clocks_that_take_turns_the_log_tells_once(
+async def test_two_clocks_that_take_turns_are_logged_once(
     machine: Machine, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Each verb of the one is a jump for the other: that is one thing to know, and not many."""

@@ -41,7 +41,7 @@ def clear(error: StoreError) -> None:
 @pytest.mark.rows("HN-21")
 @pytest.mark.parametrize("lasts", [1, 4])
 @pytest.mark.real_loop
-async def test_each_of_a_group_is_told_what_became_of_his_own(stage: Stage, lasts: int) -> None:
+async def test_each_job_of_a_group_gets_its_own_answer(stage: Stage, lasts: int) -> None:
     """Who has an answer is stored, who has an error is not, and all may ask again."""
     ways = itertools.cycle(WAYS)
     unheard = 0
@@ -177,7 +177,7 @@ async def test_a_storm_of_faults_loses_nothing(seed: int) -> None:
         await store.close()
 
 
-def test_a_broken_connection_keeps_nobody_from_writing(stage: Stage) -> None:
+def test_a_broken_connection_does_not_block_other_writers(stage: Stage) -> None:
     """Though a cursor of it lives on, as it does in the traceback of the call that failed."""
     path = stage.fresh()
     broken, other = connect(path), connect(path)

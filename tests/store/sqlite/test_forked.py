@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from millpond.core.control import Join
+from millpond.core.control import Register
 from millpond.errors import StoreForked
 from millpond.store.sqlite import SqliteStore
 
 WHAT = {
-    "writes": lambda store: store.control(Join("w", 30.0)),
+    "writes": lambda store: store.control(Register("w", 30.0)),
     "reads": lambda store: store.view.workers(),
     "looks": lambda store: store.changed(),
 }
@@ -35,7 +35,7 @@ def in_child(ask: Callable[[SqliteStore], Awaitable[object]], store: SqliteStore
 
 
 @pytest.mark.parametrize("what", WHAT)
-def test_a_forked_child_is_told_whatever_it_asks(tmp_path: Path, what: str) -> None:
+def test_every_call_in_a_forked_child_raises(tmp_path: Path, what: str) -> None:
     """Nobody is there to answer it, so it would wait for ever."""
     store = SqliteStore(tmp_path / "work.db", owner="me")
     assert not asyncio.run(store.view.workers())

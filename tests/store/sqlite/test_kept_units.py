@@ -14,7 +14,7 @@ from millpond.core.lifecycle import Status
 from millpond.errors import MillpondError
 from millpond.store.memory import MemoryStore
 from millpond.store.protocol import Store
-from millpond.store.sql import backlog as backlogs
+from millpond.store.sql.backlog import line
 from millpond.store.sql.transactions import Transactor
 from millpond.store.sql.unit_of_work import SqlTables
 from millpond.store.sqlite import SqliteStore
@@ -122,7 +122,7 @@ async def test_grouped_or_not_the_story_is_the_same(
     store: Grouping, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A seeded history, in transactions of any length, over units of work kept now and then."""
-    monkeypatch.setattr(backlogs, "_TRIM_AT", 3)
+    monkeypatch.setattr(line, "TRIM_AT", 3)
     dice, alone = random.Random(seed), MemoryStore(audit_limit=None)
     history = (await simulate_on(seed, memory_store())).history
     for verb in history:

@@ -7,8 +7,8 @@ from typing import TypeVar
 
 import pytest
 
-from millpond.core.control import Cancel, Declare, Join, Redrive
-from millpond.core.lease import LeaseAsk
+from millpond.core.control import Cancel, Declare, Redrive, Register
+from millpond.core.lease import LeaseRequest
 from millpond.core.lifecycle import Status
 from millpond.core.spec import PoolSpec
 from millpond.core.task import Call, NewTask
@@ -93,7 +93,7 @@ async def test_verbs_of_one_transaction_tell_the_story_of_many(
 async def ended_task(store: Together) -> None:
     """Let a pool have one task, which was cancelled, and everything be committed."""
     await store.control(Declare(PoolSpec(name="p", max_concurrent=9)), now=0.0)
-    await store.control(Join("w", 1e6, owner="me"), now=0.0)
+    await store.control(Register("w", 1e6, owner="me"), now=0.0)
     await store.submit([Batch(tasks=(NewTask(id=1, pool="p", call=Call("f")),))], now=1.0)
     await store.control(Cancel((1,)), now=1.0)
     store.commit()
@@ -104,7 +104,7 @@ async def test_redriven_and_started_in_one_transaction(tmp_path: Path) -> None:
     """A task that came back from the ended and started at once is live, and only that."""
     store = Together(tmp_path / "work.db", verbs_each=100)
     await ended_task(store)
-    assert (await store.lease(LeaseAsk(pool="p", worker="w", want=1), now=3.0)).leased
+    assert (await store.lease(LeaseRequest(pool="p", worker="w", want=1), now=3.0)).leased
     assert store.commit() == []
     task = await store.view.task(1)
     assert task is not None

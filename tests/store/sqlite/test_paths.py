@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from millpond.core.control import Join
+from millpond.core.control import Register
 from millpond.errors import StoreMissing
 from millpond.store.sqlite import SqliteStore, checkpoint
 from millpond.store.sqlite.connect import connect
@@ -28,7 +28,7 @@ async def test_a_process_may_change_its_folder(
     monkeypatch.chdir(here)
     store = SqliteStore(Path("work.db"), owner="me")
     monkeypatch.chdir(there)
-    await store.control(Join("me/1", 30.0, "me"))
+    await store.control(Register("me/1", 30.0, "me"))
     renewer = store.renewer()
 
     assert renewer.renew("me/1", 30.0).alive
@@ -38,7 +38,7 @@ async def test_a_process_may_change_its_folder(
     assert [] == names_in(there)
 
 
-async def test_a_link_leads_to_what_stands_beside_the_file(
+async def test_a_link_leads_to_the_files_beside_its_target(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever opens the link stands in one line with the others, and sees the WAL grow."""

@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from millpond.core.control import Declare, Join
-from millpond.core.lease import LeaseAsk, Leased
-from millpond.core.lifecycle import Event
+from millpond.core.control import Declare, Register
+from millpond.core.lease import Leased, LeaseRequest
+from millpond.core.lifecycle import Transition
 from millpond.core.settle import Settlement
 from millpond.core.spec import PoolSpec, fair_round_robin, fifo, priority
 from millpond.core.task import Call, NewTask
 from millpond.store.protocol import Batch
-from millpond.store.sql.load_queries import statements
+from millpond.store.sql.load_queries import load_statements
 from millpond.store.sqlite import SqliteStore
 from millpond.store.sqlite.connect import Connection, connect
 from millpond.store.sqlite.dialect import SQLITE
@@ -19,7 +19,7 @@ from millpond.store.sqlite.migrate import migrate
 
 SQL = SQLITE.sql
 LOOK_AT_EVERYTHING = {
-    *statements("millpond.store.sql", "check.sql", "mend.sql"),
+    *load_statements("millpond.store.sql", "consistency.sql", "repair.sql"),
     *("check_holding", "check_dead", "mend_1_bodies"),
 }
 """What recounts the tables, or puts them right, looks at every row, and says so."""
@@ -98,7 +98,7 @@ async def with_a_queue(path: Path, spec: PoolSpec, length: int) -> SqliteStore:
     """A store with one pool in which so many tasks wait, of many keys."""
     store = SqliteStore(path, durability="normal", inline=True)
     await store.control(Declare(spec), now=0.0)
-    await store.control(Join("w", 1e6, owner="me"), now=0.0)
+    await store.control(Register("w", 1e6, owner="me"), now=0.0)
     for start in range(1, length, 1000):
         tasks = [
             NewTask(id=n, pool="p", call=Call("f"), key=f"k{n % 500}", share=f"k{n % 500}")
@@ -129,11 +129,11 @@ class Cost:
 
 async def cost_of_ten_rounds(store: SqliteStore) -> Cost:
     """What it costs to settle twenty tasks and to claim the next, ten times."""
-    ask = LeaseAsk(pool="p", worker="w", want=20)
+    ask = LeaseRequest(pool="p", worker="w", want=20)
     leased: tuple[Leased, ...] = (await store.lease(ask, now=2.0)).leased
     cost = Cost(store)
     for moment in range(10):
-        ends = [Settlement(fence=one.fence, event=Event.COMPLETE) for one in leased]
+        ends = [Settlement(fence=one.fence, event=Transition.COMPLETE) for one in leased]
         answer = await store.settle(ends, then=ask, now=3.0 + moment)
         assert answer.lease is not None
         leased = answer.lease.leased
@@ -182,9 +182,9 @@ async def test_a_claim_a_submit_and_a_report_cost_the_same_however_many_wait(
 async def test_a_claim_is_a_few_statements_however_many_it_takes(kind: str, tmp_path: Path) -> None:
     """Reading and starting are done for all at once: not a statement for each task."""
     store = await with_a_queue(tmp_path / "work.db", SPECS[kind], 2_000)
-    await store.lease(LeaseAsk(pool="p", worker="w", want=1), now=1.5)
+    await store.lease(LeaseRequest(pool="p", worker="w", want=1), now=1.5)
     cost = Cost(store)
-    leased = (await store.lease(LeaseAsk(pool="p", worker="w", want=19), now=2.0)).leased
+    leased = (await store.lease(LeaseRequest(pool="p", worker="w", want=19), now=2.0)).leased
     assert len(leased) == 19
     written_one_by_one = 0 if kind == "plain" else 3 * len(leased)
     assert cost.statements <= 20 + written_one_by_one

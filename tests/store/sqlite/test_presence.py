@@ -179,7 +179,7 @@ def test_a_forked_child_does_not_end_its_parents_presence(path: Path, starting: 
     assert () == Presence(path).gone()
 
 
-def test_one_that_leaves_while_it_is_looked_at_is_not_gone(
+def test_a_process_that_leaves_during_the_check_is_not_dead(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its file was open already, and then it was free."""
@@ -205,7 +205,7 @@ def test_any_name_will_do(path: Path, starting: Starting) -> None:
     assert () == presence.gone()
 
 
-def test_nobody_is_called_gone_while_it_appears(path: Path) -> None:
+def test_a_process_is_not_dead_while_it_appears(path: Path) -> None:
     """Its file is locked before it has its name."""
     presence, looking = Presence(path), Presence(path)
     over = threading.Event()
@@ -251,7 +251,7 @@ def test_where_there_can_be_no_file_it_is_done_without(
     presence.appear("one")
     assert () == presence.gone()
     presence.leave("one")
-    assert "others cannot see at once if one is gone" in caplog.text
+    assert "no lock file for one" in caplog.text
 
 
 @pytest.mark.parametrize(("rights", "folder"), [(0o644, 0o700), (0o664, 0o770), (0o666, 0o777)])

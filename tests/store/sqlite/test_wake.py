@@ -16,10 +16,10 @@ import pytest
 from tests.store.sqlite.counting import table
 
 from millpond.core.plan import Wake
-from millpond.store.hints import Pending
+from millpond.store.hints import PendingHint
 from millpond.store.protocol import Hint
 from millpond.store.sqlite import wake as wake_module
-from millpond.store.sqlite.wake import Wakes, packed
+from millpond.store.sqlite.wake import SqliteHintChannel, packed
 
 pytestmark = pytest.mark.real_loop
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.real_loop
 class Ear:
     """Hears what others send, on the running loop."""
 
-    def __init__(self, wakes: Wakes) -> None:
+    def __init__(self, wakes: SqliteHintChannel) -> None:
         self.wakes = wakes
         self.hints: asyncio.Queue[Hint] = asyncio.Queue()
         wakes.listen(self.hints.put_nowait, asyncio.get_running_loop())
@@ -44,16 +44,16 @@ def path(tmp_path: Path) -> Path:
     return table(tmp_path / "work.db")
 
 
-Opening = Callable[[str], Wakes]
+Opening = Callable[[str], SqliteHintChannel]
 
 
 @pytest.fixture
 def opened(path: Path) -> Iterator[Opening]:
     """Opens sockets, and closes them when the test is over."""
-    made: list[Wakes] = []
+    made: list[SqliteHintChannel] = []
 
-    def opening(owner: str) -> Wakes:
-        made.append(Wakes(path, owner))
+    def opening(owner: str) -> SqliteHintChannel:
+        made.append(SqliteHintChannel(path, owner))
         return made[-1]
 
     yield opening
@@ -78,7 +78,7 @@ ENDED = Hint(ended=(1,))
 # --- hearing -------------------------------------------------------------------------------------
 
 
-async def test_a_hint_reaches_all_others_and_not_the_one_who_sent_it(opened: Opening) -> None:
+async def test_a_hint_reaches_all_processes_but_its_sender(opened: Opening) -> None:
     """As it was sent."""
     first, second, third = (Ear(opened(owner)) for owner in ("a", "b", "c"))
     hint = Hint(
@@ -94,7 +94,7 @@ async def test_a_hint_reaches_all_others_and_not_the_one_who_sent_it(opened: Ope
     assert first.hints.empty()
 
 
-async def test_one_who_comes_later_is_heard_and_told_at_once(
+async def test_a_later_process_sends_and_receives_at_once(
     opened: Opening, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A change of the folder is seen; nobody need read it all the time."""
@@ -167,7 +167,7 @@ async def test_hints_in_quick_succession_go_together(
     assert ENDED == await ear.next()
     waits = [speaker.send(Hint(ended=(number,))) for number in (2, 3)]
     assert all(wait is not None and 0 < wait <= 0.02 for wait in waits)
-    await asyncio.sleep(0.02)
+    await asyncio.sleep(0.02)  # the pause that is tested
     assert speaker.send() is None
     assert Hint(ended=(2, 3)) == await ear.next()
 
@@ -223,7 +223,7 @@ def test_a_message_has_a_bounded_size() -> None:
     assert all(len(packed(hint)) < 20_000 for hint in (few, many, long))
 
 
-async def test_one_who_is_too_slow_is_told_that_it_missed_something(opened: Opening) -> None:
+async def test_a_slow_receiver_learns_that_it_missed_hints(opened: Opening) -> None:
     """Its queue is full: nobody waits for it."""
     ear, speaker = Ear(opened("a")), opened("b")
     for number in range(2000):
@@ -266,7 +266,7 @@ async def test_what_waits_is_sent_when_it_closes(
     assert [1, 2] == heard
 
 
-def test_a_socket_that_nobody_hears_is_removed(path: Path, opened: Opening) -> None:
+def test_a_socket_without_a_listener_is_removed(path: Path, opened: Opening) -> None:
     """Its process was killed."""
     speaker = opened("a")
     dead = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -297,7 +297,7 @@ async def test_a_long_path_is_no_hindrance_on_linux(tmp_path: Path) -> None:
     folder = tmp_path / ("long" * 30) / ("longer" * 20)
     folder.mkdir(parents=True)
     path = table(folder / "work.db")
-    first, second = Wakes(path, "a"), Wakes(path, "b")
+    first, second = SqliteHintChannel(path, "a"), SqliteHintChannel(path, "b")
     if sys.platform == "linux":
         ear = Ear(first)
         assert [ear.wakes._name] == sockets(path)
@@ -321,7 +321,7 @@ def test_where_there_can_be_no_socket_it_is_done_without(
         path.with_name("work.db-wake").touch()
     else:
         monkeypatch.delattr(socket, "AF_UNIX")
-    wakes = Wakes(path, "a")
+    wakes = SqliteHintChannel(path, "a")
     assert not wakes.open
     assert wakes.send(ENDED) is None
     wakes.listen(print, loop)
@@ -342,7 +342,7 @@ def test_a_loop_that_cannot_hear_is_no_trouble(
     loop = Deaf()
     opened("a").listen(print, loop)
     loop.close()
-    assert "cannot wake this one" in caplog.text
+    assert "no wake-ups between the processes" in caplog.text
 
 
 def test_only_those_who_may_write_the_database_may_send(path: Path, opened: Opening) -> None:
@@ -361,10 +361,10 @@ def test_only_those_who_may_write_the_database_may_send(path: Path, opened: Open
 ECHO = """
 import asyncio, sys
 from pathlib import Path
-from millpond.store.sqlite.wake import Wakes
+from millpond.store.sqlite.wake import SqliteHintChannel
 
 async def main():
-    wakes = Wakes(Path(sys.argv[1]), "echo")
+    wakes = SqliteHintChannel(Path(sys.argv[1]), "echo")
     over = asyncio.Event()
     def heard(hint):
         wakes.send(hint)
@@ -398,7 +398,7 @@ async def test_a_hint_crosses_from_process_to_process_and_back(path: Path, opene
         ear.wakes.send(Hint(ended=(number,)))
         assert Hint(ended=(number,)) == await ear.next()
         taken.append(loop.time() - begun)
-        await asyncio.sleep(wake_module.PAUSE + 0.006)
+        await asyncio.sleep(wake_module.PAUSE + 0.006)  # past the pause of both processes
     ear.wakes.send(Hint(finished_runs=(1,)))
     await asyncio.to_thread(process.communicate)
     assert sorted(taken)[25] < 0.1
@@ -406,7 +406,7 @@ async def test_a_hint_crosses_from_process_to_process_and_back(path: Path, opene
 
 def test_hints_add_up() -> None:
     """Nothing is said twice, and an empty one is nothing."""
-    pending = Pending()
+    pending = PendingHint()
     pending.add(Hint())
     assert not pending
     pending.add(Hint(cancelled=(1,), finished_runs=(2,)))

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from tests.store.sqlite.counting import Entries, adding, table, words
 
-from millpond.core.lifecycle import Event, Status, advance
+from millpond.core.lifecycle import Status, Transition, advance
 from millpond.errors import (
     IllegalTransition,
     OutcomeUnknown,
@@ -173,7 +173,7 @@ async def test_who_waited_for_its_turn_takes_more_along(
     begin = SqliteTransactor.begin
 
     def in_turn(transactor: Any) -> Any:
-        time.sleep(0.2)
+        time.sleep(0.2)  # a turn that is long in coming, which is the point
         return begin(transactor)
 
     monkeypatch.setattr(SqliteTransactor, "begin", in_turn)
@@ -209,7 +209,7 @@ def test_a_thread_may_ask_too(path: Path, opened: Opening) -> None:
     assert ["first"] == words(path)
 
 
-async def test_cancelling_the_one_who_waits_does_not_undo_the_job(
+async def test_cancelling_the_waiting_caller_does_not_undo_the_job(
     path: Path, opened: Opening
 ) -> None:
     """What was asked for is done, and nobody trips over the answer."""
@@ -239,7 +239,7 @@ def test_answers_to_a_loop_that_is_closed_are_dropped(path: Path, opened: Openin
 # --- failures ----------------------------------------------------------------------------------
 
 
-async def test_a_refusal_is_for_the_one_who_asked(path: Path, opened: Opening) -> None:
+async def test_a_refusal_concerns_only_its_own_job(path: Path, opened: Opening) -> None:
     """An error of ours has changed nothing: the others of its group are committed."""
     writer = opened()
     refused = raising(PoolClosed("no", pool="p"))
@@ -268,7 +268,7 @@ async def test_any_other_error_undoes_the_group_and_each_is_tried_alone(
 async def test_an_impossible_arrow_is_a_bug_and_no_answer(path: Path, opened: Opening) -> None:
     def half_done(unit: Entries) -> None:
         unit.add("half")
-        advance(Status.RUNNING, Event.LEASE)
+        advance(Status.RUNNING, Transition.LEASE)
 
     one, other, two = await gathered(opened(), adding("one"), half_done, adding("two"))
 
@@ -324,7 +324,7 @@ async def test_a_translated_error_of_the_database_undoes_too(path: Path, opened:
     assert [] == words(path)
 
 
-def test_each_who_fails_has_an_error_of_its_own(path: Path, opened: Opening) -> None:
+def test_each_failed_job_has_its_own_error(path: Path, opened: Opening) -> None:
     """Two tasks that raise one object would write into each other's traceback."""
 
     def failing(connection: sqlite3.Connection) -> Entries:
@@ -352,7 +352,7 @@ async def test_what_fails_after_the_commit_does_not_undo_or_repeat_it(
     monkeypatch.setattr(Entries, "committed", failing)
     assert 1 == await opened().do(adding("a"))
     assert ["a"] == words(path)
-    assert "after a commit" in caplog.text
+    assert "a hook after the commit" in caplog.text
 
 
 # --- faults of the database --------------------------------------------------------------------
@@ -427,7 +427,7 @@ async def test_a_commit_that_fails_twice_is_an_error(path: Path, opened: Opening
 
 
 @pytest.mark.parametrize("after", [False, True])
-async def test_a_commit_with_an_unknown_outcome_is_told_and_not_repeated(
+async def test_a_commit_with_an_unknown_outcome_raises_and_is_not_repeated(
     path: Path, opened: Opening, after: bool
 ) -> None:
     """Doing it again might do it twice. All of its group are told, each on its own."""
@@ -498,9 +498,7 @@ async def test_a_transaction_that_sqlite_ended_is_not_committed_in_part(
     assert 1 == await writer.do(adding("b"))
 
 
-async def test_a_database_that_cannot_be_opened_is_told_to_each(
-    path: Path, opened: Opening
-) -> None:
+async def test_every_waiting_job_gets_the_error_of_opening(path: Path, opened: Opening) -> None:
     """And it is tried anew for the next."""
     doors = iter([False, True])
 
@@ -528,7 +526,7 @@ async def test_a_foreign_transaction_is_waited_for(path: Path, opened: Opening) 
     foreign.close()
 
 
-async def test_nobody_waits_for_ever_behind_a_process_that_hangs(
+async def test_jobs_behind_a_hanging_process_time_out(
     path: Path, opened: Opening, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Jobs give up, although the thread still stands in line; and they will not be done later."""
@@ -600,7 +598,7 @@ async def test_closing_does_what_waits(path: Path, opened: Opening) -> None:
         writer.do_now(adding("late"))
 
 
-async def test_a_hook_that_fails_is_logged_and_not_heard_of_otherwise(
+async def test_a_failing_hook_is_only_logged(
     path: Path, opened: Opening, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The change is committed and answered by then."""
@@ -612,10 +610,10 @@ async def test_a_hook_that_fails_is_logged_and_not_heard_of_otherwise(
     assert 1 == await writer.do(adding("a"))
     assert 2 == await writer.do(adding("b"))
     await asyncio.to_thread(writer.close)
-    assert "after a commit" in caplog.text
+    assert "a hook after the commit" in caplog.text
 
 
-def test_a_forked_child_is_told_to_open_its_own(path: Path, opened: Opening) -> None:
+def test_a_forked_child_must_open_its_own_store(path: Path, opened: Opening) -> None:
     """It has no thread, and the parent's goes on undisturbed."""
     writer = opened()
     writer.do_now(adding("a"))
@@ -664,7 +662,7 @@ def test_a_program_that_forgets_to_close_ends_all_the_same(path: Path) -> None:
     assert 0 == process.returncode
 
 
-def test_a_process_that_is_killed_holds_nobody_up(path: Path, opened: Opening) -> None:
+def test_a_killed_process_blocks_no_other(path: Path, opened: Opening) -> None:
     """Its locks go with it, and what it was answered stays."""
     process = leaving(path, "wait")
     assert process.stdout is not None

@@ -1,35 +1,32 @@
-"""Order: which queued task is next, in O(log n) for every question.
+"""The backlog of a pool: which queued task is next, in O(log n).
 
-Where nothing looks at lanes or keys (no fair order, no limit or rate of each key, none of them
-paused or held back), a pool's queue is one line of tasks for everybody, and one for each owner of
-closures. Otherwise it has three levels, each holding only what could start now:
+Where lanes and keys do not matter (no fair order, no limit or rate per key, none of them paused or
+held back), a pool's queue is one line of tasks for everybody, and one for each owner of closures.
+Otherwise it has three levels, each with only the tasks that could start now:
 
     ring of shares        a fair pool has one share per partition, any other pool just one
       groups of a share   tasks that share a limit: one lane or one key
         tasks of a group  lowest (rank, seq) first
 
-A group at its limit, paused or held back is not in its share's heap, and a share without groups
-is not in the ring, so nothing that is blocked is ever looked at. What only time will make ready
-stands in one heap of timers.
+A group at its limit, paused or held back is not in its share's heap, and a share without groups is
+not in the ring, so blocked tasks are never read. Tasks that only time makes ready have timers.
 
-Changes are noted first and take their place together (`flush`), groups in the order of their first
-mention: what a store does in one step has one net effect, whether it goes task by task or by sets.
+Changes are noted first and applied together (`flush`), groups in the order in which they were first
+touched: one verb has one net effect, whether a store applies it task by task or in bulk.
 """
 
 from __future__ import annotations
 
 from itertools import chain
 from operator import attrgetter
-from typing import TYPE_CHECKING, TypeAlias
-from zlib import crc32
+from typing import TYPE_CHECKING
 
 from millpond.core import rate as gcra
-from millpond.core.bounds import MAX_RANK
+from millpond.core.order.groups import Group, Shelf, Unit, UnitState
 from millpond.core.order.heap import LazyHeap
-from millpond.core.order.line import Line
+from millpond.core.order.line import TaskLine
 from millpond.core.order.ring import Owner, Ring, Share
 from millpond.core.spec import Order, OrderKind
-from millpond.core.ticks import ticks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -38,10 +35,8 @@ if TYPE_CHECKING:
     from millpond.core.task import Task, TaskId
 
 PROMOTED_AT_ONCE = 1000
-"""How many due tasks one claim takes over at most; the same on every store."""
+"""How many due tasks one claim makes ready at most; the same on every store."""
 
-Unit: TypeAlias = str | None
-"""A lane in a pool with lanes, else a key; None is everything that has neither."""
 
 _FIFO, _FAIR, _LIFO = OrderKind.FIFO, OrderKind.FAIR, OrderKind.LIFO
 _LINES_KEPT = 8
@@ -50,108 +45,7 @@ _LINES_KEPT = 8
 _by_place = attrgetter("rank", "seq")
 
 _NO_RING = Ring(Order(kind=_FIFO))
-"""The ring of every backlog without groups: nobody ever enters it."""
-
-
-def rank(order: Order, priority: int, submitted_at: float, seq: int) -> int:
-    """Return the place of a task among those of its group: lowest first, then by seq.
-
-    It never changes, so one index serves every order. Aging too: a task that gains one priority
-    per `aging` seconds overtakes exactly those submitted less than priority * aging before it.
-    It is a whole number (of microseconds, with aging), so that every store compares it alike.
-    """
-    kind = order.kind
-    if kind is _FIFO or kind is _FAIR:
-        return 0
-    if kind is _LIFO:
-        return -seq
-    if order.aging is None:
-        return -priority
-    aged = ticks(submitted_at) - priority * ticks(order.aging)
-    # Far beyond it every priority is as good as the next: a number of 64 bits has to hold it.
-    return max(-MAX_RANK, min(MAX_RANK, aged))
-
-
-def lane_of(key: str, lanes: int) -> str:
-    """Return the lane of a key: the same one in every process, release and store."""
-    return str(crc32(key.encode()) % lanes)
-
-
-class Group:
-    """Queued tasks of one unit, one share and one owner."""
-
-    __slots__ = ("address", "place", "tasks", "unit")
-
-    def __init__(self, address: tuple[Share, Owner], unit: Unit) -> None:
-        self.address = address
-        self.unit = unit
-        self.tasks = Line()
-        self.place = (0, 0)
-        """Where it stands in its share: (rank, seq) of the task it would start."""
-
-
-class Shelf:
-    """The groups of one share and owner that could start something, by their places.
-
-    Nearly always there is one: the tasks of a partition mostly share a key.
-    """
-
-    __slots__ = ("_many", "_only")
-
-    def __init__(self, group: Group) -> None:
-        self._only: Group | None = group
-        self._many: LazyHeap[Group] | None = None
-
-    def __bool__(self) -> bool:
-        return self._only is not None or bool(self._many)
-
-    def first(self) -> Group | None:
-        """Return the group with the lowest place."""
-        if self._only is not None or self._many is None:
-            return self._only
-        return self._many.peek()
-
-    def put(self, group: Group) -> None:
-        """Let a group stand at its place, which may have changed."""
-        if self._only is group:
-            return
-        if self._many is None:
-            self._many = LazyHeap()
-        if self._only is not None:
-            self._many.set(self._only, self._only.place)
-            self._only = None
-        self._many.set(group, group.place)
-
-    def take(self, group: Group) -> None:
-        """Take a group out, if it is here."""
-        if self._only is group:
-            self._only = None
-        elif self._many is not None:
-            self._many.discard(group)
-
-
-class UnitState:
-    """What limits one lane or key: how many run, pauses, its rate."""
-
-    __slots__ = ("blocked", "groups", "held_until", "paused", "running", "tat")
-
-    def __init__(self) -> None:
-        self.groups: dict[tuple[Share, Owner], Group] = {}
-        self.running = 0
-        self.paused = False
-        self.blocked = False
-        self.held_until = 0.0
-        self.tat = 0
-
-    @property
-    def idle(self) -> bool:
-        """Whether only time could be a reason to remember this unit."""
-        return not (self.groups or self.running or self.paused or self.blocked)
-
-    @property
-    def matters_until(self) -> float:
-        """When its rate and its hold no longer make a difference."""
-        return max(self.held_until, gcra.full_at(self.tat))
+"""The ring of every backlog without groups: always empty."""
 
 
 class Backlog:
@@ -186,14 +80,14 @@ class Backlog:
         self.lanes = spec.strict
         """Whether lanes (or keys, as lanes) run one task at a time and in sequence."""
         self.grouped = needs_groups(spec)
-        """Whether anything looks at lanes and keys; if not, there is nothing to `flush`."""
+        """Whether lanes or keys matter; if not, there is nothing to `flush`."""
         self._fair = spec.order.kind is _FAIR
         self._by_share = self._fair and not spec.strict
-        self._look_at(spec)
+        self._cache_limits(spec)
         self._ready = 0
-        self._lines: dict[Owner, Line] = {}
+        self._lines: dict[Owner, TaskLine] = {}
         self._running: dict[str, int] = {}
-        """How many of each key run, where there are no groups to know it."""
+        """How many tasks of each key run, where there are no groups."""
         self._units: dict[Unit, UnitState] = {}
         self._shares: dict[tuple[Share, Owner], Shelf] = {}
         self._ring = Ring(spec.order) if self.grouped else _NO_RING
@@ -209,22 +103,22 @@ class Backlog:
         return self._ready + len(self._delayed)
 
     def __iter__(self) -> Iterator[Task]:
-        """Yield every queued task, in no order that means anything."""
+        """Yield every queued task, in any order."""
         groups = (group for state in self._units.values() for group in state.groups.values())
         lines = chain(self._lines.values(), (group.tasks for group in groups))
         return chain(chain.from_iterable(lines), self._delayed.values())
 
-    # What is asked
+    # Reading
 
-    def peek(self, owner: Owner, *, alone: bool = False) -> Task | None:
-        """Return the task that is next for a worker of `owner`, or None; `flush` comes first.
+    def peek(self, owner: Owner, *, own_only: bool = False) -> Task | None:
+        """Return the next task for a worker of `owner`, or None; call `flush` first.
 
-        `alone` leaves out what is for everybody.
+        `own_only` leaves out tasks that every worker may run.
         """
         if self.grouped:
-            group = self._own_group(owner) if alone else self._next_group(owner)
+            group = self._own_group(owner) if own_only else self._next_group(owner)
             return None if group is None else group.tasks.first()
-        if alone:
+        if own_only:
             own_line = self._lines.get(owner)
             return None if own_line is None else own_line.first()
         line = self._lines.get(None)
@@ -237,7 +131,7 @@ class Backlog:
         return own
 
     def next_moment(self) -> float | None:
-        """Return when time alone will make something ready, or None."""
+        """Return when time own_only will make something ready, or None."""
         if not self._delayed and not self._unit_timers.entries:
             return None
         moments = [t.lowest() for t in (self._task_timers, self._unit_timers)]
@@ -253,15 +147,15 @@ class Backlog:
                 for group in state.groups.values()
                 if (head := group.tasks.first()) is not None
             }
-        for task in self.gone_through():
+        for task in self.all_tasks():
             blocked = self.strict(task.unit) and task.new.id not in heads
             if task.due > now or blocked or task.new.owner not in (None, owner):
                 continue
             if self.may_start_now(task.unit, now):
                 yield task
 
-    def gone_through(self) -> Iterator[Task]:
-        """Yield every task, in no order that anybody counts on."""
+    def all_tasks(self) -> Iterator[Task]:
+        """Yield every task, in any order."""
         return iter(self)
 
     @property
@@ -284,7 +178,7 @@ class Backlog:
         return 0 if state is None else state.running
 
     def live_in(self, unit: str) -> int:
-        """Return how many tasks of a lane or key are here: they wait, for their time too, or run.
+        """Return how many tasks of a lane or key are queued, delayed or running.
 
         O(1) in a strict lane, else O(delayed tasks) and only for pools with a limit per key.
         """
@@ -295,12 +189,12 @@ class Backlog:
         return ready + self.running_in(unit)
 
     def may_start_now(self, unit: Unit, now: float) -> bool:
-        """Return whether the limits of a lane or key would let one task more start."""
+        """Return whether the limits of a lane or key let one more task start."""
         state = self._units.get(unit)
         return state is None or self._open(unit, state, now)
 
     def holds(self, unit: Unit, now: float) -> tuple[float, float]:
-        """Return until when a lane or key is held back, and when its own rate lets it start."""
+        """Return until when a lane or key is held back, and when its own rate allows a start."""
         state, limit = self._units.get(unit), self.spec.rate_per_key
         if state is None:
             return 0.0, now
@@ -317,7 +211,7 @@ class Backlog:
         return tuple(sorted(held, key=lambda one: (-one[1], one[0])))
 
     def would_open(self, unit: Unit, now: float) -> bool:
-        """Return the same as if no parked head blocked the unit."""
+        """Return `may_start_now` as if no parked head blocked the unit."""
         state = self._units.get(unit)
         if state is None or not state.blocked:
             return self.may_start_now(unit, now)
@@ -327,10 +221,10 @@ class Backlog:
         finally:
             state.blocked = True
 
-    # What happens
+    # Changes
 
     def add(self, task: Task, now: float) -> None:
-        """Queue `task` at its place, or at its timer if it is not due."""
+        """Queue `task` at its place, or with a timer if it is not due."""
         if task.due > now and not (self.lanes and task.unit is not None):
             self._delayed[task.new.id] = task
             self._task_timers.set(task.new.id, (task.due, task.seq))
@@ -344,7 +238,7 @@ class Backlog:
             self._ready += 1
 
     def discard(self, task: Task) -> None:
-        """Take a queued task out, wherever it stands."""
+        """Remove a queued task, wherever it is."""
         if self._delayed and self._delayed.pop(task.new.id, None) is not None:
             self._task_timers.discard(task.new.id)
             return
@@ -359,10 +253,10 @@ class Backlog:
         self._touched_units[unit] = None
 
     def take(self, owner: Owner, most: int, fits: Callable[[Task], bool]) -> list[Task]:
-        """Move the tasks that come next from queued to running, as long as each fits.
+        """Move the next tasks from queued to running, while each fits.
 
-        Only where nothing but their place decides, and not behind one that is `owner`'s alone: then
-        none, and `peek` tells.
+        Returns none where lanes or keys matter, or where a task of `owner` alone may come first:
+        use `peek` then.
         """
         if self.grouped:
             return []
@@ -431,21 +325,21 @@ class Backlog:
         state = self._units[unit]
         state.running -= 1
         if self._cap is not None and state.running < self._cap and not state.held_until:
-            # It was not at its limit, and nothing else keeps it: its groups stand where they stood.
+            # It was not at its limit: its groups keep their places.
             if not state.running:
                 self._touched_units[unit] = None
         elif self._limited or not state.running:
             self._touch_count(unit, state)
 
     def put_back(self, unit: Unit, *, rate: bool) -> None:
-        """Count one claim less that was never started; the rate of its key may get it back."""
+        """Count one unstarted claim less; with `rate`, return its cost to the rate of its key."""
         if rate and self._rate is not None and unit is not None:
             state = self._units[unit]
             state.tat = gcra.give_back(self._rate, state.tat, 1)
         self.finish(unit)
 
     def promote(self, now: float) -> None:
-        """Make ready what has become due by `now`, in the order in which it did."""
+        """Make tasks and units ready that are due by `now`, in the order of their moments."""
         if self._delayed:
             self._promote_tasks(now)
         if not self.grouped:
@@ -464,33 +358,33 @@ class Backlog:
             self.add(self._delayed.pop(self._task_timers.pop()), now)
 
     def pause(self, unit: Unit, *, paused: bool) -> None:
-        """Stop or start again the claims of one lane or key."""
+        """Pause or resume one lane or key."""
         state = self._unit_to_stop(unit)
         state.paused = paused
         if not paused:
-            # Who resumes it means that it shall start, whatever kept it from that.
+            # A resume also ends a hold.
             state.held_until = 0.0
         self._touch(unit, state)
 
     def block(self, unit: Unit, *, blocked: bool) -> None:
-        """Keep a strict lane out while its head waits for a worker that knows it."""
+        """Block a strict lane while its head is parked."""
         state = self._unit_to_stop(unit)
         state.blocked = blocked
         self._touch(unit, state)
 
     def hold(self, unit: Unit, until: float) -> None:
-        """Start nothing of one lane or key before `until`."""
+        """Start no task of one lane or key before `until`."""
         state = self._unit_to_stop(unit)
         state.held_until = max(state.held_until, until)
         self._touch(unit, state)
 
     def respec(self, spec: PoolSpec) -> None:
-        """Take over new limits: O(1), or O(keys) when the limit or rate of each key changes.
+        """Apply new limits: O(1), or O(keys) when the limit or rate per key changes.
 
-        O(tasks) when keys begin to matter that did not.
+        O(tasks) when keys begin to matter.
         """
         old, self.spec = self.spec, spec
-        self._look_at(spec)
+        self._cache_limits(spec)
         if self.grouped:
             self._ring.reorder(spec.order)
         elif needs_groups(spec):
@@ -512,7 +406,7 @@ class Backlog:
         return other
 
     def flush(self, now: float) -> None:
-        """Let everything that was touched take its place, in the order of first mention."""
+        """Apply the changes to all touched groups and units, in the order they were touched."""
         if self._touched:
             touched, self._touched = self._touched, {}
             for group in touched:
@@ -547,17 +441,17 @@ class Backlog:
         if self._unit_timers.entries:
             self._unit_timers.discard(unit)
         if not needs_groups(self.spec) and not self._units:
-            # Nothing waits or runs and no key is stopped any more: keys need not matter now.
+            # No key limits anything any more: the plain lines serve again.
             self.grouped = False
 
-    # How it is kept
+    # Structure
 
     def strict(self, unit: Unit) -> bool:
         """Return whether the tasks of a unit run one at a time and in sequence."""
         return self.lanes and unit is not None
 
-    def _look_at(self, spec: PoolSpec) -> None:
-        """Note what of the settings every start looks at."""
+    def _cache_limits(self, spec: PoolSpec) -> None:
+        """Cache the settings that every start needs."""
         self._limit, self._rate = spec.unit_limit, spec.rate_per_key
         self._limited = self._limit is not None or self._rate is not None
         self._cap = None
@@ -572,7 +466,7 @@ class Backlog:
             del self._lines[owner]
 
     def _group(self) -> None:
-        """Look at lanes and keys from now on, although some tasks wait and run already."""
+        """Begin to group tasks by lanes and keys, including those that wait or run already."""
         self.grouped = True
         self._ring = Ring(self.spec.order)
         for unit, running in self._running.items():
@@ -599,11 +493,11 @@ class Backlog:
             state = self._units[unit] = self._new_unit(unit)
         return state
 
-    def _new_unit(self, unit: Unit) -> UnitState:  # noqa: ARG002 - rows are kept by name
+    def _new_unit(self, unit: Unit) -> UnitState:  # noqa: ARG002 - SQL needs it
         return UnitState()
 
-    def _new_line(self, owner: Owner) -> Line:  # noqa: ARG002 - rows are kept by owner
-        return Line()
+    def _new_line(self, owner: Owner) -> TaskLine:  # noqa: ARG002 - SQL needs it
+        return TaskLine()
 
     def _new_group(self, address: tuple[Share, Owner], unit: Unit) -> Group:
         return Group(address, unit)
@@ -614,7 +508,7 @@ class Backlog:
             self._touched[group] = None
 
     def _touch_count(self, unit: Unit, state: UnitState) -> None:
-        """Touch a unit whose running count changed: its groups only if a limit looks at it."""
+        """Touch a unit whose running count changed, and its groups if they have a limit."""
         if self._limited and unit is not None:
             self._touch(unit, state)
         else:
@@ -643,13 +537,13 @@ class Backlog:
         return self._rate is None or gcra.ready_at(self._rate, state.tat, 1, now) <= now
 
     def _place(self, group: Group, now: float) -> None:
-        """Put a group into or out of its share, and its share into or out of the ring."""
+        """Add a group to its share or remove it, and its share to or from the ring."""
         state = self._units[group.unit]
         head = group.tasks.head()
         if head is None:
             del state.groups[group.address]
             self._enlist(group, ready=False)
-            # The timer belongs to the unit: it goes with the last group, not with this one.
+            # The timer belongs to the unit: only its last group removes it.
             if self._unit_timers.entries and not state.groups:
                 self._unit_timers.discard(group.unit)
             return
@@ -660,20 +554,20 @@ class Backlog:
             self._set_timer(group, state, head.due, now)
 
     def _set_timer(self, group: Group, state: UnitState, due: float, now: float) -> None:
-        """Arm the timer of a unit that only time keeps from starting its next task.
+        """Set the timer of a unit whose next task starts by time alone.
 
-        Only a strict lane keeps a task that is not due: it blocks the ones behind it.
+        Only a strict lane holds a task that is not due: it blocks the tasks behind it.
         """
         unit = group.unit
         moment = max(self._not_before(unit, state, now), due)
         if moment > now and self._open(unit, state, moment):
             self._unit_timers.set(unit, (moment, *group.place))
         elif unit in self._unit_timers and self._unit_timers.key_of(unit)[0] > now:
-            # A timer that is due stays: `promote` has yet to look at the other groups of the unit.
+            # A due timer stays: `promote` still needs it for the other groups of the unit.
             self._unit_timers.discard(unit)
 
     def _enlist(self, group: Group, *, ready: bool) -> None:
-        """Let a group stand in its share, or take it out."""
+        """Add a group to its share, or remove it."""
         address = group.address
         shelf = self._shares.get(address)
         if shelf is None:
@@ -689,7 +583,7 @@ class Backlog:
                 self._ring.leave(*address)
 
     def _next_group(self, owner: Owner) -> Group | None:
-        """Return the group to serve: the lower turn of what is for all and for `owner` alone."""
+        """Return the next group: the lower turn of those for everybody and those for `owner`."""
         found = self._ring.next_for(owner)
         if found is None:
             return None
@@ -705,14 +599,14 @@ class Backlog:
         return own
 
     def _own_group(self, owner: Owner) -> Group | None:
-        """Return the group to serve of what is for `owner` alone."""
+        """Return the next group of those for `owner` alone."""
         if self._ring.turn_of(owner) is None:
             return None
         shelf = self._shares.get((self._ring.peek(owner), owner))
         return None if shelf is None else shelf.first()
 
     def _not_before(self, unit: Unit, state: UnitState, now: float) -> float:
-        """Return when the hold and the rate of a unit let it start something: now or later."""
+        """Return when the hold and the rate of a unit allow a start: now or later."""
         held_until = state.held_until
         if self._rate is None or unit is None:
             return now if now >= held_until else held_until  # noqa: FURB136 - max costs a call
@@ -720,6 +614,6 @@ class Backlog:
 
 
 def needs_groups(spec: PoolSpec) -> bool:
-    """Return whether lanes or keys decide what may start, or whose turn it is."""
+    """Return whether lanes or keys decide which task may start, or which is next."""
     limited = spec.unit_limit is not None or spec.rate_per_key is not None
     return limited or spec.order.kind is _FAIR

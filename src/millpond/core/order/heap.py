@@ -1,7 +1,7 @@
-"""A heap from which anything can be taken: O(log n) amortised, memory bounded by what is in it.
+"""A heap from which any item can be removed: O(log n) amortised, memory bounded by its items.
 
-What is put behind everything else, as turns and moments mostly are, goes to the end of a sorted
-row in O(1); only what belongs further ahead costs a place in a real heap beside it.
+An item with the highest key, as turns and moments mostly have, goes to the end of a sorted list in
+O(1); only other items go into a real heap beside it.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ _TAKEN: Any = None
 class LazyHeap(Generic[Item]):
     """Items by key, lowest first. Moving or removing one leaves a dead entry behind.
 
-    Dead entries are skipped when they surface and swept out when they outnumber the living, so
-    a storm of cancellations cannot grow the heap.
+    Dead entries are skipped when they come first and swept out when they outnumber the live ones,
+    so a storm of cancellations cannot grow the heap.
     """
 
     __slots__ = ("_head", "_heap", "_row", "_serial", "entries")
 
     def __init__(self) -> None:
         self.entries: dict[Item, Entry[Item]] = {}
-        """What stands in it: (key, serial, item) by item. To be read, and asked if there is any."""
+        """The entries by item: (key, serial, item). Read only; falsy if the heap is empty."""
         self._row: list[Entry[Item]] = []
         self._head = 0
         self._heap: list[Entry[Item]] | None = None
@@ -75,7 +75,7 @@ class LazyHeap(Generic[Item]):
         if entry is None:
             raise IndexError
         del self.entries[entry[2]]
-        # It surfaced, so its entry is at the head of the row or of the heap.
+        # It comes first, so its entry is at the head of the list or of the heap.
         if self._row and self._row[self._head] is entry:
             self._take_head()
         elif self._heap:
@@ -93,7 +93,7 @@ class LazyHeap(Generic[Item]):
         return None if entry is None else entry[0]
 
     def firsts(self, most: int) -> Iterator[Item]:
-        """Yield the lowest item again and again, for one who takes each out: at most so many."""
+        """Yield the lowest item up to `most` times; the caller removes each."""
         for _ in range(most):
             item = self.peek()
             if item is None:
@@ -101,7 +101,7 @@ class LazyHeap(Generic[Item]):
             yield item
 
     def until(self, key: float, most: int) -> Iterator[Item]:
-        """Yield the same as long as its key does not begin with more than `key`."""
+        """Yield the lowest item up to `most` times while its key begins with at most `key`."""
         for _ in range(most):
             entry = self.top()
             if entry is None or entry[0][0] > key:
@@ -109,7 +109,7 @@ class LazyHeap(Generic[Item]):
             yield entry[2]
 
     def key_of(self, item: Item) -> tuple[float, ...]:
-        """Return the key at which `item` stands."""
+        """Return the key of `item`."""
         return self.entries[item][0]
 
     def top(self) -> Entry[Item] | None:

@@ -1,9 +1,9 @@
-"""A line of tasks: lowest (rank, seq) first, cheap where they come in the order they will go.
+"""A line of tasks: lowest (rank, seq) first, cheap when tasks arrive in that order.
 
-Most tasks are the last of their line when they come, so they are kept in a plain row, and the
-first of it is taken in O(1). One that belongs further ahead (a retry, a higher priority) waits in
-a heap beside the row. One that is taken out of the middle only leaves a note, by its seq, that its
-entry is dead: skipped when it surfaces, swept out when the dead outnumber the living.
+Most tasks are the last of their line when they arrive, so a plain list holds them, and taking the
+first is O(1). A task that belongs further ahead (a retry, a higher priority) goes into a heap. A
+task removed from the middle leaves a dead entry, noted by its seq: skipped when it comes first,
+swept out when dead entries outnumber the live ones.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 _SLACK = 32
 _TAKEN: Any = None
-"""What is left in the row of a task that was taken, until the row is cut."""
+"""Stands in the list for a task that was taken, until the list is cut."""
 
 
 class Head(Protocol):
-    """Where a task stands, and from when on."""
+    """The place of a task, and when it is due."""
 
     @property
     def rank(self) -> int: ...
@@ -33,7 +33,7 @@ class Head(Protocol):
     def due(self) -> float: ...
 
 
-class Line:
+class TaskLine:
     """Tasks of one pool by (rank, seq), neither of which may change while a task is in it."""
 
     __slots__ = ("_gone", "_head", "_heap", "_row")
@@ -56,7 +56,7 @@ class Line:
         yield from (task for _, seq, task in self._heap or () if seq not in gone)
 
     def add(self, task: Task) -> None:
-        """Put a task at its place; one that was here before has kept it."""
+        """Put a task at its place; a task that was removed before returns to its old place."""
         gone = self._gone
         if gone and task.seq in gone:
             gone.remove(task.seq)
@@ -86,11 +86,11 @@ class Line:
         return task
 
     def head(self) -> Head | None:
-        """Return the place of the task that is next, which may be cheaper to know, or None."""
+        """Return the place of the next task without reading the task itself, or None."""
         return self.first()
 
     def remove(self, task: Task) -> None:
-        """Take out a task that is here: at once if it is the first, else it is skipped later."""
+        """Remove a task: at once if it is the first, else it is skipped later."""
         row, heap = self._row, self._heap
         head = self._head
         if row and row[head] is task:
@@ -114,7 +114,7 @@ class Line:
                 self._sweep(self._gone)
 
     def take(self, most: int, fits: Callable[[Task], bool]) -> list[Task]:
-        """Take out the first tasks as long as each fits, where nothing stands but a row."""
+        """Remove and return the first tasks while each fits; none if heap or dead entries exist."""
         if self._gone or self._heap:
             return []
         head = self._head

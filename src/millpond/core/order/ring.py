@@ -1,14 +1,14 @@
 """The fair ring: who is served next when keys share a pool.
 
-Every share (the partition of a fair pool) with something to start has a turn number. Served is
-the lowest (turn, join order); then its turn moves on by its stride, 2**20 / weight. V is the turn
-last served. A share that joins, or comes back, starts at max(V, its own last turn): a newcomer is
-served in the round under way, and one that was out has saved up nothing. One that comes back
-before it was passed keeps its join order too: it is where it would have been. This is start-time
-fair queueing (Goyal, Vin and Cheng, 1996) with unit costs, so every step is O(log shares).
+Every share (the partition of a fair pool) with something to start has a turn number. The share with
+the lowest (turn, join order) is served; then its turn moves on by its stride, 2**20 / weight of the
+share. V is the turn last served. A share that joins, or comes back, starts at max(V, its own last
+turn): a new share is served in the current round, and an absent one saves up nothing. A share that
+comes back before it was passed keeps its join order too. This is start-time fair queueing (Goyal,
+Vin and Cheng, 1996) with unit costs, so every operation is O(log shares).
 
-A task may be reserved for one owner (a closure runs only where its code is). Each audience, an
-owner or everybody (None), has its own heap of shares; the turns are common to all.
+A task may be reserved for one owner (a closure runs only in its process). Each audience, an owner
+or everybody (None), has its own heap of shares; all audiences have the same turns.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ Owner: TypeAlias = str | None
 _EVERYBODY: tuple[Owner, ...] = (None,)
 
 PLACES_KEPT = 10_000
-"""How many shares that are out keep their place; beyond it the lowest are forgotten."""
+"""How many absent shares keep their place; beyond it the lowest are forgotten."""
 
 
 class Seat:
-    """Where one share stands, and which audiences it takes part for; none = it rests."""
+    """The place of one share, and the audiences it takes part for; none = it rests."""
 
     __slots__ = ("joined", "owners", "turn")
 
@@ -59,14 +59,14 @@ class Ring:
         self.joins = 0
         self._resting: LazyHeap[Share] = LazyHeap()
         self.passed = (0, 0)
-        """The place last served, (V, join order): every share in reach stands behind it."""
+        """The place last served: (V, join order)."""
 
     def __contains__(self, share: Share) -> bool:
         seat = self._seats.get(share)
         return seat is not None and bool(seat.owners)
 
     def enter(self, share: Share, owner: Owner) -> None:
-        """Let `share` take part for `owner`'s claims; joining the ring if it was out of it."""
+        """Add `share` to `owner`'s claims, and to the ring if it was not in it."""
         seat = self._seats.get(share)
         if seat is None:
             self.joins += 1
@@ -79,7 +79,7 @@ class Ring:
         self._audience(owner).set(share, seat.place)
 
     def leave(self, share: Share, owner: Owner) -> None:
-        """Take `share` out of `owner`'s claims; out of the ring once no audience is left."""
+        """Remove `share` from `owner`'s claims, and from the ring with its last audience."""
         seat = self._seats.get(share)
         if seat is None or owner not in seat.owners:
             return
@@ -91,11 +91,11 @@ class Ring:
             self._forget_passed()
 
     def reorder(self, order: Order) -> None:
-        """Take over new weights; they count from the next start on."""
+        """Use new weights from the next start on."""
         self._order = order
 
     def next_for(self, owner: Owner) -> tuple[tuple[float, ...], int, Share] | None:
-        """Return (place, serial, share) of whose turn it is for a worker of `owner`, or None."""
+        """Return (place, serial, share) of the next share for a worker of `owner`, or None."""
         first = None if (all_ := self._audiences.get(None)) is None else all_.top()
         mine = None if owner is None else self._audiences.get(owner)
         own = None if mine is None else mine.top()
@@ -104,7 +104,7 @@ class Ring:
         return own
 
     def peek(self, owner: Owner) -> Share | None:
-        """Return the share whose turn it is for `owner`; `turn_of` tells None from nobody."""
+        """Return the next share of an audience; None may be a share: see `turn_of`."""
         audience = self._audiences.get(owner)
         return None if audience is None else audience.peek()
 
@@ -120,7 +120,7 @@ class Ring:
         if (turn, joined) > self.passed:
             self.passed = (turn, joined)
         else:
-            # Reserved for an owner who did not ask, it lags behind V; it saves up nothing.
+            # It lags behind V because its owner claimed nothing; it saves up nothing.
             turn = self.passed[0]
         turn += self._order.stride(share) if self._order.weights else ONE_TURN
         seat.turn = turn

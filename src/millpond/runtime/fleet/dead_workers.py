@@ -1,66 +1,94 @@
-"""Burials: what dead processes held is given up as soon as it is known that they are dead."""
+"""Dead workers: free what dead processes held, as soon as their lock files show it."""
 
 from __future__ import annotations
 
 import logging
 from typing import TYPE_CHECKING
 
-from millpond.core.control import Bury
+from millpond.core.control import DeclareDead
+from millpond.core.log_fields import about
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from millpond.runtime.fleet.shared_store import Presence
-    from millpond.runtime.runtime import Runtime
+    from millpond.runtime.answers import Answers
+    from millpond.runtime.environment import Environment
+    from millpond.runtime.fleet.leader import Leadership
+    from millpond.runtime.observe.failure_log import Failures
+    from millpond.runtime.observe.hooks import Hooks
+    from millpond.store.shared import Presence
 
 log = logging.getLogger("millpond.maintenance")
 
 AGAIN_AFTER = 1.0
-"""Seconds until dead processes are looked at again that could not be buried."""
+"""Seconds until dead processes are tried again whose workers could not be removed."""
 
 
-class Burials:
-    """Has the workers of dead processes buried: whoever sees it first does it.
+class DeadWorkers:
+    """Removes the workers of dead processes; the first process to see it does it.
 
-    That a second one comes does no harm: a worker is buried once, and no name is used again.
+    A second process does no harm: a worker is removed once, and no name is used again.
     """
 
-    def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
-        self._at_it: set[str] = set()
+    def __init__(
+        self,
+        env: Environment,
+        answers: Answers,
+        failures: Failures,
+        hooks: Hooks,
+        leadership: Leadership,
+        nudge: Callable[[], None],
+    ) -> None:
+        self._env = env
+        self._answers = answers
+        self._failures = failures
+        self._hooks = hooks
+        self._leadership = leadership
+        self._nudge = nudge
+        self._under_way: set[str] = set()
         self._failing = False
 
     def found(self, owners: Sequence[str]) -> None:
-        """These processes are gone; see to what they left."""
-        presence = self._runtime.abilities.presence
-        fresh = set(owners) - self._at_it
-        if presence is None or not fresh or self._runtime.closed:
+        """Remove the workers of these dead processes."""
+        presence = self._env.shared_store.presence
+        fresh = set(owners) - self._under_way
+        if presence is None or not fresh or self._env.closed:
             return
-        self._at_it |= fresh
-        self._runtime.spawn(self._bury(fresh, presence))
+        self._under_way |= fresh
+        self._env.spawn(self._remove(fresh, presence))
 
-    async def _bury(self, owners: set[str], presence: Presence) -> None:
+    async def _remove(self, owners: set[str], presence: Presence) -> None:
         try:
-            await self._give_up(owners, presence)
+            await self._remove_workers(owners, presence)
         except Exception as error:  # noqa: BLE001 - a store that is away comes back
-            # Who could not be buried is found at every look: tried now and then, and said once.
+            # Every look at the lock files finds them again: tried now and then, logged once.
             if not self._failing:
-                log.warning("what dead processes held cannot be given to others (%s)", error)
+                log.warning(
+                    "cannot free the tasks of dead processes (%s); trying again",
+                    error,
+                    extra=about("worker.recovery_failed", reason=type(error).__name__),
+                )
             self._failing = True
-            self._runtime.loop.call_later(AGAIN_AFTER, self._at_it.difference_update, owners)
+            self._env.loop.call_later(AGAIN_AFTER, self._under_way.difference_update, owners)
             return
         self._failing = False
-        self._at_it -= owners
-        self._runtime.maintenance.somebody_died()
+        self._under_way -= owners
+        # Perhaps the dead process led.
+        self._leadership.ask_now()
+        self._nudge()
 
-    async def _give_up(self, owners: set[str], presence: Presence) -> None:
-        for worker in sorted(await self._runtime.view.workers()):
+    async def _remove_workers(self, owners: set[str], presence: Presence) -> None:
+        for worker in sorted(await self._env.view.workers()):
             if worker.rpartition("/")[0] in owners:
-                answer = await self._runtime.store.control(Bury(worker))
-                self._runtime.heed(answer)
-                self._runtime.failures.lost(answer.lost)
-                if self._runtime.hooks.probes is not None:
-                    self._runtime.hooks.probes.recovered(answer.count)
-                log.warning("worker %s is gone; what it held is given to others", worker)
+                answer = await self._env.store.control(DeclareDead(worker))
+                self._answers.apply(answer)
+                self._failures.lost(answer.lost)
+                if self._hooks.probes is not None:
+                    self._hooks.probes.recovered(answer.count)
+                log.warning(
+                    "worker %s is dead; other workers take over its tasks",
+                    worker,
+                    extra=about("worker.died", worker=worker),
+                )
         for owner in sorted(owners):
             presence.forget(owner)

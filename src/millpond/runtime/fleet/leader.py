@@ -1,9 +1,9 @@
-"""Leadership: of all processes that use a store, one does what time alone does.
+"""Leadership: of all processes that use a store, one does the maintenance.
 
-It leads for two thirds of a lease and asks again after each third. So whenever a store was away
-for so long that the leases of the living may have run out, the lead has run out before them, and
-a `recover` that was on its way all that time is refused: the leader asks anew, sees that it took
-long, and gives everybody time to renew first.
+It leads for two thirds of a lease and renews after each third. So whenever a store was away for so
+long that leases of live workers may have expired, the leadership has expired before them, and the
+store refuses a `recover` that was on its way all that time. The leader then asks anew, sees that it
+took long, and gives all workers time to renew first.
 """
 
 from __future__ import annotations
@@ -11,66 +11,82 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from millpond.core.control import Lead
-from millpond.runtime.fleet.renew import SLOW
+from millpond.core.control import ClaimLeadership
+from millpond.core.log_fields import about
+from millpond.runtime.fleet.lease_times import SLOW
 
 if TYPE_CHECKING:
-    from millpond.runtime.runtime import Runtime
+    from collections.abc import Sequence
+
+    from millpond.runtime.environment import Environment
+    from millpond.runtime.fleet.recovery_delay import RecoveryDelay
+    from millpond.runtime.jobs.job import WorkerProtocol
 
 log = logging.getLogger("millpond.maintenance")
 
 LEADS_FOR = 2 / 3
-"""The part of a lease for which one leads; asked for again when half of it is over."""
+"""The part of a lease for which a process leads; it asks again when half of it is over."""
 
 
 class Leadership:
     """Whether this process leads, and under which generation."""
 
-    def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
+    def __init__(
+        self, env: Environment, workers: Sequence[WorkerProtocol], delay: RecoveryDelay
+    ) -> None:
+        self._env = env
+        self._workers = workers
+        self._delay = delay
+        self._elects = env.shared_store.elects
         self._ask_at = 0.0
-        self.leads = not runtime.abilities.elects
+        self.leads = not self._elects
         self.generation: int | None = None
-        """What `recover` is fenced with; None where nobody else could lead."""
+        """The fence of `recover`; None where no other process could lead."""
 
     @property
     def ask_at(self) -> float | None:
-        """When to ask again, by the steady clock; None = never."""
-        if not self._runtime.abilities.elects or not self._runtime.workers:
-            return None
-        return self._ask_at
+        """When to ask again, by the monotonic clock; None = never."""
+        return self._ask_at if self._elects and self._workers else None
 
     def ask_now(self) -> None:
-        """The leader may be gone."""
+        """Ask soon: the leader may be dead."""
         if not self.leads:
             self._ask_at = 0.0
 
-    def deposed(self) -> None:
-        """Somebody else leads, or the lead has run out: stand by, and ask."""
-        log.info("%s leads no more", self._runtime.owner)
+    def lost(self) -> None:
+        """Note that another process leads, or that the leadership has expired; ask again."""
+        log.info(
+            "%s lost maintenance leadership",
+            self._env.owner,
+            extra=about("leader.lost", owner=self._env.owner),
+        )
         self.leads = False
         self._ask_at = 0.0
 
-    async def attend(self) -> bool:
-        """Take the lead or go on leading, when it is time for that; return whether it leads."""
-        runtime = self._runtime
-        if not runtime.abilities.elects:
-            return True
-        if not runtime.workers:
-            # Who holds nothing in the store is not known there, and cannot lead.
+    async def renew(self) -> bool:
+        """Take or renew the leadership if it is time; return whether this process became leader."""
+        if not self._elects:
+            return False
+        if not self._workers:
+            # The store knows no worker of this process, so it cannot lead.
             self.leads = False
             return False
-        sent = runtime.steady()
+        env, sent = self._env, self._env.steady()
         if sent < self._ask_at:
-            return self.leads
-        lease = min(worker.lease for worker in runtime.workers)
+            return False
+        lease = min(worker.lease for worker in self._workers)
         led, self.leads = self.leads, False
-        answer = await runtime.store.control(Lead(runtime.owner, LEADS_FOR * lease))
+        answer = await env.store.control(ClaimLeadership(env.owner, LEADS_FOR * lease))
         self._ask_at = sent + LEADS_FOR * lease / 2
         self.leads, self.generation = bool(answer.count), answer.revision
-        if runtime.steady() - sent > SLOW * lease:
-            runtime.maintenance.store_was_away(lease)
+        if env.steady() - sent > SLOW * lease:
+            self._delay.store_was_away(lease)
         if self.leads and not led:
-            log.info("%s leads maintenance, generation %d", runtime.owner, self.generation)
-            runtime.maintenance.took_over()
-        return self.leads
+            log.info(
+                "%s leads maintenance, generation %d",
+                env.owner,
+                self.generation,
+                extra=about("leader.elected", owner=env.owner, generation=self.generation),
+            )
+            return True
+        return False

@@ -1,9 +1,8 @@
-"""Polling: what other processes did to a shared store is found by asking, once per floor.
+"""Polling: find what other processes did to a shared store.
 
-Hints tell a process of its own doings, and of most that others do, at once. One may be lost, so a
-poll alone must be enough to find work, room and ends. Where the store can tell whether others
-wrote at all, an idle process asks nothing else. One that is sure to be told, and for which nobody
-waits, asks less and less often: then it looks only for what nobody could tell any more.
+Hints report most of it at once. A hint may be lost, so polling alone must be enough to find work,
+room and ends. Where the store can say whether another process wrote, an idle process asks only
+that. A process that gets every hint, and in which no code waits, polls less and less often.
 """
 
 from __future__ import annotations
@@ -13,47 +12,72 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING
 
+from millpond.core.log_fields import about
 from millpond.core.plan import Wake
+from millpond.runtime.worker.queues import FAR
 
 if TYPE_CHECKING:
-    from millpond.runtime.runtime import Runtime
+    from collections.abc import Sequence
+
+    from millpond.runtime.environment import Environment
+    from millpond.runtime.fleet.maintain import Maintenance
+    from millpond.runtime.fleet.renew import Renewals
+    from millpond.runtime.jobs.job import WorkerProtocol
+    from millpond.runtime.observe.outage import Outages
+    from millpond.runtime.submit import Submitter
+    from millpond.runtime.waiting.progress import ProgressBoard
+    from millpond.runtime.waiting.results import Waiting
 
 log = logging.getLogger("millpond.poll")
 
 POLL_FLOOR = 1.0
-"""The floor: seconds between two looks at a shared store, per process."""
+"""Seconds between two polls of a shared store, per process."""
 
 IDLE_FLOOR = 10.0
-"""What the floor grows to, doubling, while a process rests."""
+"""The longest interval of a process that rests; it grows by doubling."""
 
 ROOM_FLOOR = 0.02
-"""The same while somebody stands in line for room, which is made without a word."""
-
-FAR = 3e8
-"""Seconds in which everything that waits is due: ten years."""
+"""The interval while a submitter waits for room: no hint reports room."""
 
 
 class Polling:
-    """Looks at a store that others use, whatever hints were lost."""
+    """Polls a store that other processes use, whatever hints were lost."""
 
-    def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
+    def __init__(
+        self,
+        env: Environment,
+        outages: Outages,
+        workers: Sequence[WorkerProtocol],
+        submitter: Submitter,
+        waiting: Waiting,
+        progress: ProgressBoard,
+        renewals: Renewals,
+        maintenance: Maintenance,
+    ) -> None:
+        self._env = env
+        self._outages = outages
+        self._workers = workers
+        self._submitter = submitter
+        self._waiting = waiting
+        self._progress = progress
+        self._renewals = renewals
+        self._maintenance = maintenance
         self._task: asyncio.Task[None] | None = None
-        self._stirred = asyncio.Event()
-        self._looked_at = 0.0
-        self._all_looked_at = -POLL_FLOOR
+        self._wake = asyncio.Event()
+        self._polled_at = 0.0
+        self._all_polled_at = -POLL_FLOOR
         self._behind = False
-        """Whether something was written that nobody here has looked at."""
-        self._told = False
-        """Whether somebody said so, and it should not wait."""
+        """Whether another process wrote something that this one has not read."""
+        self._urgent = False
+        """Whether a hint says so, and the poll should not wait."""
         self._idle_floor = POLL_FLOOR
-        """The floor while it rests."""
+        """The interval while it rests."""
 
     def start(self) -> None:
-        """Begin, if others may use the store."""
-        if self._runtime.shared and self._task is None:
-            self._looked_at = self._runtime.steady()
-            self._task = self._runtime.loop.create_task(self._main(), name="millpond poll")
+        """Begin, if other processes may use the store."""
+        if self._env.shared and self._task is None:
+            self._polled_at = self._env.steady()
+            self._task = self._env.loop.create_task(self._main(), name="millpond poll")
 
     async def stop(self) -> None:
         """End; safe before start, and safe twice."""
@@ -62,100 +86,102 @@ class Polling:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
-    def look_now(self) -> None:
-        """There is more to see than could be told."""
-        self._behind = self._told = True
-        self._stirred.set()
+    def poll_now(self) -> None:
+        """Poll at once: a hint had no room for all that happened."""
+        self._behind = self._urgent = True
+        self._wake.set()
 
-    def stirred(self) -> None:
-        """Something is going on: do not rest for now."""
+    def stay_awake(self) -> None:
+        """Do not rest for now: other processes are active."""
         self._idle_floor = POLL_FLOOR
 
-    def hurry(self) -> None:
-        """Somebody waits for what nobody tells of: look more often."""
-        if self._can_tell:
-            self._stirred.set()
+    def poll_soon(self) -> None:
+        """Poll more often: a submitter waits for room, which no hint reports."""
+        if self._knows_changes:
+            self._wake.set()
 
     @property
-    def _can_tell(self) -> bool:
-        return self._runtime.abilities.changed is not None
+    def _knows_changes(self) -> bool:
+        return self._env.shared_store.changed is not None
 
     def _next(self) -> float:
-        """Return when to look next."""
-        if self._can_tell and self._runtime.submitter.has_lines:
-            return self._looked_at + ROOM_FLOOR
-        return self._looked_at + (self._idle_floor if self._rests else POLL_FLOOR)
+        """Return when to poll next."""
+        if self._knows_changes and self._submitter.has_lines:
+            return self._polled_at + ROOM_FLOOR
+        return self._polled_at + (self._idle_floor if self._rests else POLL_FLOOR)
 
     @property
     def _rests(self) -> bool:
-        """Whether all that matters here would be told.
+        """Whether hints report all that matters here.
 
-        Not to those who wait for an end or for news: they are to see it soon, whatever was lost.
-        Not to whoever leads: what will expire of what others submit is told to nobody.
+        Not while code waits for an end: it must get it soon, whatever hint was lost. Not for the
+        leader: no hint reports when tasks of other processes expire.
         """
-        runtime, can = self._runtime, self._runtime.abilities
-        leads = can.elects and runtime.maintenance.leadership.leads
-        return not leads and not runtime.waiting.anybody and can.hears
+        store = self._env.shared_store
+        leads = store.elects and self._maintenance.leadership.leads
+        return not leads and not self._waiting.any_waiting and store.receives_hints
 
-    def _look_less_often(self) -> None:
+    def _poll_less_often(self) -> None:
         longer = 2 * self._idle_floor if self._rests else POLL_FLOOR
         self._idle_floor = min(longer, max(IDLE_FLOOR, POLL_FLOOR))
 
     async def _main(self) -> None:
-        steady, away = self._runtime.steady, False
+        steady, away = self._env.steady, False
         while True:
             delay = self._next() - steady()
-            if delay > 0 and not self._told:
-                # Nobody says when the rest is over: see for oneself, which costs the store nothing.
+            if delay > 0 and not self._urgent:
+                # No event ends the rest: check again each second, which does not use the store.
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(min(delay, POLL_FLOOR)):
-                        await self._stirred.wait()
-                self._stirred.clear()
+                        await self._wake.wait()
+                self._wake.clear()
                 continue
-            self._looked_at = steady()
+            self._polled_at = steady()
             try:
                 await self._round()
-            except Exception as error:  # noqa: BLE001 - the store is away; the next look is soon
-                if not self._runtime.outages.failed(self, error) and not away:
-                    log.warning("the store cannot be looked at (%s); it is tried again", error)
+            except Exception as error:  # noqa: BLE001 - the store is away; the next poll is soon
+                if not self._outages.failed(self, error) and not away:
+                    log.warning(
+                        "polling the store failed (%s); trying again",
+                        error,
+                        extra=about("poll.failed", reason=type(error).__name__),
+                    )
                 away = True
                 await asyncio.sleep(POLL_FLOOR)
             else:
                 away = False
-                self._runtime.outages.worked(self)
-                self._look_less_often()
+                self._outages.worked(self)
+                self._poll_less_often()
 
     async def _round(self) -> None:
-        runtime = self._runtime
-        changed = runtime.abilities.changed
+        changed = self._env.shared_store.changed
         if changed is not None and not await changed() and not self._behind:
             return
-        runtime.submitter.room_anywhere()
-        if self._looked_at < self._all_looked_at + POLL_FLOOR and not self._told:
-            # It was only for those who stand in line; the rest has its time.
+        self._submitter.room_anywhere()
+        if self._polled_at < self._all_polled_at + POLL_FLOOR and not self._urgent:
+            # This poll was only for submitters in line; the rest can wait.
             self._behind = True
             return
-        self._behind = self._told = False
-        self._all_looked_at = self._looked_at
+        self._behind = self._urgent = False
+        self._all_polled_at = self._polled_at
         try:
-            await self._look()
+            await self._poll()
         except BaseException:
-            self._behind = self._can_tell
+            self._behind = self._knows_changes
             raise
 
-    async def _look(self) -> None:
-        """Look for ends, and send workers where something waits."""
-        runtime = self._runtime
-        runtime.maintenance.others_wrote()
-        await runtime.waiting.look()
-        await runtime.progress.look()
-        if not runtime.workers:
+    async def _poll(self) -> None:
+        """Find ends, and wake workers for the pools that have work."""
+        self._maintenance.others_wrote()
+        await self._waiting.look()
+        await self._progress.look()
+        if not self._workers:
             return
-        if not runtime.abilities.hears:
-            # Somebody may have cancelled what runs here: only a renewal says so.
-            runtime.renewals.hurry()
-        # Who asks only when something was written must hear of what is due later, too.
-        horizon = FAR if self._can_tell else 0.0
-        for pool in await runtime.view.due(now=runtime.clock() + horizon):
-            for worker in runtime.workers:
+        if not self._env.shared_store.receives_hints:
+            # Another process may have cancelled a job of this one: the answer to a renewal says so.
+            self._renewals.hurry()
+        # A process that polls only after a write must also learn what is due later.
+        horizon = FAR if self._knows_changes else 0.0
+        for pool in await self._env.view.due(now=self._env.clock() + horizon):
+            for worker in self._workers:
                 worker.woken(Wake(pool, 0.0))

@@ -1,4 +1,4 @@
-"""Presenting: how workers become known to the store, again after a lost lease or with more code."""
+"""Registration: make workers known to the store, again after a lost lease or with new functions."""
 
 from __future__ import annotations
 
@@ -7,110 +7,148 @@ import contextlib
 import logging
 from typing import TYPE_CHECKING
 
-from millpond.core.control import Join, Leave
+from millpond.core.control import Deregister, Register
+from millpond.core.log_fields import about
 from millpond.runtime.fleet.closure_worker import OWN
 
 if TYPE_CHECKING:
-    from millpond.runtime.runtime import Runtime
-    from millpond.runtime.worker.worker import Worker
+    from collections.abc import Mapping, Sequence
+
+    from millpond.runtime.answers import Answers
+    from millpond.runtime.environment import Environment
+    from millpond.runtime.fleet.renew import Renewals
+    from millpond.runtime.jobs.job import Handler, WorkerProtocol
     from millpond.store.protocol import ControlAnswer
 
 log = logging.getLogger("millpond.runtime")
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
-"""Seconds until a store that was away is asked again."""
+"""Seconds until a store that failed is asked again, doubling."""
 
 NO_FUNCTION = ""
-"""No task has this name: so a worker that knows no task still sees, and reports, what it lacks."""
+"""No task has this name: a worker without functions still sees, and reports, what it lacks."""
 
 
-class Presenting:
-    """Tells the store which workers there are here, and which functions they know."""
+class Registration:
+    """Registers the workers of this process and their functions with the store."""
 
-    def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
+    def __init__(
+        self,
+        env: Environment,
+        workers: Sequence[WorkerProtocol],
+        answers: Answers,
+        renewals: Renewals,
+        functions: Mapping[str, Handler],
+    ) -> None:
+        self._env = env
+        self._workers = workers
+        self._answers = answers
+        self._renewals = renewals
+        self._functions = functions
         self._names = 0
-        self._learning = False
+        self._updating = False
 
     def new_name(self, *, own: bool) -> str:
         """Return a name that no worker ever had."""
         self._names += 1
-        return f"{self._runtime.owner}/{self._names}{OWN if own else ''}"
+        return f"{self._env.owner}/{self._names}{OWN if own else ''}"
 
-    async def present(self, worker: Worker, name: str) -> ControlAnswer:
-        """Let a worker present itself under a name."""
+    async def register(self, worker: WorkerProtocol) -> None:
+        """Register a worker for the first time, and keep its lease from now on."""
+        sent = self._env.steady()
+        self._answers.apply(await self._join(worker, worker.name))
+        worker.joined = True
+        self._renewals.keep(worker, sent)
+
+    def stop_renewing(self, worker: WorkerProtocol) -> None:
+        """Renew the leases of a worker no more."""
+        self._renewals.drop(worker)
+
+    def register_again(self, worker: WorkerProtocol) -> None:
+        """Register a worker that the store has lost, under a new name, in the background."""
+        self._env.spawn(self._register_again(worker))
+
+    async def deregister(self, worker: WorkerProtocol) -> None:
+        """Remove a worker from the store."""
+        self._answers.apply(await self._env.store.control(Deregister(worker.name)))
+
+    async def _join(self, worker: WorkerProtocol, name: str) -> ControlAnswer:
+        """Send the registration of a worker under a name."""
         functions = self._known_to(worker)
-        answer = await self._runtime.store.control(
-            Join(name, worker.lease, self._runtime.owner, functions, self._signatures(worker))
+        answer = await self._env.store.control(
+            Register(name, worker.lease, self._env.owner, functions, self._signatures(worker))
         )
         if functions != self._known_to(worker):
-            self.learned()
+            self.functions_added()
         return answer
 
-    def _known_to(self, worker: Worker) -> tuple[str, ...] | None:
-        """Return the functions that a worker knows; None = whatever may come."""
+    def _known_to(self, worker: WorkerProtocol) -> tuple[str, ...] | None:
+        """Return the functions that a worker knows; None = it takes any task."""
         if worker.own:
             return ()
-        known = tuple(self._runtime.functions)
-        return (known or (NO_FUNCTION,)) if self._runtime.shared else None
+        known = tuple(self._functions)
+        return (known or (NO_FUNCTION,)) if self._env.shared else None
 
-    def _signatures(self, worker: Worker) -> dict[str, str]:
-        """Return a digest of what each function takes: tasks one does not fit wait for another."""
+    def _signatures(self, worker: WorkerProtocol) -> dict[str, str]:
+        """Return a digest of each function's parameters: tasks that do not fit wait for another."""
         if worker.own:
             return {}
-        handlers = tuple(self._runtime.functions.items())
+        handlers = tuple(self._functions.items())
         return {name: one.takes.digest for name, one in handlers if one.takes is not None}
 
-    async def again(self, worker: Worker) -> None:
-        """Let a worker join under a new name; the store may be away, so as often as it takes."""
-        runtime = self._runtime
+    async def _register_again(self, worker: WorkerProtocol) -> None:
         name = self.new_name(own=worker.own)
         pause = FIRST_PAUSE
         while not worker.stopping:
-            sent = runtime.steady()
+            sent = self._env.steady()
             try:
-                answer = await self.present(worker, name)
-            except Exception:  # noqa: BLE001 - a worker that does not join again is lost
+                answer = await self._join(worker, name)
+            except Exception:  # noqa: BLE001 - a worker that is not registered gets no work
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, LONGEST_PAUSE)
                 continue
             if not worker.joined:
-                # It left while this was on its way: nobody would ever renew this name.
-                runtime.heed(await runtime.store.control(Leave(name)))
+                # It left while this was under way: nothing would ever renew this name.
+                self._answers.apply(await self._env.store.control(Deregister(name)))
                 return
-            worker.name, worker.fenced = name, False
-            runtime.renewals.keep(worker, sent)
-            runtime.heed(answer)
+            worker.registered_as(name)
+            self._renewals.keep(worker, sent)
+            self._answers.apply(answer)
             worker.look_everywhere()
             return
 
-    # What is learned on the way
+    # Functions that are registered later
 
-    def learned(self) -> None:
-        """More functions are known here, as whatever thread says: tell whose tasks they are.
+    def functions_added(self) -> None:
+        """Register the workers once more, with functions that were added; any thread may call.
 
-        Until the store knows it, tasks that call them are parked.
+        Until the store knows them, tasks that call them are parked.
         """
-        if self._runtime.shared and not self._learning:
-            self._learning = True
-            # A loop that is closed has no worker left that could run them.
+        if self._env.shared and not self._updating:
+            self._updating = True
+            # A closed loop has no worker left that could run them.
             with contextlib.suppress(RuntimeError):
-                self._runtime.loop.call_soon_threadsafe(self._begin_to_tell)
+                self._env.loop.call_soon_threadsafe(self._update_workers)
 
-    def _begin_to_tell(self) -> None:
-        self._learning = False
-        for worker in self._runtime.workers:
+    def _update_workers(self) -> None:
+        self._updating = False
+        for worker in self._workers:
             if worker.joined and not worker.own:
-                self._runtime.spawn(self._tell(worker, worker.name))
+                self._env.spawn(self._update(worker, worker.name))
 
-    async def _tell(self, worker: Worker, name: str) -> None:
-        """Present a worker once more; one that was fenced joins anew with all that is known."""
+    async def _update(self, worker: WorkerProtocol, name: str) -> None:
+        """Register a worker once more; one that lost its registration does so by itself."""
         pause = FIRST_PAUSE
         while worker.joined and not worker.fenced and worker.name == name:
             try:
-                self._runtime.heed(await self.present(worker, name))
+                self._answers.apply(await self._join(worker, name))
                 return
-            except Exception as error:  # noqa: BLE001 - the store is away; its tasks wait for it
-                log.warning("worker %s could not say which tasks it knows now: %s", name, error)
+            except Exception as error:  # noqa: BLE001 - the store is away; its tasks wait
+                log.warning(
+                    "could not register the new functions of worker %s: %s",
+                    name,
+                    error,
+                    extra=about("worker.update_failed", worker=name, reason=type(error).__name__),
+                )
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, LONGEST_PAUSE)

@@ -1,11 +1,11 @@
-"""Renewal: one small write per interval keeps all that a worker holds, however much it runs.
+"""Renewal: one small write per interval keeps all leases of a worker, however many it has.
 
-Where the store has a connection for it, a thread renews: then a handler that keeps the loop busy
-does not cost its process the leases. What it hears is told on the loop. Elsewhere the loop renews
-as a part of maintenance.
+Where the store has a connection for it, a thread renews: a handler that blocks the loop then does
+not cost the process its leases. The loop gets the answers. With other stores the loop renews as a
+part of maintenance.
 
-A renewal counts from when it was sent: by then at the earliest the store has heard it. A worker
-that was not heard for nine tenths of its lease stops its handlers (`Worker.renewed`).
+A renewal counts from the moment it was sent: the store has got it then at the earliest. A worker
+that could not renew for nine tenths of its lease stops its handlers (`LeaseGuard`).
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ import contextlib
 import logging
 import threading
 import time
-from functools import partial
 from typing import TYPE_CHECKING
 
+from millpond.core.log_fields import about
 from millpond.core.plan import sooner
+from millpond.runtime.fleet.lease_times import RENEWALS_PER_LEASE, SLOW
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from millpond.runtime.fleet.shared_store import Renewer
-    from millpond.runtime.runtime import Runtime
-    from millpond.runtime.worker.worker import Worker
+    from millpond.runtime.control import Control
+    from millpond.runtime.environment import Environment
+    from millpond.runtime.fleet.dead_workers import DeadWorkers
+    from millpond.runtime.fleet.recovery_delay import RecoveryDelay
+    from millpond.runtime.jobs.job import WorkerProtocol
+    from millpond.runtime.observe.outage import Outages
     from millpond.store.protocol import RenewAnswer
+    from millpond.store.shared import Renewer
 
 log = logging.getLogger("millpond.renewal")
 
-RENEWALS_PER_LEASE = 3
-
-SLOW = 0.1
-"""The part of a lease by which a renewal may be late; beyond it the store itself was away."""
-
 LOOK_EVERY = 0.25
-"""Seconds between two looks at which processes are gone."""
+"""Seconds between two checks of the lock files."""
 
 FIRST_PAUSE = 0.05
 """Seconds to wait after a renewal failed, doubling up to a tenth of the lease."""
@@ -46,11 +46,11 @@ GIVE_UP_AFTER = 2.0
 
 
 class Kept:
-    """What is renewed: a worker under the name it has now."""
+    """A worker under the name it has now, and when it renews next."""
 
     __slots__ = ("due", "lease", "name", "pause", "wanted_at", "worker")
 
-    def __init__(self, worker: Worker, sent: float) -> None:
+    def __init__(self, worker: WorkerProtocol, sent: float) -> None:
         self.worker = worker
         self.name = worker.name
         self.lease = worker.lease
@@ -62,9 +62,9 @@ class Kept:
         self.due = self.wanted_at = sent + self.lease / RENEWALS_PER_LEASE
 
     def was_late(self, answered: float) -> bool:
-        """Return whether it took so long that others may have fared alike.
+        """Return whether it took so long that other processes may also have been late.
 
-        Counted from when it was due: the store may have been away, or this process stood still.
+        Counted from when it was due: the store was away, or this process stood still.
         """
         return answered - self.wanted_at > SLOW * self.lease
 
@@ -72,35 +72,45 @@ class Kept:
 class Renewals:
     """Keeps the leases of the workers of one process."""
 
-    def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
-        self._kept: dict[Worker, Kept] = {}
-        can = runtime.abilities
+    def __init__(
+        self,
+        env: Environment,
+        outages: Outages,
+        delay: RecoveryDelay,
+        control: Control,
+        dead_workers: DeadWorkers,
+    ) -> None:
+        self._env = env
+        self._outages = outages
+        self._delay = delay
+        self._control = control
+        self._kept: dict[WorkerProtocol, Kept] = {}
         self._thread: RenewalThread | None = None
-        if runtime.shared and (can.renewer is not None or can.presence is not None):
-            self._thread = RenewalThread(runtime)
+        store = env.shared_store
+        if env.shared and (store.renewer is not None or store.presence is not None):
+            self._thread = RenewalThread(env, outages, self._answered, dead_workers.found)
 
-    def keep(self, worker: Worker, sent: float) -> None:
-        """Renew a worker that joined by an order sent at a moment; safe twice."""
-        if not self._runtime.shared:
+    def keep(self, worker: WorkerProtocol, sent: float) -> None:
+        """Renew a worker that registered by an order sent at a moment; safe twice."""
+        if not self._env.shared:
             return
         worker.renewed(sent)
-        self._runtime.outages.gone(self._kept.get(worker))
+        self._outages.gone(self._kept.get(worker))
         kept = self._kept[worker] = Kept(worker, sent)
         if self._thread is not None:
             self._thread.keep(kept)
 
-    def drop(self, worker: Worker) -> None:
-        """Renew a worker no more: it has left, or the store has forgotten it."""
+    def drop(self, worker: WorkerProtocol) -> None:
+        """Renew a worker no more: it has deregistered, or the store has lost it."""
         kept = self._kept.pop(worker, None)
         if kept is None:
             return
         if self._thread is not None:
             self._thread.drop(kept)
-        self._runtime.outages.gone(kept)
+        self._outages.gone(kept)
 
     def hurry(self) -> None:
-        """Renew at once where something runs: the answer tells what of it was cancelled."""
+        """Renew workers with jobs at once: the answer names the cancelled ones."""
         if self._thread is not None:
             self._thread.hurry([kept for kept in self._kept.values() if kept.worker.jobs])
 
@@ -113,12 +123,12 @@ class Renewals:
 
     async def round(self) -> float | None:
         """Renew on the loop what is due; return when to come back, by the steady clock."""
-        if self._runtime.abilities.renewer is not None:
+        if self._env.shared_store.renewer is not None:
             return None
         soonest = None
         failed: Exception | None = None
         for kept in list(self._kept.values()):
-            if kept.due <= self._runtime.steady():
+            if kept.due <= self._env.steady():
                 try:
                     await self._renew(kept)
                 except Exception as error:  # noqa: BLE001 - the others must not miss theirs
@@ -130,47 +140,54 @@ class Renewals:
         return soonest
 
     async def _renew(self, kept: Kept) -> None:
-        sent = self._runtime.steady()
-        answer = await self._runtime.store.renew(kept.name, kept.lease)
-        # The loop may be late by itself, and often is: what the store took is what counts.
-        late = self._runtime.steady() - sent > SLOW * kept.lease
+        sent = self._env.steady()
+        answer = await self._env.store.renew(kept.name, kept.lease)
+        # The loop itself is often late: only the time that the store took counts.
+        late = self._env.steady() - sent > SLOW * kept.lease
         kept.renewed(sent)
-        heard(self._runtime, kept, sent, answer, late=late)
+        self._answered(kept, sent, answer, late)
 
-
-def heard(runtime: Runtime, kept: Kept, sent: float, answer: RenewAnswer, *, late: bool) -> None:
-    """Take in what a renewal was answered; on the loop."""
-    worker = kept.worker
-    if late:
-        runtime.maintenance.store_was_away(kept.lease)
-    if answer.alive:
-        if worker.name == kept.name:
-            worker.renewed(sent)
-    elif worker.name == kept.name and worker.joined:
-        runtime.fenced(worker)
-    runtime.told_to_cancel(answer.cancelled, answer.interrupted)
-    for pool in answer.give_back:
-        worker.give_back_ahead(pool)
+    def _answered(self, kept: Kept, sent: float, answer: RenewAnswer, late: bool) -> None:
+        """Apply the answer to a renewal; on the loop."""
+        worker = kept.worker
+        if late:
+            self._delay.store_was_away(kept.lease)
+        if answer.alive:
+            if worker.name == kept.name:
+                worker.renewed(sent)
+        elif worker.name == kept.name and worker.joined:
+            worker.lost_registration()
+        self._control.cancelled_elsewhere(answer.cancelled, answer.interrupted)
+        for pool in answer.give_back:
+            worker.give_back_prefetched(pool)
 
 
 class RenewalThread:
-    """The thread that keeps a process alive in a shared store, and sees which others are gone.
+    """The thread that renews the leases of a process, and finds dead processes by their lock files.
 
-    It begins with the first worker. It asks the store for nothing but renewals: to see who is gone
-    it looks at lock files.
+    It starts with the first worker. It asks the store for nothing but renewals.
     """
 
-    def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
-        self._loop = runtime.loop
-        self._make = runtime.abilities.renewer
-        self._presence = runtime.abilities.presence
+    def __init__(
+        self,
+        env: Environment,
+        outages: Outages,
+        answered: Callable[[Kept, float, RenewAnswer, bool], None],
+        found_dead: Callable[[tuple[str, ...]], None],
+    ) -> None:
+        self._owner = env.owner
+        self._loop = env.loop
+        self._outages = outages
+        self._answered = answered
+        self._found_dead = found_dead
+        self._make = env.shared_store.renewer
+        self._presence = env.shared_store.presence
         self._renewer: Renewer | None = None
         self._kept: dict[Kept, None] = {}
-        self._stir = threading.Condition()
+        self._changed = threading.Condition()
         self._over = False
-        self._look_at = 0.0
-        self._blind = False
+        self._check_at = 0.0
+        self._locks_unreadable = False
         self._thread: threading.Thread | None = None
         self._ended: asyncio.Future[None] | None = None
 
@@ -178,42 +195,42 @@ class RenewalThread:
 
     def keep(self, kept: Kept) -> None:
         """Renew a worker from now on."""
-        with self._stir:
+        with self._changed:
             self._kept[kept] = None
             if self._thread is None:
                 self._ended = self._loop.create_future()
                 self._thread = threading.Thread(
-                    target=self._main, name=f"millpond-renewal-{self._runtime.owner}", daemon=True
+                    target=self._main, name=f"millpond-renewal-{self._owner}", daemon=True
                 )
                 self._thread.start()
-            self._stir.notify()
+            self._changed.notify()
 
     def drop(self, kept: Kept) -> None:
-        """Renew it no more; a renewal on its way is not heard of any more."""
-        with self._stir:
+        """Renew a worker no more; the answer to a renewal under way is dropped."""
+        with self._changed:
             self._kept.pop(kept, None)
 
     def hurry(self, some: list[Kept]) -> None:
-        """Renew some of them at once, unless the store was away just now."""
-        with self._stir:
+        """Renew some workers at once, unless their last renewal failed."""
+        with self._changed:
             now = time.monotonic()
             for kept in some:
                 if not kept.pause:
                     kept.due = min(kept.due, now)
-            self._stir.notify()
+            self._changed.notify()
 
     async def stop(self) -> None:
-        """End it; one that waits for a store that does not answer is left to itself."""
-        with self._stir:
+        """End the thread; do not wait longer for a store that does not answer."""
+        with self._changed:
             self._over = True
-            self._stir.notify()
+            self._changed.notify()
         if self._ended is None or self._thread is None:
             return
         done, _ = await asyncio.wait((self._ended,), timeout=GIVE_UP_AFTER)
         if done:
             self._thread.join()
 
-    def _tell_ended(self) -> None:
+    def _set_ended(self) -> None:
         if self._ended is not None and not self._ended.done():
             self._ended.set_result(None)
 
@@ -224,25 +241,25 @@ class RenewalThread:
             while (due := self._next()) is not None:
                 for kept in due:
                     self._renew(kept)
-                self._look()
+                self._check_locks()
         finally:
             self._close()
-            self._post(self._tell_ended)
+            self._post(self._set_ended)
 
     def _next(self) -> list[Kept] | None:
         """Wait until something is due; return which workers to renew, or None at the end."""
-        with self._stir:
-            # Where the loop was closed and the Millpond was not, nothing runs any more that a
-            # lease would be for: what it held is given to others when that is over.
+        with self._changed:
+            # If the loop was closed and the Millpond was not, nothing runs any more that needs a
+            # lease: other processes take over when it expires.
             while not self._over and not self._loop.is_closed():
                 now = time.monotonic()
                 due = [kept for kept in self._kept if self._make and kept.due <= now]
-                if due or (self._presence is not None and self._look_at <= now):
+                if due or (self._presence is not None and self._check_at <= now):
                     return due
                 moments = [kept.due for kept in self._kept] if self._make else []
                 if self._presence is not None:
-                    moments.append(self._look_at)
-                self._stir.wait(max(min(moments) - now, 0.0) if moments else None)
+                    moments.append(self._check_at)
+                self._changed.wait(max(min(moments) - now, 0.0) if moments else None)
             return None
 
     def _renew(self, kept: Kept) -> None:
@@ -257,21 +274,26 @@ class RenewalThread:
             return
         late = kept.was_late(time.monotonic())
         kept.renewed(sent)
-        self._runtime.outages.worked(kept)
-        with self._stir:
+        self._outages.worked(kept)
+        with self._changed:
             if kept not in self._kept:
                 return
             if not answer.alive:
                 del self._kept[kept]
         if answer.alive:
-            # At once, and not only when the loop finds time for it.
+            # At once, and not only when the loop gets to it.
             kept.worker.safe_since(sent)
-        self._post(partial(heard, self._runtime, kept, sent, answer, late=late))
+        self._post(self._answered, kept, sent, answer, late)
 
     def _failed(self, kept: Kept, error: Exception) -> None:
-        """Try again soon, with a new connection, and say so once."""
-        if not self._runtime.outages.failed(kept, error) and not kept.pause:
-            log.warning("worker %s could not renew (%s) and tries again", kept.name, error)
+        """Try again soon, with a new connection; log it once."""
+        if not self._outages.failed(kept, error) and not kept.pause:
+            log.warning(
+                "worker %s could not renew its leases (%s); trying again",
+                kept.name,
+                error,
+                extra=about("lease.renewal_failed", worker=kept.name, reason=type(error).__name__),
+            )
         kept.pause = min(max(kept.pause * 2, FIRST_PAUSE), SLOW * kept.lease)
         kept.due = time.monotonic() + kept.pause
         self._close()
@@ -282,23 +304,27 @@ class RenewalThread:
             with contextlib.suppress(Exception):
                 renewer.close()
 
-    def _look(self) -> None:
-        """See which processes are gone; that costs the store nothing."""
-        if self._presence is None or time.monotonic() < self._look_at:
+    def _check_locks(self) -> None:
+        """Find dead processes; this does not use the store."""
+        if self._presence is None or time.monotonic() < self._check_at:
             return
-        self._look_at = time.monotonic() + LOOK_EVERY
+        self._check_at = time.monotonic() + LOOK_EVERY
         try:
             gone = self._presence.gone()
-        except Exception as error:  # noqa: BLE001 - who dies of it renews no more
-            if not self._blind:
-                log.warning("the lock files cannot be looked at (%s); it is tried again", error)
-            self._blind = True
+        except Exception as error:  # noqa: BLE001 - a dead process still loses its leases
+            if not self._locks_unreadable:
+                log.warning(
+                    "cannot read the lock files of other processes (%s); trying again",
+                    error,
+                    extra=about("presence.unreadable", reason=type(error).__name__),
+                )
+            self._locks_unreadable = True
             return
-        self._blind = False
+        self._locks_unreadable = False
         if gone:
-            self._post(self._runtime.burials.found, gone)
+            self._post(self._found_dead, gone)
 
-    def _post(self, tell: Callable[..., None], *told: object) -> None:
-        # A loop that is closed has nobody left to tell.
+    def _post(self, call: Callable[..., None], *args: object) -> None:
+        """Call something on the loop, unless the loop is closed."""
         with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(tell, *told)
+            self._loop.call_soon_threadsafe(call, *args)

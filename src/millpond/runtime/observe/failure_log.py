@@ -1,7 +1,7 @@
 """Failures as log records: an error when a task failed for good, a warning when it is tried again.
 
-One record each, by the process whose verb it was. A failure that no handler of this process had a
-part in (a lost lease, an expired task, the closure of a dead process) is read from the store first.
+The process whose verb it was writes one record. A failure without a handler of this process (a lost
+lease, an expired task, the closure of a dead process) is read from the store first.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from textwrap import indent
 from typing import TYPE_CHECKING
 
 from millpond.core.admit import Reason
-from millpond.core.escape import Lines, one_line
+from millpond.core.escape import MultilineText, one_line
 from millpond.core.lifecycle import Status
+from millpond.core.log_fields import about
 from millpond.core.task import CALLBACKS
 from millpond.runtime.error_info import info_of, read
 
@@ -24,9 +25,9 @@ if TYPE_CHECKING:
     from millpond.core.lease import Leased
     from millpond.core.settle import Settlement
     from millpond.core.task import Task
-    from millpond.runtime.runtime import Runtime
-    from millpond.runtime.waiting.task_result import End
-    from millpond.store.protocol import Lost
+    from millpond.runtime.environment import Environment
+    from millpond.runtime.waiting.task_result import TaskResult
+    from millpond.store.protocol import LostAttempt
 
 log = logging.getLogger("millpond.tasks")
 
@@ -48,11 +49,11 @@ _WORDS: dict[str, str] = {
 class Failures:
     """Logs what failed, and looks up what failed without a handler of this process."""
 
-    def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
+    def __init__(self, env: Environment) -> None:
+        self._env = env
         self._lookups: set[asyncio.Task[None]] = set()
 
-    def failed(self, leased: Leased, end: End) -> None:
+    def failed(self, leased: Leased, end: TaskResult) -> None:
         """Log a task that one of our own settlements failed for good."""
         _log_last(
             leased.fence.task,
@@ -74,16 +75,17 @@ class Failures:
             pool,
             decided.delay,
             error,
-            extra={
-                "pool": pool,
-                "task": leased.fence.task,
-                "function": leased.call.function,
-                "attempt": leased.fence.attempt,
-                "error": str(error),
-            },
+            extra=about(
+                "attempt.failed",
+                pool=pool,
+                task=leased.fence.task,
+                function=leased.call.function,
+                attempt=leased.fence.attempt,
+                error=str(error),
+            ),
         )
 
-    def lost(self, attempts: Sequence[Lost]) -> None:
+    def lost(self, attempts: Sequence[LostAttempt]) -> None:
         """Log attempts that ended with their worker and are followed by another."""
         for one in attempts:
             pool = one.pool.removesuffix(CALLBACKS)
@@ -94,28 +96,29 @@ class Failures:
                 one.task,
                 one.function,
                 pool,
-                extra={
-                    "pool": pool,
-                    "task": one.task,
-                    "function": one.function,
-                    "attempt": one.attempt,
-                    "error": str(Reason.LEASE_LOST),
-                },
+                extra=about(
+                    "attempt.lost",
+                    pool=pool,
+                    task=one.task,
+                    function=one.function,
+                    attempt=one.attempt,
+                    error=str(Reason.LEASE_LOST),
+                ),
             )
 
     def ended_unseen(self, tasks: Sequence[int]) -> None:
-        """Log those of some ended tasks that failed: no handler of ours ended them."""
-        lookup = self._runtime.spawn(self._look_up(tuple(tasks)))
+        """Log which of these tasks failed: no handler of this process ended them."""
+        lookup = self._env.spawn(self._look_up(tuple(tasks)))
         self._lookups.add(lookup)
         lookup.add_done_callback(self._lookups.discard)
 
     async def finish(self) -> None:
-        """Wait for the failures that are being looked up, for a moment."""
+        """Wait for the lookups under way, for a moment."""
         if self._lookups:
             await asyncio.wait(self._lookups, timeout=FINISH_WITHIN)
 
     async def _look_up(self, tasks: tuple[int, ...]) -> None:
-        view = self._runtime.view
+        view = self._env.view
         for first in range(0, len(tasks), AT_ONCE):
             page = tasks[first : first + AT_ONCE]
             for task, status in zip(page, await view.status(page), strict=True):
@@ -146,23 +149,25 @@ def _log_last(
     words = None if reason is None else _WORDS.get(reason, reason)
     text = one_line(": ".join(str(one) for one in (words, error) if one is not None))
     if cause is None and error is not None and error.traceback:
-        # Indented: no line of what a handler raised looks like a record.
-        text = Lines(f"{text}\n{indent(error.traceback.rstrip(), '    ')}")
+        # Indented: no line of a handler's traceback looks like a log record.
+        text = MultilineText(f"{text}\n{indent(error.traceback.rstrip(), '    ')}")
     log.error(
         "task %d (%s) of pool %s failed after %d attempt(s): %s",
         task,
         function,
         pool,
         attempt,
-        text or "no reason is known",
+        text or "unknown reason",
         exc_info=cause,
-        extra={
-            "pool": pool,
-            "task": task,
-            "function": function,
-            "attempt": attempt,
-            "error": str(error) if error is not None else reason,
-        },
+        extra=about(
+            "task.failed",
+            pool=pool,
+            task=task,
+            function=function,
+            attempt=attempt,
+            reason=reason,
+            error=str(error) if error is not None else reason,
+        ),
     )
 
 

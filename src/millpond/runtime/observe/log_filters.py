@@ -1,9 +1,7 @@
-"""Our log records: what they are about, and nothing in them that looks like another record.
+"""Log records of this library: their pool and task, and no text that forges another record.
 
-Every record of ours says which pool and which task it is about, or None.
-
-What one is about stands in `extra` where it is made. One that is made while a handler runs, and
-does not say, is about the handler's task.
+Every record has a `pool` and a `task`, which may be None. They come from the `extra` of the log
+call, else from the job whose handler runs.
 """
 
 from __future__ import annotations
@@ -13,9 +11,9 @@ import traceback
 from textwrap import indent
 from typing import TYPE_CHECKING
 
-from millpond.core.escape import Lines, one_line, several_lines
+from millpond.core.escape import MultilineText, one_line, several_lines
 from millpond.core.task import CALLBACKS
-from millpond.runtime.worker.job import current_job
+from millpond.runtime.jobs.job import current_job
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,8 +47,8 @@ OURS = (
 class TaskFilter(logging.Filter):
     """Puts `pool`, `task`, `function` and `attempt` on every record; lets all of them pass.
 
-    Add it to a handler, and they can stand in its format, also for records of your own handlers and
-    of whatever these call. What a record is not about is `missing`.
+    Add it to a log handler to use them in its format, also for records of your own handlers and of
+    the code they call. A field without a value is `missing`.
     """
 
     def __init__(self, missing: str | None = "-") -> None:
@@ -58,17 +56,17 @@ class TaskFilter(logging.Filter):
         self._missing = missing
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Say what a record is about."""
-        told = vars(record)
-        known = _of_the_job(told)
+        """Set the fields of a record."""
+        fields = vars(record)
+        known = _of_the_job(fields)
         for name in ("pool", "task", "function", "attempt"):
-            if told.get(name) is None:
-                told[name] = known.get(name, self._missing)
+            if fields.get(name) is None:
+                fields[name] = known.get(name, self._missing)
         return True
 
 
-def _of_the_job(told: dict[str, object]) -> dict[str, object]:
-    """Return what is known of the task at work here, unless the record is about something else."""
+def _of_the_job(fields: dict[str, object]) -> dict[str, object]:
+    """Return the fields of the running job, unless the record is about another task."""
     job = current_job.get()
     if job is None:
         return {}
@@ -79,15 +77,15 @@ def _of_the_job(told: dict[str, object]) -> dict[str, object]:
         "function": leased.call.function,
         "attempt": leased.fence.attempt,
     }
-    about = {name: told[name] for name in ("pool", "task") if told.get(name) is not None}
-    return known if about.items() <= known.items() else {}
+    given = {name: fields[name] for name in ("pool", "task") if fields.get(name) is not None}
+    return known if given.items() <= known.items() else {}
 
 
 class EscapingFilter(logging.Filter):
-    """Escapes what others chose: names, keys, paths, messages of errors; lets all records pass.
+    """Escapes text from outside: names, keys, paths, messages of errors; lets all records pass.
 
     Line ends would forge records, and other control characters and marks that change the direction
-    of writing would drive or deceive a terminal. Records of ours have them as arguments.
+    of writing would control or deceive a terminal. Our records have such text as arguments.
     """
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -111,7 +109,7 @@ def _escaped(argument: object) -> object:
         return f"({type(argument).__name__} without a text)"
     if text.isprintable():
         return argument
-    return several_lines(text) if isinstance(argument, Lines) else one_line(text)
+    return several_lines(text) if isinstance(argument, MultilineText) else one_line(text)
 
 
 def _safe_traceback(error: BaseException) -> str | None:
@@ -144,7 +142,7 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 
 
 def mark_ours() -> None:
-    """Have our own records marked and escaped, whatever handlers there are."""
+    """Add both filters to every logger of this library."""
     for name in OURS:
         logger = logging.getLogger(name)
         if not any(isinstance(one, TaskFilter) for one in logger.filters):

@@ -1,7 +1,7 @@
-"""Outages: that a store cannot be used is told once, and so is that it can be used again.
+"""Outages: one log record when the store becomes unreachable, one when it is back.
 
-Workers, renewals, maintenance and polls of a process all use the store, each in its own time. When
-it goes away all of them fail, and all try again; for people that is one event, with two ends.
+Workers, renewals, maintenance and polls of a process all use the store. When it is unreachable all
+of them fail and retry; the log has one record for the begin of the outage and one for its end.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import logging
 import threading
 from typing import TYPE_CHECKING, TypeVar
 
+from millpond.core.log_fields import about
 from millpond.errors import StoreError
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
 
 
 class Outages:
-    """Knows which parts of a process cannot use the store; for any thread."""
+    """Which parts of a process cannot use the store; any thread may call it."""
 
     def __init__(self, steady: Callable[[], float]) -> None:
         self._steady = steady
@@ -34,10 +35,7 @@ class Outages:
         self._lock = threading.Lock()
 
     def failed(self, part: object, error: BaseException) -> bool:
-        """Note that a part could not use the store; False if something else is wrong with it.
-
-        The first one to find out tells.
-        """
+        """Note that a part could not use the store, and log the first; False for another error."""
         if not isinstance(error, StoreError):
             return False
         with self._lock:
@@ -46,13 +44,21 @@ class Outages:
             if first:
                 self._since = self._steady()
         if first:
-            log.warning("the store cannot be used (%s); it is tried again until it can", error)
+            log.warning(
+                "the store cannot be used (%s); it is tried again until it can",
+                error,
+                extra=about("store.unreachable", reason=type(error).__name__),
+            )
         else:
-            log.debug("the store cannot be used here either: %s", error)
+            log.debug(
+                "the store cannot be used here either: %s",
+                error,
+                extra=about("store.unreachable", reason=type(error).__name__),
+            )
         return True
 
     def worked(self, part: object) -> None:
-        """Note that a part could use the store; the last one to find out tells."""
+        """Note that a part could use the store; log the last one that recovers."""
         if part not in self._failing:
             return
         with self._lock:
@@ -60,16 +66,18 @@ class Outages:
             seconds = self._steady() - self._since
             over = not self._failing
         if over:
-            log.warning("the store can be used again, after %.1f s", seconds)
+            log.warning(
+                "the store can be used again, after %.1f s", seconds, extra=about("store.reachable")
+            )
 
     def gone(self, part: object) -> None:
-        """Note that a part is no more, and that nobody will hear of it."""
+        """Forget a part that has ended."""
         with self._lock:
             self._failing.discard(part)
 
 
-async def insisted(ask: Callable[[], Awaitable[T]], over: Callable[[], bool]) -> T:
-    """Ask the store until it answers, or it is over: what made one ask may be why it cannot."""
+async def ask_until_answered(ask: Callable[[], Awaitable[T]], over: Callable[[], bool]) -> T:
+    """Ask the store until it answers; raise its error only once `over` returns True."""
     pause = FIRST_PAUSE
     while True:
         try:

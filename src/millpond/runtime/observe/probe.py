@@ -1,8 +1,8 @@
-"""Probes: telemetry is told what happens while it happens, and keeps its own books.
+"""Probes: telemetry is called while things happen.
 
-An observer hears of ends; a probe sees both sides of a submit and of an attempt, so that it can
-measure them and have a trace go on in them. Where there is none, nothing is called: the runtime
-asks once whether `hooks.probes` is there. What a probe raises is counted and changes nothing.
+An observer gets ends; a probe gets the begin and the end of each submit and attempt, so that it can
+measure them and continue a trace in them. Without probes nothing is called: the runtime checks once
+whether `hooks.probes` is set. The error of a probe is counted and changes nothing.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections import Counter
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
 import msgspec
 
-from millpond.core.lifecycle import Event, Status
+from millpond.core.lifecycle import Status, Transition
+from millpond.core.log_fields import about
 from millpond.core.settle import Ending, Settled
-from millpond.core.spec import OnFull
 from millpond.core.task import CALLBACKS
 from millpond.runtime.ctrl_c import is_ctrl_c
-from millpond.runtime.worker.batch import BatchCall
-from millpond.runtime.worker.outcome import Carried
+from millpond.runtime.jobs.batch_call import BatchCall
+from millpond.runtime.jobs.policy import Carried
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -31,11 +31,8 @@ if TYPE_CHECKING:
     from millpond.core.lease import Leased
     from millpond.core.settle import Outcome, Settlement
     from millpond.core.task import NewTask
-    from millpond.runtime.observe.hooks import Hooks
-    from millpond.runtime.runtime import Runtime
-    from millpond.runtime.worker.job import Job
-    from millpond.runtime.worker.worker import Worker
-    from millpond.store.protocol import Admission, Batch, BatchAnswer, SubmitAnswer
+    from millpond.runtime.jobs.job import Job
+    from millpond.store.protocol import Admission, BatchAnswer
 
 log = logging.getLogger("millpond.hooks")
 
@@ -44,9 +41,9 @@ T = TypeVar("T")
 
 
 class Probe:
-    """Somebody who is told. Each method does nothing, unless it is given something to do.
+    """Telemetry. Each method does nothing unless a subclass overrides it.
 
-    They are called from the loop, and those about a submit or a handler from other threads, too.
+    The loop calls them; other threads also call those about a submit or a handler.
     """
 
     def submitting(self, pool: str, count: int) -> object:
@@ -62,7 +59,7 @@ class Probe:
         """A submit is over; it has no answer where its tasks are stored later, with an outcome."""
 
     def carrier(self) -> dict[str, str] | None:
-        """Return what a task that is made now is to carry to whoever runs it."""
+        """Return what a task that is made now carries to the process that runs it."""
 
     def accepted(self, pool: str, count: int) -> None:
         """Tasks were stored."""
@@ -86,8 +83,8 @@ class Probe:
     def settled(self, job: Job, ended: str) -> None:
         """The store has answered: completed, failed, cancelled, retry, released or stale."""
 
-    def handed_on(self, job: Job) -> dict[str, str] | None:
-        """Return what the process of a handler is to know of the trace it is part of."""
+    def trace_for_process(self, job: Job) -> dict[str, str] | None:
+        """Return the trace that goes on in the process of a handler."""
 
     def inside(self, carrier: dict[str, str]) -> AbstractContextManager[object] | None:
         """Return a block in which that trace goes on, in the process of a handler."""
@@ -99,35 +96,38 @@ class Probe:
         """Tasks were moved on by this process that others had lost, or that were too late."""
 
     def closing(self) -> None:
-        """The Millpond closes: what is under way now is never heard of again."""
+        """The Millpond closes: what is under way now is not reported any more."""
 
 
 class Probes:
-    """All of them: each is told, whatever the others do."""
+    """All attached probes: each is called, whatever the others raise."""
 
-    def __init__(self, told: tuple[Probe, ...], hooks: Hooks) -> None:
-        self.told = told
-        self._hooks = hooks
+    def __init__(self, attached: tuple[Probe, ...], count_error: Callable[[], None]) -> None:
+        self.attached = attached
+        self._count_error = count_error
 
-    def _guarded(self, tell: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
+    def _guarded(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
         try:
-            return tell(*args, **kwargs)
+            return call(*args, **kwargs)
         except BaseException as error:
             if is_ctrl_c(error):
                 raise
-            self._hooks.counts.observer_errors += 1
-            log.exception("telemetry failed; it is counted and otherwise ignored")
+            self._count_error()
+            log.exception(
+                "telemetry failed; it is counted and otherwise ignored",
+                extra=about("telemetry.failed", reason=type(error).__name__),
+            )
             return None
 
     # Submits
 
     def carrier(self) -> dict[str, str]:
         """Return what a task that is made now is to carry."""
-        return _merged(self._guarded(probe.carrier) for probe in self.told)
+        return _merged(self._guarded(probe.carrier) for probe in self.attached)
 
     def submitting(self, pool: str, count: int) -> list[Any]:
-        """Tell of the beginning of a submit."""
-        return [self._guarded(probe.submitting, pool, count) for probe in self.told]
+        """Report the beginning of a submit."""
+        return [self._guarded(probe.submitting, pool, count) for probe in self.attached]
 
     def submitted(
         self,
@@ -137,8 +137,8 @@ class Probes:
         answer: BatchAnswer | None,
         error: BaseException | None,
     ) -> None:
-        """Tell of its end, last begun first: one stands inside the other."""
-        for probe, token in zip(reversed(self.told), reversed(begun), strict=True):
+        """Report the end of a submit, to the last attached probe first: they nest."""
+        for probe, token in zip(reversed(self.attached), reversed(begun), strict=True):
             self._guarded(probe.submitted, token, tasks, answer, error)
         if answer is None:
             return
@@ -148,7 +148,7 @@ class Probes:
         self.stored(pool, answer.admissions)
 
     def stored(self, pool: str, admissions: Sequence[Admission]) -> None:
-        """Tell what became of tasks that the store has decided about; known ones are no news."""
+        """Report which tasks the store took or refused; duplicates are left out."""
         fates = Counter(
             one.reason if one.status is Status.REJECTED else None
             for one in admissions
@@ -156,80 +156,50 @@ class Probes:
         )
         for reason, count in fates.items():
             if reason is None:
-                for probe in self.told:
+                for probe in self.attached:
                     self._guarded(probe.accepted, pool, count)
             else:
                 self.rejected(pool, reason, count)
 
     def rejected(self, pool: str, reason: str, count: int) -> None:
-        """Tell of tasks that were refused or dropped."""
-        for probe in self.told:
+        """Report tasks that were refused or dropped."""
+        for probe in self.attached:
             self._guarded(probe.rejected, pool, reason, count)
-
-    def evicted(self, runtime: Runtime, batches: Sequence[Batch], answer: SubmitAnswer) -> None:
-        """Tell of tasks that had to make room for others, if there were any."""
-        # One that its own batch was told of as queued may have been evicted by the next.
-        told = {
-            one.task
-            for batch in answer.batches
-            for one in batch.admissions
-            if one.status is Status.REJECTED
-        }
-        gone = [task for task in answer.ended if task not in told]
-        reasons = {
-            pool: reason
-            for pool in {batch.tasks[0].pool for batch in batches if batch.tasks}
-            if (reason := _reason_to_evict(runtime, pool)) is not None
-        }
-        if not gone or not reasons:
-            return
-        if len(reasons) == 1:
-            ((pool, reason),) = reasons.items()
-            self.rejected(pool, reason, len(gone))
-        else:
-            runtime.spawn(self._look_up_evicted(runtime, gone))
-
-    async def _look_up_evicted(self, runtime: Runtime, tasks: list[int]) -> None:
-        """Ask whose they were: submits to several such pools went to the store together."""
-        for task in tasks:
-            record = await runtime.view.task(task)
-            if record is not None and record.status is Status.REJECTED:
-                self.rejected(record.new.pool, record.reason or "", 1)
 
     # Attempts
 
     def began(self, job: Job) -> None:
-        """Tell that a handler is about to be called."""
-        job.began_at = job.runtime.steady()
+        """Report that a handler is about to be called."""
+        job.began_at = job.worker.env.steady()
         jobs = _jobs_of(job)
         waited = [_waited(one) for one in jobs]
-        for probe in self.told:
+        for probe in self.attached:
             self._guarded(probe.began, job, jobs, waited)
 
     def over(self, job: Job, value: Any, outcome: Outcome) -> None:  # noqa: ANN401
-        """Tell that a handler has returned or raised."""
-        seconds = max(job.runtime.steady() - job.began_at, 0.0)
+        """Report that a handler has returned or raised."""
+        seconds = max(job.worker.env.steady() - job.began_at, 0.0)
         jobs = _jobs_of(job)
-        for probe in self.told:
+        for probe in self.attached:
             self._guarded(probe.over, job, jobs, seconds, value, outcome)
 
     def settled(
         self, job: Job, decided: Settlement, settled: Settled, after: Status | None
     ) -> None:
-        """Tell how an attempt ended."""
+        """Report how an attempt ended."""
         ended = _ended(decided, settled, after)
-        for probe in self.told:
+        for probe in self.attached:
             self._guarded(probe.settled, job, ended)
 
-    def handed_on(self, job: Job) -> dict[str, str]:
-        """Return what the process of a handler is to know of its trace."""
-        return _merged(self._guarded(probe.handed_on, job) for probe in self.told)
+    def trace_for_process(self, job: Job) -> dict[str, str]:
+        """Return the trace that goes on in the process of a handler."""
+        return _merged(self._guarded(probe.trace_for_process, job) for probe in self.attached)
 
     @contextlib.contextmanager
     def inside(self, carrier: dict[str, str]) -> Iterator[None]:
         """Let the trace of an attempt go on in the process of its handler."""
         with contextlib.ExitStack() as stack:
-            for probe in self.told:
+            for probe in self.attached:
                 block = self._guarded(probe.inside, carrier)
                 if block is not None:
                     stack.enter_context(block)
@@ -237,22 +207,22 @@ class Probes:
 
     # Trouble
 
-    def lost(self, worker: Worker) -> None:
-        """Tell of the leases that a worker has lost."""
-        lost = Counter(pool_of(job.leased) for job in worker.jobs.values())
+    def lost(self, jobs: Iterable[Job]) -> None:
+        """Report running jobs whose leases were lost."""
+        lost = Counter(pool_of(job.leased) for job in jobs)
         for pool, count in lost.items():
-            for probe in self.told:
+            for probe in self.attached:
                 self._guarded(probe.lost, pool, count)
 
     def recovered(self, count: int) -> None:
-        """Tell of tasks that were moved on."""
+        """Report lost or late tasks that this process moved on."""
         if count:
-            for probe in self.told:
+            for probe in self.attached:
                 self._guarded(probe.recovered, count)
 
     def closing(self) -> None:
-        """Tell of the end of everything."""
-        for probe in self.told:
+        """Report that the Millpond closes."""
+        for probe in self.attached:
             self._guarded(probe.closing)
 
 
@@ -273,7 +243,7 @@ def carried_by(leased: Leased) -> dict[str, str]:
             options = msgspec.msgpack.decode(options, type=Ending).options
         return msgspec.msgpack.decode(options, type=Carried).trace if options else {}
     except msgspec.MsgspecError:
-        # What cannot be read is as good as nothing.
+        # Unreadable bytes count as nothing.
         return {}
 
 
@@ -309,17 +279,17 @@ class Submission:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        told = None if self._answer is not None else error
-        self._probes.submitted(self._pool, self._begun, self._tasks, self._answer, told)
+        raised = None if self._answer is not None else error
+        self._probes.submitted(self._pool, self._begun, self._tasks, self._answer, raised)
 
 
 class _Unwatched(Submission):
-    """A submit of which nobody is told."""
+    """A submit without telemetry."""
 
     __slots__ = ()
 
     def __init__(self) -> None:
-        """Know nothing."""
+        """Keep nothing."""
 
     def __enter__(self) -> Self:
         return self
@@ -342,8 +312,26 @@ class _Unwatched(Submission):
 _UNWATCHED = _Unwatched()
 
 
-def submission(runtime: Runtime, pool: str, count: int) -> Submission:
-    """Return the block around a submit; with no probe it does nothing."""
+class HasProbes(Protocol):
+    """Hooks, as far as telemetry is concerned."""
+
+    @property
+    def probes(self) -> Probes | None:
+        """What calls the telemetry; None = there is none."""
+        ...
+
+
+class HasHooks(Protocol):
+    """The runtime, as far as telemetry is concerned."""
+
+    @property
+    def hooks(self) -> HasProbes:
+        """Its hooks."""
+        ...
+
+
+def submission(runtime: HasHooks, pool: str, count: int) -> Submission:
+    """Return the block around a submit; without a probe it does nothing."""
     probes = runtime.hooks.probes
     return _UNWATCHED if probes is None else Submission(probes, pool, count)
 
@@ -366,16 +354,4 @@ def _ended(decided: Settlement, settled: Settled, after: Status | None) -> str:
         return "stale"
     if after is not None and after is not Status.QUEUED:
         return str(after)
-    return "retry" if decided.event is Event.RETRY else "released"
-
-
-def _reason_to_evict(runtime: Runtime, pool: str) -> str | None:
-    spec = runtime.declared.get(pool)
-    policy = None if spec is None or spec.backpressure is None else spec.backpressure.on_full
-    return _EVICTS.get(policy) if policy is not None else None
-
-
-_EVICTS = {
-    OnFull.DROP_OLDEST: "drop_oldest_queue_full",
-    OnFull.RING_BUFFER: "ring_buffer_drop_oldest",
-}
+    return "retry" if decided.event is Transition.RETRY else "released"

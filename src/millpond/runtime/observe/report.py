@@ -1,14 +1,18 @@
-"""The report: one log record a minute of what the pools did, while they do anything."""
+"""The report: one log record a minute with the counts of each pool, while tasks run or wait."""
 
 from __future__ import annotations
 
 import logging
 from typing import TYPE_CHECKING
 
+from millpond.core.log_fields import about
+
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Mapping
 
-    from millpond.runtime.runtime import Runtime
+    from millpond.core.spec import PoolSpec
+    from millpond.runtime.environment import Environment
     from millpond.store.protocol import PoolView
 
 log = logging.getLogger("millpond.report")
@@ -17,19 +21,20 @@ EVERY = 60.0
 
 
 class Report:
-    """Tells of pools in which something happened; with nothing to tell it sets no timer."""
+    """Logs the pools whose counts changed. While nothing happens it sets no timer."""
 
-    __slots__ = ("_runtime", "_told", "timer")
+    __slots__ = ("_env", "_last_totals", "_specs", "timer")
 
-    def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
-        self._told: dict[str, dict[str, int]] = {}
+    def __init__(self, env: Environment, specs: Mapping[str, PoolSpec]) -> None:
+        self._env = env
+        self._specs = specs
+        self._last_totals: dict[str, dict[str, int]] = {}
         self.timer: asyncio.TimerHandle | None = None
 
     def begin(self) -> None:
-        """See to it that the next report comes, if it has not been seen to already."""
+        """Set the timer of the next report, unless it is set."""
         if self.timer is None:
-            self.timer = self._runtime.loop.call_later(EVERY, self._due)
+            self.timer = self._env.loop.call_later(EVERY, self._due)
 
     def stop(self) -> None:
         """Report no more."""
@@ -40,26 +45,26 @@ class Report:
     def _due(self) -> None:
         self.timer = None
         if log.isEnabledFor(logging.INFO):
-            self._runtime.spawn(self._tell())
+            self._env.spawn(self._log())
 
-    async def _tell(self) -> None:
+    async def _log(self) -> None:
         lines: dict[str, str] = {}
-        for pool in list(self._runtime.declared):
-            view = await self._runtime.view.pool(pool, measured=False)
-            if view is not None and self._has_news(pool, view):
+        for pool in list(self._specs):
+            view = await self._env.view.pool(pool, measured=False)
+            if view is not None and self._has_changed(pool, view):
                 lines[pool] = self._line(pool, view)
-                self._told[pool] = dict(view.totals)
+                self._last_totals[pool] = dict(view.totals)
         if lines:
             text = "; ".join(f"{pool}: {line}" for pool, line in lines.items())
-            log.info("%s", text, extra={"pools": tuple(lines)})
+            log.info("%s", text, extra=about("pools.reported", pools=tuple(lines)))
             self.begin()
 
-    def _has_news(self, pool: str, view: PoolView) -> bool:
-        return bool(view.running or view.queued or view.totals != self._told.get(pool, {}))
+    def _has_changed(self, pool: str, view: PoolView) -> bool:
+        return bool(view.running or view.queued or view.totals != self._last_totals.get(pool, {}))
 
     def _line(self, pool: str, view: PoolView) -> str:
-        before = self._told.get(pool, {})
-        ended = {s: n - before.get(s, 0) for s, n in view.totals.items()}
-        told = [f"{n} {s!s}" for s, n in ended.items() if n]
-        told += [f"{view.running} running", f"{view.queued} queued"]
-        return ", ".join(told)
+        before = self._last_totals.get(pool, {})
+        ended = {status: count - before.get(status, 0) for status, count in view.totals.items()}
+        counts = [f"{count} {status!s}" for status, count in ended.items() if count]
+        counts += [f"{view.running} running", f"{view.queued} queued"]
+        return ", ".join(counts)

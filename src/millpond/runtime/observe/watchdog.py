@@ -1,66 +1,94 @@
-"""The watchdog: a loop that stands still is reported as stalled, ever more rarely, and once."""
+"""The watchdog: reports a worker whose turn the store does not answer, ever more rarely."""
 
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
+
+from millpond.core.log_fields import about
 
 if TYPE_CHECKING:
     import asyncio
-
-    from millpond.runtime.worker.worker import Worker
+    from collections.abc import Callable
 
 log = logging.getLogger("millpond.watchdog")
 
 PATIENCE, LONGEST_PATIENCE = 5.0, 300.0
-"""Seconds a turn may take before it is called stalled; doubling with each report."""
+"""Seconds without an answer after which a turn is stalled; doubling with each report."""
+
+
+class Watched(Protocol):
+    """A worker, as the watchdog sees it."""
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        ...
+
+    @property
+    def turns(self) -> int:
+        """How many verbs the store has answered."""
+        ...
+
+    @property
+    def in_turn(self) -> bool:
+        """Whether a turn is under way, or to be tried again."""
+        ...
 
 
 class Watchdog:
-    """Looks at a worker while it has something to do. An idle worker costs no timer."""
+    """Checks a worker while it has something to do. An idle worker costs no timer."""
 
-    __slots__ = ("_patience", "_seen", "_timer", "_worker")
+    __slots__ = ("_loop", "_patience", "_seen", "_stalled", "_timer", "_worker")
 
-    def __init__(self, worker: Worker) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        worker: Watched,
+        stalled: Callable[[str], None],
+    ) -> None:
+        self._loop = loop
         self._worker = worker
+        self._stalled = stalled
         self._timer: asyncio.TimerHandle | None = None
         self._patience = PATIENCE
         self._seen = 0
 
     @property
     def watching(self) -> bool:
-        """Whether it will look again."""
+        """Whether it will check again."""
         return self._timer is not None
 
     def watch(self) -> None:
-        """Look in a while; asking twice is asking once."""
+        """Check in a while; a second call changes nothing."""
         if self._timer is None:
             self._patience = PATIENCE
-            self._look_later()
+            self._check_later()
 
     def stop(self) -> None:
-        """Look no more."""
+        """Check no more."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def _look_later(self) -> None:
+    def _check_later(self) -> None:
         self._seen = self._worker.turns
-        self._timer = self._worker.loop.call_later(self._patience, self._look)
+        self._timer = self._loop.call_later(self._patience, self._check)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         self._timer = None
         worker = self._worker
-        if not worker.at_it:
+        if not worker.in_turn:
             return
         if worker.turns != self._seen:
             self._patience = PATIENCE
         else:
             log.warning(
-                "worker %s is stalled: no verb was answered for %g s",
+                "worker %s is stalled: the store has answered nothing for %g s",
                 worker.name,
                 self._patience,
+                extra=about("worker.stalled", worker=worker.name),
             )
-            worker.runtime.stalled(worker.name)
+            self._stalled(worker.name)
             self._patience = min(self._patience * 2, LONGEST_PATIENCE)
-        self._look_later()
+        self._check_later()

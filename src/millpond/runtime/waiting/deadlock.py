@@ -3,34 +3,77 @@
 from __future__ import annotations
 
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from millpond.core.deadlock import Holder, Limit, waits_for_itself
 from millpond.core.lifecycle import Status
 from millpond.errors import WouldDeadlock
-from millpond.runtime.worker.job import current_job
+from millpond.runtime.jobs.job import current_job, job_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Mapping
+    from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+    from contextlib import AbstractAsyncContextManager
 
     from millpond.core.task import Task
-    from millpond.runtime.runtime import Runtime
-    from millpond.runtime.waiting.task_result import End
-    from millpond.runtime.worker.job import Job
+    from millpond.runtime.environment import Environment
+    from millpond.runtime.jobs.job import Job, WorkerProtocol
+    from millpond.runtime.waiting.results import Waiting
+    from millpond.runtime.waiting.task_result import TaskResult
+
+
+class HasWaits(Protocol):
+    """The runtime, as code that waits needs it."""
+
+    @property
+    def waits(self) -> Waits:
+        """Which jobs wait for which tasks."""
+        ...
 
 
 class Waits:
     """Which running jobs of this process wait for which tasks."""
 
-    def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
+    def __init__(
+        self, env: Environment, workers: Sequence[WorkerProtocol], waiting: Waiting
+    ) -> None:
+        self._env = env
+        self._workers = workers
+        self._waiting = waiting
+
+    async def end_of(self, task: int, era: object = None) -> TaskResult:
+        """Wait for the end of a task; check for a deadlock if a handler waits."""
+        if self.waiting_job() is None:
+            return await self._waiting.end_of(task, era)
+        async with self.waiting_for(task):
+            return await self._waiting.end_of(task)
+
+    def waiting_job(self) -> Job | None:
+        """Return the job whose handler is about to wait here, or None."""
+        job = current_job.get()
+        return None if job is None or job.settled or job.worker.env is not self._env else job
+
+    @asynccontextmanager
+    async def waiting_for(self, task: int | None) -> AsyncIterator[None]:
+        """Note that the running handler waits for a task; WouldDeadlock if that could never end.
+
+        A handler that waits for one of several tasks names any of those that wait for the same
+        limits: if that one cannot start, none of them can.
+        """
+        job = self.waiting_job()
+        record = await self._env.view.task(task) if job is not None and task is not None else None
+        if job is None or record is None or record.status.terminal:
+            yield
+            return
+        with self.noted(job, record):
+            await self.check(job, record)
+            yield
 
     @contextmanager
     def noted(self, job: Job, awaited: Task) -> Iterator[None]:
         """Note that a job waits for a task, for as long as it does."""
         awaits = job.awaits = job.awaits or {}
         elsewhere = (
-            awaited.status is Status.RUNNING and self._runtime.job_of(awaited.new.id) is None
+            awaited.status is Status.RUNNING and job_of(self._workers, awaited.new.id) is None
         )
         awaits[awaited.new.id] = () if elsewhere else limits_of(awaited)
         try:
@@ -46,7 +89,7 @@ class Waits:
         if waits_for_itself(job.id, running, queued, room):
             message = (
                 f"task {job.id} of pool {job.leased.pool!r} waits for task {awaited.new.id} of "
-                f"pool {awaited.new.pool!r}, which can only start or end once somebody who waits "
+                f"pool {awaited.new.pool!r}, which can only start or end after a task that waits "
                 "has ended; submit it with ctx.submit and do not wait, or use another pool"
             )
             raise WouldDeadlock(
@@ -54,27 +97,27 @@ class Waits:
             )
 
     def _jobs(self) -> list[Job]:
-        return [job for worker in self._runtime.workers for job in worker.jobs.values()]
+        return [job for worker in self._workers for job in worker.jobs.values()]
 
     def _running(self) -> dict[int, Holder]:
         return {job.id: Holder(_held(job), frozenset(job.awaits or ())) for job in self._jobs()}
 
     async def _queued(self, running: Mapping[int, Holder]) -> dict[int, tuple[Limit, ...]]:
-        """Return what the awaited tasks that wait need; one may have ended, and nobody told."""
+        """Return the limits of awaited tasks that the store has in a queue."""
         awaited = {
             task: limits
             for job in self._jobs()
             for task, limits in (job.awaits or {}).items()
             if task not in running
         }
-        statuses = await self._runtime.view.status(tuple(awaited))
+        statuses = await self._env.view.status(tuple(awaited))
         pairs = zip(awaited.items(), statuses, strict=True)
         return {task: limits for (task, limits), status in pairs if status == Status.QUEUED}
 
     async def _room(self, limits: set[Limit]) -> set[Limit]:
         """Return which limits have a free place, or are held by others than our own jobs.
 
-        A limit of 0 that nobody holds is a pause: somebody may end it.
+        A limit of 0 that no task holds is a pause: an operator may end it.
         """
         held: dict[Limit, int] = {}
         for job in self._jobs():
@@ -82,7 +125,7 @@ class Waits:
                 held[limit] = held.get(limit, 0) + 1
         room = set()
         for pool, unit in limits:
-            view = await self._runtime.view.pool(pool, measured=False)
+            view = await self._env.view.pool(pool, measured=False)
             if view is None:
                 continue
             most = view.spec.max_concurrent if unit is None else view.spec.unit_limit
@@ -93,35 +136,19 @@ class Waits:
         return room
 
 
-async def end_of(runtime: Runtime, task: int, era: object = None) -> End:
-    """Wait for the end of a task: noted and checked if a handler is the one who waits."""
-    if job_that_waits(runtime) is None:
-        return await runtime.waiting.end_of(task, era)
-    async with waiting_for(runtime, task):
-        return await runtime.waiting.end_of(task)
+async def end_of(runtime: HasWaits, task: int, era: object = None) -> TaskResult:
+    """Wait for the end of a task; check for a deadlock if a handler waits."""
+    return await runtime.waits.end_of(task, era)
 
 
-def job_that_waits(runtime: Runtime) -> Job | None:
+def job_that_waits(runtime: HasWaits) -> Job | None:
     """Return the job whose handler is about to wait here, or None."""
-    job = current_job.get()
-    return None if job is None or job.settled or job.runtime is not runtime else job
+    return runtime.waits.waiting_job()
 
 
-@asynccontextmanager
-async def waiting_for(runtime: Runtime, task: int | None) -> AsyncIterator[None]:
-    """Note that whoever runs here waits for a task; WouldDeadlock if that could never end.
-
-    Who waits for one of several names any of those that wait for the same limits: if that one
-    cannot start, none of them can.
-    """
-    job = job_that_waits(runtime)
-    record = await runtime.view.task(task) if job is not None and task is not None else None
-    if job is None or record is None or record.status.terminal:
-        yield
-        return
-    with runtime.waits.noted(job, record):
-        await runtime.waits.check(job, record)
-        yield
+def waiting_for(runtime: HasWaits, task: int | None) -> AbstractAsyncContextManager[None]:
+    """Note that the running handler waits for a task; WouldDeadlock if that could never end."""
+    return runtime.waits.waiting_for(task)
 
 
 def limits_of(task: Task) -> tuple[Limit, ...]:

@@ -1,20 +1,20 @@
-"""Ends: how a task came to its end, as told to those who wait for it in this process."""
+"""Task results: how a task ended, for the code of this process that waits for it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from millpond.core.lifecycle import Event, Status
-from millpond.runtime.worker.job import Closure
+from millpond.core.lifecycle import Status, Transition
+from millpond.runtime.jobs.job import Closure
 
 if TYPE_CHECKING:
     from millpond.core.settle import Settlement
     from millpond.core.task import Task
-    from millpond.runtime.worker.job import Job
+    from millpond.runtime.jobs.job import Job
 
 
-class End:
-    """The last word on a task; `cause` is the exception itself where it was raised here."""
+class TaskResult:
+    """How a task ended; `cause` is the exception itself if it was raised in this process."""
 
     __slots__ = ("attempt", "cause", "error", "reason", "result", "status", "value")
 
@@ -28,10 +28,10 @@ class End:
         self.reason: str | None = None
 
     @classmethod
-    def of(cls, decided: Settlement, job: Job, value: Any, after: Status) -> End:  # noqa: ANN401
-        """Return the end that a settlement of this process made."""
-        # An attempt that was given back and had begun may have been the only one: then it counts.
-        charged = decided.spend or (after is Status.FAILED and decided.event is Event.RELEASE)
+    def of(cls, decided: Settlement, job: Job, value: Any, after: Status) -> TaskResult:  # noqa: ANN401
+        """Return the result of a settlement of this process."""
+        # An attempt that began and was given back may have been the only one: then it is charged.
+        charged = decided.spend or (after is Status.FAILED and decided.event is Transition.RELEASE)
         end = cls(after, job.leased.fence.attempt - (not charged))
         if after is Status.COMPLETED:
             end.result = decided.result
@@ -42,27 +42,27 @@ class End:
         end.reason = decided.reason
         if after is Status.CANCELLED:
             end.reason = "cancelled"
-        elif decided.event is Event.CORRUPT:
+        elif decided.event is Transition.CORRUPT:
             end.reason = "corrupt"
         if isinstance(value, BaseException):
             end.cause = value
         return end
 
     @classmethod
-    def read(cls, task: Task) -> End:
-        """Return the end that a store remembers."""
+    def read(cls, task: Task) -> TaskResult:
+        """Return the result that a store has."""
         end = cls(task.status, task.attempt)
         end.result, end.error, end.reason = task.result, task.error, task.reason
         return end
 
     @classmethod
-    def closed(cls, error: BaseException) -> End:
-        """Return the end of waiting, not of a task: nobody will end it here any more."""
+    def closed(cls, error: BaseException) -> TaskResult:
+        """Return the end of waiting, not of a task: the Millpond closed."""
         end = cls(Status.QUEUED)
         end.cause = error
         return end
 
-    def must_be_one(self) -> None:
-        """Raise what ended the waiting, if that is all that has ended."""
+    def raise_if_closed(self) -> None:
+        """Raise the error of a Millpond that closed, if that ended the waiting."""
         if self.status is Status.QUEUED and self.cause is not None:
             raise self.cause

@@ -6,55 +6,58 @@ from typing import TYPE_CHECKING, Any
 
 from millpond.core.settle import Stopped
 from millpond.runtime.ctrl_c import is_ctrl_c
-from millpond.runtime.worker.job import BatchShape, CancelReason, Handler, Job, current_job
-from millpond.runtime.worker.outcome import Unreadable, raised
-from millpond.runtime.worker.slot import interrupted, succeeded, timed_out
+from millpond.runtime.jobs.batch_call import BatchCall, Failed
+from millpond.runtime.jobs.job import BatchShape, CancelReason, Handler, Job, current_job
+from millpond.runtime.jobs.outcome import Unreadable, raised
+from millpond.runtime.worker.run_outcome import interrupted, succeeded, timed_out
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Callable
 
-    from millpond.runtime.worker.worker import Worker
-
-
-class Failed:
-    """One item of a batch that failed; the others go their own way."""
-
-    __slots__ = ("error",)
-
-    def __init__(self, error: BaseException | str) -> None:
-        self.error = error if isinstance(error, BaseException) else RuntimeError(error)
-
-    def __repr__(self) -> str:
-        return f"Failed({self.error!r})"
+    from millpond.core.settle import Outcome
+    from millpond.runtime.jobs.job import WorkerProtocol
+    from millpond.runtime.worker.slot import SlotOwner
+    from millpond.runtime.worker.slots import Slots
 
 
 class Batches:
-    """Gathers the jobs of batch functions until a batch is full or its first has waited enough."""
+    """Collects the jobs of batch functions until a batch is full or its first has waited enough."""
 
-    def __init__(self, worker: Worker) -> None:
+    def __init__(
+        self,
+        worker: WorkerProtocol,
+        owner: SlotOwner,
+        slots: Slots,
+        start_timeout: Callable[[Job], None],
+    ) -> None:
         self._worker = worker
-        self._gathering: dict[str, list[Job]] = {}
+        self._owner = owner
+        self._slots = slots
+        self._start_timeout = start_timeout
+        self._collecting: dict[str, list[Job]] = {}
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._calls: dict[Job, Job] = {}
-        """Each job at work -> the job that leads its call."""
+        """Each running job -> the job that leads its call."""
 
     def add(self, job: Job, shape: BatchShape) -> None:
-        """Take a job into the batch that is being gathered."""
+        """Add a job to the batch that is being collected."""
         name = job.leased.call.function
-        waiting = self._gathering.setdefault(name, [])
+        waiting = self._collecting.setdefault(name, [])
         waiting.append(job)
         if len(waiting) >= shape.size:
             self._send(name, shape)
         elif len(waiting) == 1:
-            self._timers[name] = self._worker.loop.call_later(shape.linger, self._send, name, shape)
+            loop = self._worker.env.loop
+            self._timers[name] = loop.call_later(shape.linger, self._send, name, shape)
 
     def stop(self, job: Job, *, interrupt: bool) -> None:
-        """Take a job that is still being gathered out of its batch; interrupt one at work."""
+        """Take a job out of the batch that is being collected; interrupt one that runs."""
         name = job.leased.call.function
-        if job in self._gathering.get(name, ()):
-            self._gathering[name].remove(job)
-            if not self._gathering[name]:
-                # The next to come is the first again, and waits its own time.
+        if job in self._collecting.get(name, ()):
+            self._collecting[name].remove(job)
+            if not self._collecting[name]:
+                # The next job is the first again, and waits its own time.
                 self._timers.pop(name).cancel()
             self._end(job, None, interrupted(job, begun=False))
             return
@@ -78,44 +81,40 @@ class Batches:
         timer = self._timers.pop(name, None)
         if timer is not None:
             timer.cancel()
-        jobs, items = self._read(self._gathering.pop(name, []), shape)
+        jobs, items = self._read(self._collecting.pop(name, []), shape)
         if not jobs:
             return
         body = jobs[0].body
-        assert isinstance(body, Handler)  # noqa: S101 - closures are never gathered
-        leader = Job(
-            jobs[0].leased,
-            self._worker,
-            BatchCall(self, jobs, items, shape, body),
-            jobs[0].started_at,
-        )
+        assert isinstance(body, Handler)  # noqa: S101 - closures are never collected
+        call = BatchCall(self, jobs, items, shape, body)
+        leader = Job(jobs[0].leased, self._worker, call, jobs[0].started_at)
         for job in jobs:
             self._calls[job] = leader
-            self._worker.time(job)
-        context = leader.context = self._worker.runtime.context.copy()
+            self._start_timeout(job)
+        context = leader.context = self._worker.env.context.copy()
         context.run(current_job.set, jobs[0])
-        self._worker.ready.append(leader)
-        self._worker.wake_slots()
+        self._slots.ready.append(leader)
+        self._slots.wake()
 
     def _read(self, jobs: list[Job], shape: BatchShape) -> tuple[list[Job], list[Any]]:
-        """Return the jobs that can be read, and their items; the others are set aside."""
+        """Return the readable jobs and their items; settle the others."""
         readable, items = [], []
         for job in jobs:
             try:
                 items.append(shape.read(job))
                 readable.append(job)
             except Unreadable as error:
-                self._end(job, error, self._worker.unreadable(job, error))
+                self._end(job, error, self._owner.unreadable(job, error))
             except BaseException as error:
-                # A class of the user's that exits while it is read: its own task fails.
+                # A class of the user may exit while it is read: its own task fails.
                 if is_ctrl_c(error):
                     raise
                 self._end(job, error, raised(error, job))
         return readable, items
 
-    def settle(self, jobs: list[Job], given: Any) -> None:  # noqa: ANN401 - what the handler gave
+    def settle(self, jobs: list[Job], returned: Any) -> None:  # noqa: ANN401 - by the handler
         """Settle each job of a call by its own result."""
-        results = given if isinstance(given, list) else None
+        results = returned if isinstance(returned, list) else None
         wrong = None
         if results is None or len(results) != len(jobs):
             count = "no list" if results is None else f"{len(results)} results"
@@ -125,7 +124,7 @@ class Batches:
             self._settle_one(job, result)
 
     def fail(self, jobs: list[Job], error: BaseException, leader: Job) -> None:
-        """Settle every job of a call that raised, was stopped or ran for too long."""
+        """Settle every job of a call that raised, was stopped or timed out."""
         for job in jobs:
             match job.why:
                 case _ if job.timed_out:
@@ -135,7 +134,7 @@ class Batches:
                 case None if leader.why is None:
                     self._end(job, error, raised(error, job))
                 case _:
-                    # Stopped on another's account: given back, not charged.
+                    # Another job of the call was stopped: given back, not charged.
                     self._end(job, error, interrupted(job, begun=leader.began))
 
     def _settle_one(self, job: Job, result: Any) -> None:  # noqa: ANN401
@@ -146,37 +145,7 @@ class Batches:
         else:
             self._end(job, result, succeeded(job, result))
 
-    def _end(self, job: Job, value: Any, outcome: Any) -> None:  # noqa: ANN401
+    def _end(self, job: Job, value: Any, outcome: Outcome) -> None:  # noqa: ANN401
         self._calls.pop(job, None)
-        self._worker.finished(job, value, outcome)
-        self._worker.kick()
-
-
-class BatchCall(Handler):
-    """The one call made for a batch: it looks like a handler and settles each job itself."""
-
-    __slots__ = ("_batches", "_items", "_shape", "jobs")
-
-    def __init__(
-        self,
-        batches: Batches,
-        jobs: list[Job],
-        items: list[Any],
-        shape: BatchShape,
-        body: Handler,
-    ) -> None:
-        super().__init__(body.name, body.where, self._invoke, lambda _: b"", body.retry)
-        self._batches = batches
-        self.jobs = jobs
-        self._items = items
-        self._shape = shape
-
-    def _invoke(self, _leader: Job) -> Any:  # noqa: ANN401
-        return self._shape.call(self.jobs, self._items)
-
-    def over(self, leader: Job, value: Any, *, failed: bool) -> None:  # noqa: ANN401
-        """Settle the jobs of this call."""
-        if failed:
-            self._batches.fail(self.jobs, value, leader)
-        else:
-            self._batches.settle(self.jobs, value)
+        self._owner.finished(job, value, outcome)
+        self._owner.schedule.kick()

@@ -1,7 +1,7 @@
-"""Commits by handlers: an attempt that stores its own completion, with what it writes.
+"""Commits by handlers: an attempt stores its own completion, with what it writes.
 
-The completion is checked by its fence like any settlement. Once it is stored the attempt is over:
-nothing the handler does afterwards changes what became of its task.
+The store checks the fence of the completion like that of any settlement. Once it is stored the
+attempt is over: nothing the handler does afterwards changes its task.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ import msgspec
 from millpond.core.settle import Settlement, Succeeded, settle
 from millpond.errors import AlreadySettled, ConfigError, LeaseLost, NotSupported
 from millpond.runtime.fork_safety import must_not_be_child
-from millpond.runtime.run_to_completion import carried_through
-from millpond.runtime.worker.job import Closure
-from millpond.runtime.worker.outcome import DEFAULT_RETRY
+from millpond.runtime.jobs.job import Closure
+from millpond.runtime.jobs.policy import DEFAULT_RETRY
+from millpond.runtime.run_to_completion import run_to_completion
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from millpond.runtime.fleet.shared_store import Held
-    from millpond.runtime.worker.job import Job
+    from millpond.runtime.jobs.job import Job
     from millpond.store.protocol import SettleAnswer
+    from millpond.store.shared import HandlerTransaction
 
 
 def may_commit(job: Job, feature: str) -> None:
-    """Object if an attempt has ended, or is one that cannot store its own completion."""
-    if job.runtime.abilities.settle_with is None:
+    """Raise if an attempt has ended, or cannot store its own completion."""
+    if job.worker.env.shared_store.settle_with is None:
         raise NotSupported(
             f"ctx.{feature}() needs pools in a database, where the handler's own tables can be; "
             "in memory there is nothing to commit",
@@ -41,12 +41,12 @@ def may_commit(job: Job, feature: str) -> None:
             feature=feature,
         )
     if job.committed:
-        raise _over(job)
+        raise _committed_before(job)
     if job.settled:
         raise lost(job)
 
 
-def _over(job: Job) -> AlreadySettled:
+def _committed_before(job: Job) -> AlreadySettled:
     """Return the error for an attempt that wants to complete twice."""
     leased = job.leased
     return AlreadySettled(
@@ -63,7 +63,7 @@ def lost(job: Job) -> LeaseLost:
     leased = job.leased
     return LeaseLost(
         f"attempt {leased.fence.attempt} of task {job.id} in pool {leased.pool!r} has lost its "
-        "lease, and another attempt may be at work: nothing of this one was written; stop",
+        "lease, and another attempt may be running: nothing of this one was written; stop",
         pool=leased.pool,
         task_id=job.id,
         attempt=leased.fence.attempt,
@@ -84,26 +84,26 @@ async def commit_with(job: Job, write: Callable[[Any], Any], result: Any) -> Any
     may_commit(job, "commit")
     if inspect.iscoroutinefunction(write):
         raise ConfigError("fn", write, "must be a plain function: it runs in a writing thread")
-    settle_with = job.runtime.abilities.settle_with
+    settle_with = job.worker.env.shared_store.settle_with
     assert settle_with is not None  # noqa: S101 - asked just now
     decided = completion(job, result)
 
     async def store() -> Any:  # noqa: ANN401
-        answer, value = await settle_with(decided, partial(_written, write, job.runtime.process))
-        take_in(job, decided, result, answer)
+        answer, value = await settle_with(decided, partial(_written, write, job.worker.env.process))
+        _apply(job, decided, result, answer)
         return value
 
-    # Whoever is cancelled meanwhile must know whether it was stored: its slot asks next.
-    storing = job.runtime.loop.create_task(store())
-    await carried_through(storing)
+    # A caller that is cancelled meanwhile must know whether it was stored: its slot asks next.
+    storing = job.worker.env.loop.create_task(store())
+    await run_to_completion(storing)
     return storing.result()
 
 
 def _written(write: Callable[[Any], Any], process: int, connection: Any) -> Any:  # noqa: ANN401
-    """Let a handler's function write; one that wants to end the process fails its attempt.
+    """Call a handler's write function; one that raises SystemExit fails its attempt.
 
-    SystemExit would end the loop on its way through a task, and with it the worker. A child that
-    it forked ends here: the connection is the parent's.
+    SystemExit would end the loop, and with it the worker. A child process that it forked ends here:
+    the connection belongs to the parent.
     """
     try:
         return write(connection)
@@ -115,22 +115,22 @@ def _written(write: Callable[[Any], Any], process: int, connection: Any) -> Any:
         must_not_be_child(process)
 
 
-async def commit_held(job: Job, held: Held, result: Any) -> None:  # noqa: ANN401
+async def commit_held(job: Job, held: HandlerTransaction, result: Any) -> None:  # noqa: ANN401
     """Complete an attempt and commit the transaction that its handler holds."""
     decided = completion(job, result)
 
     async def store() -> None:
-        answer = await job.worker.elsewhere.call(lambda: held.settle(decided))
-        announce = job.runtime.abilities.announce
+        answer = await job.worker.in_thread(lambda: held.settle(decided))
+        announce = job.worker.env.shared_store.announce
         if announce is not None:
-            job.runtime.spawn(announce(answer))  # type: ignore[arg-type]
-        take_in(job, decided, result, answer)
+            job.worker.env.spawn(announce(answer))  # type: ignore[arg-type]
+        _apply(job, decided, result, answer)
 
-    await carried_through(job.runtime.loop.create_task(store()))
+    await run_to_completion(job.worker.env.loop.create_task(store()))
 
 
-def take_in(job: Job, decided: Settlement, result: Any, answer: SettleAnswer) -> None:  # noqa: ANN401
-    """Tell everybody of a completion that was stored; LeaseLost if it came too late."""
+def _apply(job: Job, decided: Settlement, result: Any, answer: SettleAnswer) -> None:  # noqa: ANN401
+    """Report a completion that was stored; LeaseLost if it came too late."""
     before = job.committed
     if not job.worker.committed(job, decided, result, answer):
-        raise _over(job) if before else lost(job)
+        raise _committed_before(job) if before else lost(job)

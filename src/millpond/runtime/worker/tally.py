@@ -1,10 +1,10 @@
-"""The tally of a worker: how its attempts ended, as the store answered."""
+"""The tally of a worker: how its attempts ended, by the answers of the store."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from millpond.core.lifecycle import Event, Status
+from millpond.core.lifecycle import Status, Transition
 
 if TYPE_CHECKING:
     from millpond.core.settle import Settlement
@@ -19,7 +19,7 @@ class Tally:
         self.completed = 0
         """Tasks that it completed."""
         self.failed = 0
-        """Tasks that failed for good in its hands."""
+        """Tasks that failed for good while it ran them."""
         self.cancelled = 0
         """Tasks that were cancelled while it ran them."""
         self.retried = 0
@@ -27,7 +27,7 @@ class Tally:
         self.given_back = 0
         """Leases and claims that went back to the queue, uncharged."""
         self.stale = 0
-        """Attempts that it ended too late: somebody else owned the task by then."""
+        """Attempts that it ended too late: another worker had the task by then."""
 
     def ended(self, status: Status) -> None:
         """Count a task that has ended."""
@@ -40,15 +40,15 @@ class Tally:
 
     def queued_again(self, decided: Settlement) -> None:
         """Count an attempt that left its task in the queue."""
-        if decided.event is Event.RETRY:
+        if decided.event is Transition.RETRY:
             self.retried += 1
         else:
             self.given_back += 1
 
     def __str__(self) -> str:
-        told = [f"{self.completed} completed", f"{self.failed} failed"]
-        told += [f"{self.cancelled} cancelled"] if self.cancelled else []
-        told += [f"{self.retried} to be tried again"] if self.retried else []
-        told += [f"{self.given_back} given back"]
-        told += [f"{self.stale} ended too late"] if self.stale else []
-        return ", ".join(told)
+        counts = [f"{self.completed} completed", f"{self.failed} failed"]
+        counts += [f"{self.cancelled} cancelled"] if self.cancelled else []
+        counts += [f"{self.retried} to be tried again"] if self.retried else []
+        counts += [f"{self.given_back} given back"]
+        counts += [f"{self.stale} ended too late"] if self.stale else []
+        return ", ".join(counts)

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 from millpond.errors import StoreClosed
 from millpond.store.memory.view import MemoryView
-from millpond.store.verbs import api as steps
+from millpond.store.verbs import api as verbs
 from millpond.store.verbs.tables import Tables
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from millpond.core.control import Order
-    from millpond.core.lease import LeaseAsk
+    from millpond.core.control import Command
+    from millpond.core.lease import LeaseRequest
     from millpond.core.settle import Settlement
     from millpond.store.protocol import (
         Batch,
@@ -61,30 +61,30 @@ class MemoryStore:
         self, batches: Sequence[Batch], *, now: float | None = None, entropy: int | None = None
     ) -> SubmitAnswer:
         """Take in batches, each whole or not at all where its pool's policy says so."""
-        return steps.submit(self._tables, batches, self._moment(now), entropy)
+        return verbs.submit(self._tables, batches, self._moment(now), entropy)
 
     async def lease(
-        self, ask: LeaseAsk, *, now: float | None = None, entropy: int | None = None
+        self, ask: LeaseRequest, *, now: float | None = None, entropy: int | None = None
     ) -> LeaseAnswer:
         """Give a worker the next tasks of a pool, within every limit in force."""
-        return steps.lease(self._tables, ask, self._moment(now), entropy)
+        return verbs.lease(self._tables, ask, self._moment(now), entropy)
 
     async def renew(
         self, worker: str, lease: float, *, now: float | None = None, entropy: int | None = None
     ) -> RenewAnswer:
         """Keep everything a worker holds for `lease` seconds more."""
-        return steps.renew(self._tables, worker, lease, self._moment(now), entropy)
+        return verbs.renew(self._tables, worker, lease, self._moment(now), entropy)
 
     async def settle(
         self,
         settlements: Sequence[Settlement],
         *,
-        then: LeaseAsk | None = None,
+        then: LeaseRequest | None = None,
         now: float | None = None,
         entropy: int | None = None,
     ) -> SettleAnswer:
         """End attempts, each only with its current fence, and lease the next if asked."""
-        return steps.settle(self._tables, settlements, self._moment(now), entropy, then=then)
+        return verbs.settle(self._tables, settlements, self._moment(now), entropy, then=then)
 
     async def recover(
         self,
@@ -96,13 +96,13 @@ class MemoryStore:
     ) -> RecoverAnswer:
         """Do what time alone does: lose expired leases, fail expired and forgotten tasks."""
         moment = self._moment(now)
-        return steps.recover(self._tables, limit, moment, entropy, generation=generation)
+        return verbs.recover(self._tables, limit, moment, entropy, generation=generation)
 
     async def control(
-        self, order: Order, *, now: float | None = None, entropy: int | None = None
+        self, command: Command, *, now: float | None = None, entropy: int | None = None
     ) -> ControlAnswer:
         """Carry out an order."""
-        return steps.control(self._tables, order, self._moment(now), entropy)
+        return verbs.control(self._tables, command, self._moment(now), entropy)
 
     async def close(self) -> None:
         """Take no more verbs; safe twice."""

@@ -16,7 +16,7 @@ from millpond.core.run import RunView
 from millpond.core.run import view as run_view
 from millpond.core.ticks import rounded
 from millpond.store.protocol import (
-    MOST_HELD,
+    MOST_HELD_UNITS,
     AuditPage,
     LaneState,
     LaneView,
@@ -24,11 +24,11 @@ from millpond.store.protocol import (
     TaskPage,
 )
 from millpond.store.verbs import budgets
-from millpond.store.verbs.audit_filter import meant
+from millpond.store.verbs.audit_filter import matching
 from millpond.store.verbs.control import pool_named
 from millpond.store.verbs.endings import processed
 from millpond.store.verbs.lease import could_lease
-from millpond.store.verbs.tables import in_order
+from millpond.store.verbs.tables import by_pool_and_place
 from millpond.store.verbs.why import facts_about
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 
 class MemoryView:
-    """Reads of the memory store: copies, so that nobody can change a task by reading it."""
+    """The view of the memory store; it returns copies."""
 
     def __init__(self, tables: Tables, clock: Callable[[], float]) -> None:
         self._tables = tables
@@ -80,7 +80,7 @@ class MemoryView:
         limit: int = 100,
     ) -> TaskPage:
         """Return tasks of a pool behind place `after`, in the order of their places."""
-        check.whole("limit", limit, least=1)
+        check.integer("limit", limit, least=1)
         table = pool_named(self._tables, pool)
         behind = (
             task
@@ -120,7 +120,7 @@ class MemoryView:
             kept=len(pool.succeeded or ()) + len(pool.unsuccessful or ()) - pool.redriven,
             dead=_dead(self._tables, pool) if measured else 0,
             held_until=pool.not_before if pool.not_before > moment else 0.0,
-            held_units=pool.backlog.held_units(moment)[:MOST_HELD] if measured else (),
+            held_units=pool.backlog.held_units(moment)[:MOST_HELD_UNITS] if measured else (),
             oldest_queued_at=_oldest_queued_at(pool) if measured else None,
             totals=dict(pool.totals),
             stale_settles=pool.stale_settles,
@@ -153,8 +153,8 @@ class MemoryView:
 
     async def run_tasks(self, run: int, *, limit: int = 100) -> tuple[Task, ...]:
         """Return queued and running tasks of a run, callbacks too, by pool and place."""
-        check.whole("limit", limit, least=1)
-        return tuple(map(copied, nsmallest(limit, self._tables.of_run(run), key=in_order)))
+        check.integer("limit", limit, least=1)
+        return tuple(map(copied, nsmallest(limit, self._tables.of_run(run), key=by_pool_and_place)))
 
     async def workers(self) -> frozenset[str]:
         """Return the workers that may hold leases."""
@@ -202,11 +202,11 @@ class MemoryView:
         start = max(after - dropped, 0)
         records = self._tables.records(start, limit)
         following = max(after, dropped) + len(records)
-        return AuditPage(meant(records, since, task), following)
+        return AuditPage(matching(records, since, task), following)
 
 
 def copied(task: Task) -> Task:
-    """Return a copy of a task: whoever changes it changes nothing that is kept."""
+    """Return a copy of a task."""
     steps = None if task.steps is None else dict(task.steps)
     return msgspec.structs.replace(task, steps=steps)
 

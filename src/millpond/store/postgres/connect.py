@@ -1,4 +1,4 @@
-"""Connecting: every connection of ours has the same settings, and fails in clear words.
+"""Connect: every connection has the same settings and clear errors.
 
 Behind a pooler a session is lent for one transaction only: no setting of it may be changed, as it
 would be the next one's, and nothing prepared in it. There each transaction begins with its settings
@@ -36,7 +36,7 @@ after a crash of the server, never after a crash of a client; the database stays
 OLDEST_POSTGRES = 14
 
 _KNOWS_TRANSACTION_TIMEOUT = 170_000
-"""The version from which on a server may end transactions that take long, whatever they do."""
+"""The first version with transaction_timeout."""
 
 _LOOK = b"""\
 SELECT pg_catalog.pg_is_in_recovery()
@@ -48,25 +48,25 @@ _PREPARED_AFTER = 2
 
 
 class Patience(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds to wait for what may never come; 0 = for ever."""
+    """Timeouts in seconds; 0 = none."""
 
     connect: float = 10.0
-    """For a host to take a connection."""
+    """To open a connection."""
     lock: float = 30.0
-    """For somebody else's transaction."""
+    """To wait for the transaction of another session."""
     statement: float = 60.0
     """For one statement, its locks included."""
     idle: float = 10.0
-    """For us, within a transaction: a process that is frozen must not keep what it has locked."""
+    """For idle time within a transaction: a frozen process must not keep its locks."""
     turn: float = 2.0
     """The same for those who write, unless there is much to do: nobody else can meanwhile. Who is
     frozen while he stands in line has his turn, too, and does nothing with it."""
     network: float = 30.0
-    """For the network to take what was sent, and for a sign of life from the other side."""
+    """For the network: TCP keepalive and unacknowledged data."""
 
     @property
     def silence(self) -> float | None:
-        """For any answer at all: by then the server would have given up; None = for ever."""
+        """For any answer; by then the server would have given up; None = no timeout."""
         return self.statement + self.network if self.statement else None
 
 
@@ -74,7 +74,7 @@ PATIENCE = Patience()
 
 
 class _Listening(psycopg.Connection[TupleRow]):
-    """A connection of the driver that does not wait for ever either.
+    """A psycopg connection with a timeout for silence.
 
     What is lost on its way the system notices, in time. A server that hangs it does not notice, nor
     somebody in between who takes what is sent and passes nothing on.
@@ -83,7 +83,7 @@ class _Listening(psycopg.Connection[TupleRow]):
     silence: float | None = None
 
     def wait(self, gen: Generator[Any, Any, Any], *given: Any, **options: Any) -> Any:  # noqa: ANN401
-        """Do what the driver wants to do, until it is done, or nothing is heard for too long."""
+        """Run a generator of the driver, and raise after too long a silence."""
         if self.silence is None:
             return super().wait(gen, *given, **options)
         try:
@@ -95,11 +95,11 @@ class _Listening(psycopg.Connection[TupleRow]):
 
 
 class _Silent(psycopg.OperationalError):
-    """Nothing was heard for too long."""
+    """The server was silent for too long."""
 
 
 def _limited(gen: Generator[Any, Any, T], silence: float) -> Generator[Any, Any, T]:
-    """Do the same, and raise when nothing has happened for so many seconds."""
+    """Yield the same, and raise after so many seconds of silence."""
     heard = time.monotonic()
     ready = None
     while True:
@@ -116,7 +116,7 @@ def _limited(gen: Generator[Any, Any, T], silence: float) -> Generator[Any, Any,
 
 
 def silent_for(seconds: float) -> str:
-    """Return what is said of a server that says nothing."""
+    """Return the message for a silent server."""
     return f"the server has been silent for {seconds:g} s: it hangs, or the network does"
 
 
@@ -128,7 +128,7 @@ def connect(
     patience: Patience = PATIENCE,
     writable: bool = True,
 ) -> Connection:
-    """Open a connection, on which transactions are begun and ended by hand; see `begin`.
+    """Open a connection with explicit transactions; see `begin`.
 
     `name` is what the server's lists of sessions say, unless the URL names the application.
     """
@@ -186,7 +186,7 @@ def _libpq(address: Address, name: str, patience: Patience) -> dict[str, str | i
 def settings(
     durability: Durability, patience: Patience = PATIENCE, version: int = 0
 ) -> dict[str, str]:
-    """Return what holds in each transaction of ours, whatever server, database and role say.
+    """Return the settings of each transaction, which override server, database and role.
 
     `version` is that of the server: what it does not know is left out.
     """
@@ -217,7 +217,7 @@ def settings(
 
 
 def is_pooled(connection: Connection) -> bool:
-    """Return whether a pooler stands between, which may change the session at any commit."""
+    """Return whether a pooler may change the session at any commit."""
     return connection.prepare_threshold is None
 
 
@@ -251,7 +251,7 @@ def _set(connection: Connection, values: Mapping[str, str]) -> None:
 
 
 def begin(connection: Connection, durability: Durability, patience: Patience = PATIENCE) -> bytes:
-    """Return what begins a transaction, in one round trip: it sees each commit as it happens.
+    """Return the statement that begins a transaction (READ COMMITTED), in one round trip.
 
     What another transaction committed while we waited for its lock must be seen, so the level is
     READ COMMITTED, whatever the server's default.
@@ -264,7 +264,7 @@ def begin(connection: Connection, durability: Durability, patience: Patience = P
 
 
 def commit(connection: Connection, address: Address) -> None:
-    """Commit; where it cannot be known whether that happened, OutcomeUnknown.
+    """Commit; raise OutcomeUnknown if the outcome is unknown.
 
     A transaction that failed before is rolled back by COMMIT without an error: here it is one.
     """
@@ -277,7 +277,7 @@ def commit(connection: Connection, address: Address) -> None:
 
 
 def rollback(connection: Connection) -> None:
-    """Undo what a transaction did; a connection that cannot even do that is closed."""
+    """Roll back; close a connection that cannot."""
     if connection.closed or connection.info.transaction_status == psycopg.pq.TransactionStatus.IDLE:
         return
     try:
@@ -287,7 +287,7 @@ def rollback(connection: Connection) -> None:
 
 
 def server_time(connection: Connection) -> float:
-    """Return the server's clock in seconds since 1970: it rules over those of all its clients."""
+    """Return the server's clock in seconds since 1970."""
     asked = "SELECT extract(epoch FROM clock_timestamp())::double precision"
     ((now,),) = connection.execute(asked).fetchall()
     return cast("float", now)
@@ -306,7 +306,7 @@ def check_version(found: int) -> None:
 
 
 def check_encoding(found: str | None, address: Address) -> None:
-    """Refuse a database that keeps bytes and does not know which characters they are."""
+    """Refuse a database with the encoding SQL_ASCII."""
     if found == "SQL_ASCII":
         raise WrongEncoding(
             f"the database of {address} has the encoding SQL_ASCII, in which names and keys are "

@@ -1,4 +1,4 @@
-"""Guards: what every row holds, whatever was done.
+"""Constraints: what is true of every row.
 
 As constraints of the tables they would be the last to say no. But the server reads a constraint
 from its text again with every statement that writes to the table: with those of a pool an update of
@@ -56,11 +56,11 @@ GUARDS: Mapping[str, Sequence[str]] = {
     "millpond_worker": (*_not_below_zero("ahead"),),
     "millpond_audit": ("(told IS NULL) <> (ids IS NULL)",),
 }
-"""By table, what is true of each of its rows."""
+"""Conditions for the rows of each table."""
 
 
 def constraints() -> str:
-    """Return the statements that make the tables refuse what breaks a guard."""
+    """Return the statements that add the constraints."""
     return "; ".join(
         f"ALTER TABLE {table} " + ", ".join(f"ADD CHECK ({guard})" for guard in guards)
         for table, guards in GUARDS.items()
@@ -68,11 +68,11 @@ def constraints() -> str:
 
 
 COUNTING = ("millpond_pool", "millpond_unit", "millpond_group", "millpond_worker")
-"""The tables that keep counts: their rows are as many as pools, keys and workers, not as tasks."""
+"""The tables with counts: one row per pool, key or worker, not per task."""
 
 
 def breaches(tables: Sequence[str] = tuple(GUARDS)) -> str:
-    """Return the question which guards are broken, and by how many rows: one look at each table."""
+    """Return the query that counts violations of each constraint, with one scan per table."""
     return " UNION ALL ".join(
         f"SELECT format('%s row(s) of {table.removeprefix('millpond_')} are not as they must be: "  # noqa: S608 - our own words
         f"%s', count(*), guard.said) FROM {table} CROSS JOIN LATERAL (VALUES "

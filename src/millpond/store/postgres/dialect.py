@@ -1,4 +1,4 @@
-"""How PostgreSQL says what every database is asked."""
+"""The statements in the dialect of PostgreSQL."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from millpond.store.postgres.constraints import COUNTING, breaches
 from millpond.store.postgres.encoding import listed
 from millpond.store.postgres.quoting import qualified
 from millpond.store.sql.database import Dialect
-from millpond.store.sql.load_queries import spoken, statements
+from millpond.store.sql.load_queries import in_dialect, load_statements
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -33,21 +33,21 @@ _PHRASES = {
 
 
 class PostgresDialect(Dialect, frozen=True):
-    """One schema's way of saying it."""
+    """The statements for one schema."""
 
     many: Mapping[str, str]
-    """What says a statement for many rows at once, by the statement for one."""
+    """The statement for many rows, by the statement for one row."""
     schema: str
 
 
 @cache
 def dialect_of(schema: str) -> PostgresDialect:
-    """Return how a store in this schema is asked."""
-    said = {name: _in(schema, text) for name, text in spoken(_say, _PACKAGE, *_OWN).items()}
+    """Return the dialect of a store in this schema."""
+    said = {name: _in(schema, text) for name, text in in_dialect(_say, _PACKAGE, *_OWN).items()}
     said["miscounted"] = _in(schema, breaches(COUNTING))
     said["check_guards"] = _in(schema, breaches())
     said |= {name: _whole(schema, said[name]) for name in said if name.startswith("check_")}
-    for_many = statements(_PACKAGE, "many.sql")
+    for_many = load_statements(_PACKAGE, "many.sql")
     return PostgresDialect(
         sql=said,
         listed=listed,
@@ -59,7 +59,7 @@ def dialect_of(schema: str) -> PostgresDialect:
 
 @cache
 def reading_of(schema: str) -> PostgresDialect:
-    """Return how those ask who only read: they find what is folded as if it were not."""
+    """Return the dialect for readers: folded tasks are found like all others."""
     said = dialect_of(schema)
     reading = {
         name: _whole(schema, text) for name, text in said.sql.items() if text.startswith("SELECT ")
@@ -68,7 +68,7 @@ def reading_of(schema: str) -> PostgresDialect:
 
 
 def _whole(schema: str, statement: str) -> str:
-    """Return a statement that finds all that live, whether they are folded or not."""
+    """Return a statement that finds all live tasks, folded or not."""
     folded, whole = (qualified(name, schema) for name in ("millpond_live", "millpond_alive"))
     return re.sub(rf"{re.escape(folded)}\b", lambda _: whole, statement)
 

@@ -1,4 +1,4 @@
-"""Values on their way to the server: texts in the form that PostgreSQL reads, bytes as they are.
+"""Encode arguments for the server: text format, and binary for bytes.
 
 The server knows the type of each argument from the statement, so none is told along with it.
 """
@@ -14,14 +14,14 @@ if TYPE_CHECKING:
 
 TEXT, BINARY = 0, 1
 _BYTEA = 17
-"""The number that PostgreSQL has for the type of bytes."""
+"""The OID of the type bytea."""
 
 Sent = tuple[bytes | None, int]
-"""A value and the form it is sent in."""
+"""An encoded value and its format."""
 
 
 def sent(value: object) -> Sent:
-    """Return how one argument is sent."""
+    """Encode one argument."""
     form = _FORMS.get(type(value))
     if form is None:
         # An enumeration of texts or numbers, mostly.
@@ -30,7 +30,7 @@ def sent(value: object) -> Sent:
 
 
 def array(values: Sequence[Any]) -> Sent:
-    """Return how many values of one type are sent as one argument; None may be among them."""
+    """Encode many values of one type as one array; None is NULL."""
     kinds = set(map(type, values))
     if kinds <= {int}:
         return ("{" + ",".join(map(str, values)) + "}").encode(), TEXT
@@ -40,12 +40,12 @@ def array(values: Sequence[Any]) -> Sent:
 
 
 def columns(rows: Iterable[Sequence[Any]]) -> list[Sent]:
-    """Return rows as one argument for each of their columns."""
+    """Encode rows as one array per column."""
     return [array(column) for column in zip(*rows, strict=True)]
 
 
 def listed(values: Sequence[int] | Sequence[str]) -> str:
-    """Return many ids or names as one argument."""
+    """Encode many ids or names as one array."""
     if values and isinstance(values[0], str):
         return "{" + ",".join(map(_quoted, values)) + "}"  # type: ignore[arg-type]
     return "{" + ",".join(map(str, values)) + "}"
@@ -75,7 +75,7 @@ def _quoted(value: str) -> str:
 
 
 def _array_of_bytes(values: Sequence[bytes | None]) -> bytes:
-    """Return the binary form: one dimension, whether there are NULLs, the type, then lengths."""
+    """Return the binary format of an array of bytea."""
     count = len(values)
     parts = [
         b"\0\0\0\1" + (b"\0\0\0\1" if None in values else b"\0\0\0\0"),

@@ -1,4 +1,4 @@
-"""What PostgreSQL's errors mean to a user: one table from its codes to our errors.
+"""Translate PostgreSQL errors: one table from SQLSTATE to MillpondErrors.
 
 A server that refuses a connection does so before a driver can read its code, so those refusals are
 known by their words: in English. In another language they are told as they came, as unreachable.
@@ -56,7 +56,7 @@ _DENIED: Meaning = (
 )
 _NO_DATABASE: Meaning = (
     StoreMissing,
-    "has no such database; create it (`createdb`), or mend the name after the last / of the URL",
+    "has no such database; create it (`createdb`), or correct the name after the last / of the URL",
 )
 _FULL_HOUSE: Meaning = (
     TooManyConnections,
@@ -72,8 +72,8 @@ _IN_THE_WAY: Meaning = (
 _NO_TABLES: Meaning = (
     StoreMissing,
     (
-        "lacks the tables of the store, or their schema; open it once with migrate=True, or mend "
-        "the schema in the URL"
+        "lacks the tables of the store, or their schema; open it once with migrate=True, or "
+        "correct the schema in the URL"
     ),
 )
 _LETTERS: Meaning = (
@@ -102,7 +102,7 @@ _MEANINGS: Mapping[str, Meaning] = {
     "25006": _READ_ONLY,
     "25P02": (
         TransactionAborted,
-        "was asked to join a transaction that has failed; roll it back and do its work again",
+        "got a submit in a transaction that has failed; roll it back and do its work again",
     ),
     "25P03": (
         StoreUnreachable,
@@ -152,7 +152,7 @@ _MEANINGS: Mapping[str, Meaning] = {
     "XX001": (StoreCorrupt, "is damaged; stop its workers and restore a backup"),
     "XX002": (StoreCorrupt, "has a damaged index; stop its workers and REINDEX, or restore"),
 }
-"""By the code, or by its first two letters: its class."""
+"""By SQLSTATE, or by its first two characters (its class)."""
 
 _SAID: tuple[tuple[re.Pattern[str], Meaning], ...] = tuple(
     (re.compile(words), meaning)
@@ -182,22 +182,22 @@ RETRYABLE = frozenset({"40001", "40P01"})
 
 
 def code_of(error: BaseException | None) -> str | None:
-    """Return PostgreSQL's own code; None if it did not say this, or could not."""
+    """Return the SQLSTATE; None if the server did not raise this."""
     return error.sqlstate if isinstance(error, psycopg.Error) else None
 
 
 def of_database(error: BaseException) -> bool:
-    """Return whether the database or its driver raised this, translated or not."""
+    """Return whether the database or its driver raised this error, translated or not."""
     return isinstance(error, psycopg.Error) or isinstance(error.__cause__, psycopg.Error)
 
 
 def is_retryable(error: BaseException | None) -> bool:
-    """Return whether the same transaction may well succeed at once: it met another one."""
+    """Return whether an immediate retry may succeed: it conflicted with another transaction."""
     return code_of(error) in RETRYABLE
 
 
 def is_of_the_moment(error: BaseException | None) -> bool:
-    """Return whether something was in the way that passes, or that has to be mended elsewhere.
+    """Return whether the cause is temporary, or outside of this statement.
 
     Other transactions, time, room, rights: nothing is wrong with what was to be written.
     """
@@ -206,11 +206,11 @@ def is_of_the_moment(error: BaseException | None) -> bool:
 
 
 _CHECK_VIOLATION = "23514"
-"""Only counts have constraints: whoever breaks one was given nothing wrong."""
+"""Only counts have constraints: the arguments were not wrong."""
 
 
 def is_of_value(error: psycopg.Error) -> bool:
-    """Return whether the server, or the driver, refuses a value and would take others."""
+    """Return whether the server or the driver refused one value."""
     code = error.sqlstate
     if code is None:
         return isinstance(error, psycopg.DataError)
@@ -218,7 +218,7 @@ def is_of_value(error: psycopg.Error) -> bool:
 
 
 def is_gone(error: BaseException | None) -> bool:
-    """Return whether the connection that raised this is over, and a new one is needed.
+    """Return whether the connection that raised this is lost.
 
     A driver that lost its connection has no code to tell.
     """
@@ -231,7 +231,7 @@ def is_gone(error: BaseException | None) -> bool:
 
 
 def translated(error: psycopg.Error, address: Address, *, waited: float = 0.0) -> MillpondError:
-    """Return our error for PostgreSQL's, naming the server and what to do; its cause stays."""
+    """Return the MillpondError for a PostgreSQL error; it names the server and says what to do."""
     code = code_of(error)
     ours = _by_code(code, error, address) if code is not None else _by_kind(error, address)
     if isinstance(ours, StoreLocked):
@@ -246,7 +246,7 @@ def translated(error: psycopg.Error, address: Address, *, waited: float = 0.0) -
 
 
 def not_connected(error: psycopg.Error, address: Address) -> MillpondError:
-    """Return our error for a connection that could not be made."""
+    """Return the error for a failed connection attempt."""
     text = _one_line(error)
     ours: MillpondError
     if isinstance(error, psycopg.ProgrammingError) or _BAD_URL.search(text):
@@ -262,7 +262,7 @@ def not_connected(error: psycopg.Error, address: Address) -> MillpondError:
 
 
 def commit_failed(error: psycopg.Error, address: Address) -> MillpondError:
-    """Return our error for a COMMIT that raised: where the server said no, nothing is stored.
+    """Return the error for a COMMIT that raised: if the server refused, nothing is stored.
 
     Where the connection was lost, or the server went down, the commit may have happened.
     """
@@ -281,7 +281,7 @@ def commit_failed(error: psycopg.Error, address: Address) -> MillpondError:
 def missing_rights(
     address: Address, grants: list[str], told: str, advice: str = ""
 ) -> MissingRights:
-    """Return the error for a user who may not do what is needed, with what would let him."""
+    """Return the error for missing privileges, with the grants that fix it."""
     return MissingRights(
         f"the user of {address} lacks rights ({told}); as an administrator run: "
         f"{'; '.join(grants)}{advice}. Nothing was changed",
@@ -305,7 +305,7 @@ def may_only_be_read(address: Address) -> StoreError:
 
 
 def of_driver(error: BaseException, address: Address) -> MillpondError | None:
-    """Return our error for that of any driver; None if the server has not said it.
+    """Return the MillpondError for an error of any driver; None if the server did not raise it.
 
     Frameworks raise errors of their own, and have that of their driver behind them.
     """
@@ -329,7 +329,7 @@ def _by_code(code: str, error: BaseException, address: Address) -> MillpondError
 
 
 def _needed(text: str, place: str) -> list[str]:
-    """Return the grants that would have helped, by what the server said was denied."""
+    """Return the missing grants, from the message of the server."""
     called = re.search(r"permission denied for function (\w+)", text)
     if called:
         return [f"GRANT EXECUTE ON FUNCTION {place}.{called[1]} TO ..."]
@@ -340,7 +340,7 @@ def _needed(text: str, place: str) -> list[str]:
 
 
 def _by_kind(error: psycopg.Error, address: Address) -> MillpondError:
-    """Return our error for what the driver found by itself."""
+    """Return the error for what the driver itself refused."""
     text = _one_line(error)
     if isinstance(error, psycopg.DataError) and "NUL" in text:
         return UnstorableText(

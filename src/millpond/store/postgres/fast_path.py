@@ -1,4 +1,4 @@
-"""Steps on the server: plain tasks are completed and the next ones started by one call.
+"""The server fast path: one call completes plain tasks and starts the next ones.
 
 What the verbs would do with many rows, back and forth, the function `millpond_step` does where the
 rows are. It does the same or nothing: what is not plain is left to the verbs.
@@ -12,7 +12,7 @@ import msgspec
 
 from millpond.core.lease import Leased
 from millpond.core.lease import tokens as drawn
-from millpond.core.lifecycle import Event, Status
+from millpond.core.lifecycle import Status, Transition
 from millpond.core.plan import Wake
 from millpond.core.settle import Settled
 from millpond.core.task import CALLBACKS, UNREADABLE, Fence
@@ -22,7 +22,7 @@ from millpond.store.postgres.unit_of_work import plain_text
 from millpond.store.protocol import (
     Admission,
     BatchAnswer,
-    Emptied,
+    Drained,
     LeaseAnswer,
     SettleAnswer,
     SubmitAnswer,
@@ -33,20 +33,20 @@ from millpond.store.sql.codec import SEQS, body_of, new_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from millpond.core.lease import LeaseAsk
+    from millpond.core.lease import LeaseRequest
     from millpond.core.settle import Settlement
     from millpond.core.task import NewTask
     from millpond.store.postgres.encoding import Sent
     from millpond.store.protocol import Batch
 
-_COMPLETE, _APPLIED, _COMPLETED = Event.COMPLETE, Settled.APPLIED, Status.COMPLETED
+_COMPLETE, _APPLIED, _COMPLETED = Transition.COMPLETE, Settled.APPLIED, Status.COMPLETED
 _QUEUED = Status.QUEUED
 
 T = TypeVar("T")
 
 
-class Stepped(msgspec.Struct, frozen=True):
-    """What the server answered, in the order of the function's columns."""
+class SettleAndLeaseAnswer(msgspec.Struct, frozen=True):
+    """The answer of the server, in the order of the function's columns."""
 
     refused: str | None
     moment: float
@@ -58,24 +58,24 @@ class Stepped(msgspec.Struct, frozen=True):
     next_at: float | None
     give_back: bool
     starting: int
-    """How many of the following were started; the others are held ahead."""
+    """How many of the following were started; the others are prefetched."""
     tokens: list[int] | None
-    """Of the first of them, which were held ahead before."""
+    """Which of the first were prefetched before."""
     ids: list[int] | None
     places: list[int] | None
     submitted: list[float] | None
-    """One stands for all, as does one of the next."""
+    """A single value stands for all; also in the next fields."""
     dues: list[float] | None
     bodies: list[bytes] | None
 
 
-class Step:
-    """One call: what ends, and what is to start."""
+class SettleAndLease:
+    """One call: the settlements, and the lease request."""
 
     def __init__(
         self,
         settlements: Sequence[Settlement],
-        then: LeaseAsk | None,
+        then: LeaseRequest | None,
         now: float | None,
         entropy: int,
     ) -> None:
@@ -84,7 +84,7 @@ class Step:
         self.now = None if now is None else rounded(now)
         self.token = next(drawn(entropy))
         self.unreadable: list[Fence] = []
-        """What was started and cannot be read: its end must be told to the verbs."""
+        """Started tasks whose body is damaged: the verbs must end them."""
 
     def arguments(self, at_most: Callable[[], float | None]) -> list[Sent]:
         """Return the arguments of the function."""
@@ -117,19 +117,19 @@ class Step:
             array(_collapsed(tokens)),
         )
 
-    def settled(self, told: Stepped) -> SettleAnswer:
+    def settled(self, told: SettleAndLeaseAnswer) -> SettleAnswer:
         """Return the answer to a settle."""
         ending = self.settlements
         count = len(ending)
         wakes: tuple[Wake, ...] = ()
-        emptied: tuple[Emptied, ...] = ()
+        emptied: tuple[Drained, ...] = ()
         if ending:
             # When the first of them ended what is started now waited, in the queue or held ahead.
             relayed = sum(one.successor is not None for one in ending)
             if told.live > told.running - told.starting - relayed and told.has_room:
                 wakes = (Wake(told.pool, told.moment),)
             if not told.live and not told.pool.endswith(CALLBACKS):
-                emptied = (Emptied(pool=told.pool, lane=None, processed=told.processed),)
+                emptied = (Drained(pool=told.pool, lane=None, processed=told.processed),)
         return SettleAnswer(
             settled=(_APPLIED,) * count,
             after=(_COMPLETED,) * count,
@@ -141,7 +141,7 @@ class Step:
             emptied=emptied,
         )
 
-    def leased(self, told: Stepped) -> LeaseAnswer:
+    def leased(self, told: SettleAndLeaseAnswer) -> LeaseAnswer:
         """Return the answer to a lease."""
         tasks = self._tasks(told) if told.ids else []
         return LeaseAnswer(
@@ -152,7 +152,7 @@ class Step:
             drained=told.live == told.running,
         )
 
-    def _tasks(self, told: Stepped) -> list[Leased]:
+    def _tasks(self, told: SettleAndLeaseAnswer) -> list[Leased]:
         pool, token, begun = told.pool, self.token, told.tokens or ()
         tasks = []
         count = len(told.ids or ())
@@ -194,7 +194,7 @@ class Step:
         return tasks
 
 
-class Taking:
+class FastSubmit:
     """One call: new plain tasks of several submits, all for one pool."""
 
     def __init__(
@@ -206,7 +206,7 @@ class Taking:
     ) -> None:
         self._pool = pool
         self._message = (None, None) if message is None else message
-        """What is said when it is stored, and on which channel."""
+        """The notification of its commit, and its channel."""
         self._submits = submits
         self._now = None if now is None else rounded(now)
 
@@ -226,7 +226,7 @@ class Taking:
             *map(sent, self._message),
         ]
 
-    def answers(self, told: Taken) -> list[SubmitAnswer]:
+    def answers(self, told: FastSubmitAnswer) -> list[SubmitAnswer]:
         """Return the answer to each submit."""
         wakes = (Wake(self._pool, told.moment),) if told.wakes else ()
         answers, at = [], 1
@@ -239,21 +239,21 @@ class Taking:
         return answers
 
 
-class Taken(msgspec.Struct, frozen=True):
-    """What the server answered, in the order of the function's columns."""
+class FastSubmitAnswer(msgspec.Struct, frozen=True):
+    """The answer of the server, in the order of the function's columns."""
 
     refused: str | None
     moment: float
     last_seq: int
-    """As it all was before."""
+    """The state before the call."""
     waiting: int
     queued: int
     is_fifo: bool
     wakes: bool
 
 
-def _admissions(tasks: Sequence[NewTask], told: Taken, at: int) -> tuple[Admission, ...]:
-    """Tell of the tasks that were taken from the `at`th on."""
+def _admissions(tasks: Sequence[NewTask], told: FastSubmitAnswer, at: int) -> tuple[Admission, ...]:
+    """Yield the admissions of the tasks from index `at` on."""
     return tuple(
         [
             Admission(
@@ -269,7 +269,7 @@ def _admissions(tasks: Sequence[NewTask], told: Taken, at: int) -> tuple[Admissi
 
 
 def pool_to_take(batches: Sequence[Batch]) -> str | None:
-    """Return the pool for which the server could take these by itself; None if it could not."""
+    """Return the pool if the server can store these tasks itself; else None."""
     pool = None
     for batch in batches:
         if batch.run is not None or batch.again or not batch.tasks:
@@ -293,12 +293,12 @@ def _collapsed(values: list[T]) -> list[T]:
 
 
 def alike(values: Sequence[object]) -> bool:
-    """Return whether all of these are the same."""
+    """Return whether all values are equal."""
     return not values or values.count(values[0]) == len(values)
 
 
-def may_step(settlements: Sequence[Settlement], then: LeaseAsk | None) -> bool:
-    """Return whether the server could do it by itself, as far as can be told from here."""
+def can_use_fast_path(settlements: Sequence[Settlement], then: LeaseRequest | None) -> bool:
+    """Return whether the server may be able to do these settlements itself."""
     for one in settlements:
         if one.event is not _COMPLETE or one.fence.attempt != 1 or one.follow_ups or not one.spend:
             return False
@@ -307,6 +307,6 @@ def may_step(settlements: Sequence[Settlement], then: LeaseAsk | None) -> bool:
     return bool(settlements) or then is not None
 
 
-def told_by(row: tuple[Any, ...]) -> Stepped:
-    """Return what a row of the function says."""
-    return Stepped(*row)
+def answer_of(row: tuple[Any, ...]) -> SettleAndLeaseAnswer:
+    """Return the answer in a row of the function."""
+    return SettleAndLeaseAnswer(*row)

@@ -1,4 +1,4 @@
-"""A store whose server takes steps by itself, where nothing but sums hangs on them."""
+"""A store that lets the server do simple verbs itself, in one function call."""
 
 from __future__ import annotations
 
@@ -7,29 +7,36 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 
-from millpond.core.lifecycle import Event
+from millpond.core.lifecycle import Transition
 from millpond.core.settle import Settlement
 from millpond.core.store_time import TOLERANCE
 from millpond.errors import StoreError
 from millpond.store.clock import ServerClock
 from millpond.store.postgres.encoding import sent
-from millpond.store.postgres.fast_path import Step, Taken, Taking, may_step, pool_to_take, told_by
-from millpond.store.postgres.handler_connection import LentConnection
-from millpond.store.postgres.notify import Wakes
+from millpond.store.postgres.fast_path import (
+    FastSubmit,
+    FastSubmitAnswer,
+    SettleAndLease,
+    answer_of,
+    can_use_fast_path,
+    pool_to_take,
+)
+from millpond.store.postgres.handler_connection import PostgresHandlerConnection
+from millpond.store.postgres.notify import PostgresHintChannel
 from millpond.store.postgres.pipeline import PostgresConnection
-from millpond.store.postgres.server_call import Calling, Errand
+from millpond.store.postgres.server_call import PreparedCall, ServerCall
 from millpond.store.postgres.transactions import PostgresTransactor
 from millpond.store.postgres.writer import PostgresWriter
 from millpond.store.protocol import RenewAnswer
-from millpond.store.sql.store import Renewer, RowsStore, hint_of
+from millpond.store.sql.store import SqlRenewer, SqlStore, hint_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from millpond.core.lease import LeaseAsk
+    from millpond.core.lease import LeaseRequest
     from millpond.store.postgres.dialect import PostgresDialect
     from millpond.store.postgres.encoding import Sent
-    from millpond.store.postgres.fast_path import Stepped
+    from millpond.store.postgres.fast_path import SettleAndLeaseAnswer
     from millpond.store.postgres.pipeline import Row
     from millpond.store.protocol import Batch, Hint, LeaseAnswer, SettleAnswer, SubmitAnswer
     from millpond.store.sql.unit_of_work import SqlTables
@@ -37,7 +44,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _MANY = 200
-"""Tasks of a submit that are put into words in a thread: the event loop has other things to do."""
+"""Submits with so many tasks are encoded in a thread, not on the event loop."""
 
 _HEARD_WITHIN = 0.25
 """The part of a lease in which a renewal must be answered. The next one has twice as long, as long
@@ -45,32 +52,32 @@ as none is: a connection may be dead, two in a row are slow, and each that is gi
 server more than its answer would have."""
 
 _MOST_DOUBLINGS = 2
-"""So that one may take as long as the lease: who has not renewed by then has lost it."""
+"""The longest wait for a renewal is the lease: after that it is lost."""
 
 _MOST_DETOURS = 62
-"""How often in a row the server is not asked for a step of a pool that it keeps refusing."""
+"""How many verbs of a pool skip the fast path after the server refused it."""
 
 
-class SteppingStore(RowsStore[PostgresConnection, LentConnection]):
-    """Asks the server first, and does by the verbs what it refuses."""
+class FastPathStore(SqlStore[PostgresConnection, PostgresHandlerConnection]):
+    """Tries the server fast path first, and the Python verbs if it refuses."""
 
     _schema: PostgresDialect
-    _told: Callable[[float], None] | None
-    """Hears what time the server has; None = its clock does not count."""
+    _set_clock: Callable[[float], None] | None
+    """Sets the clock to the server's time; None = another clock is used."""
 
     _detours: dict[str, int]
-    """How often what the server was asked for will be left to the verbs at once."""
+    """How many more verbs skip the fast path, by kind and pool."""
     _refusals: dict[str, int]
     _unanswered: dict[str, int]
-    """How many renewals of a worker in a row were not answered."""
+    """How many consecutive renewals of a worker were not answered."""
     _told_along: set[str]
-    """Pools of which others were told in the very commit that gave them something to start."""
+    """Pools whose commit itself notified the other processes."""
 
     async def lease(
-        self, ask: LeaseAsk, *, now: float | None = None, entropy: int | None = None
+        self, ask: LeaseRequest, *, now: float | None = None, entropy: int | None = None
     ) -> LeaseAnswer:
         """Give a worker the next tasks of a pool, within every limit in force."""
-        if may_step((), ask):
+        if can_use_fast_path((), ask):
             step = self._new_step((), ask, now, entropy)
             answer = await self._stepped(ask.pool, step, step.leased)
             if answer is not None:
@@ -81,12 +88,12 @@ class SteppingStore(RowsStore[PostgresConnection, LentConnection]):
         self,
         settlements: Sequence[Settlement],
         *,
-        then: LeaseAsk | None = None,
+        then: LeaseRequest | None = None,
         now: float | None = None,
         entropy: int | None = None,
     ) -> SettleAnswer:
         """End attempts, each only with its current fence, and lease the next if asked."""
-        if settlements and may_step(settlements, then):
+        if settlements and can_use_fast_path(settlements, then):
             step = self._new_step(settlements, then, now, entropy)
             pool = "" if then is None else then.pool
             answer = await self._stepped(pool, step, step.settled)
@@ -97,21 +104,21 @@ class SteppingStore(RowsStore[PostgresConnection, LentConnection]):
     def _new_step(
         self,
         settlements: Sequence[Settlement],
-        then: LeaseAsk | None,
+        then: LeaseRequest | None,
         now: float | None,
         entropy: int | None,
-    ) -> Step:
+    ) -> SettleAndLease:
         chance = self._dice.getrandbits(64) if entropy is None else entropy
-        return Step(settlements, then, self._step_moment(now), chance)
+        return SettleAndLease(settlements, then, self._step_moment(now), chance)
 
     async def submit(
         self, batches: Sequence[Batch], *, now: float | None = None, entropy: int | None = None
     ) -> SubmitAnswer:
-        """Take in batches, each whole or not at all where its pool's policy says so."""
+        """Accept batches, each as a whole or not at all where its pool's policy says so."""
         pool = pool_to_take(batches)
         if pool is not None:
             moment = self._step_moment(now)
-            errand = Errand(self._taking, (pool, moment), self._calling.call)
+            errand = ServerCall(self._taking, (pool, moment), self._calling.call)
             told = _Submit(pool, batches, moment)
             answer: SubmitAnswer | None = await self._apart(f"to {pool}", errand, told)
             if answer is not None:
@@ -119,19 +126,21 @@ class SteppingStore(RowsStore[PostgresConnection, LentConnection]):
         return await super().submit(batches, now=now, entropy=entropy)
 
     def _step_moment(self, now: float | None) -> float | None:
-        """Return the moment of a step; None = the server's clock tells."""
-        return self._clock() if now is None and self._told is None else now
+        """Return the moment of a call; None = the server's clock."""
+        return self._clock() if now is None and self._set_clock is None else now
 
     def _at_most(self) -> float | None:
-        """Return how late it can be at most, by a clock that nobody sets; None = who knows."""
+        """Return the latest possible time by the steady clock; None = unknown."""
         clock = self._clock
         vouched = clock.vouched() if isinstance(clock, ServerClock) else None
         return None if vouched is None else vouched + TOLERANCE
 
-    async def _stepped(self, pool: str, step: Step, answer: Callable[[Stepped], T]) -> T | None:
-        """Let the server take a step; None if it is one for the verbs."""
+    async def _stepped(
+        self, pool: str, step: SettleAndLease, answer: Callable[[SettleAndLeaseAnswer], T]
+    ) -> T | None:
+        """Try the server fast path; None = use the verbs."""
         # Each goes by itself: it is an errand like no other.
-        errand = Errand(self._stepping, step, self._calling.call)
+        errand = ServerCall(self._stepping, step, self._calling.call)
         try:
             given: T | None = await self._apart(pool, errand, (pool, step, answer))
         except StoreError as error:
@@ -141,24 +150,24 @@ class SteppingStore(RowsStore[PostgresConnection, LentConnection]):
             return None
         if step.unreadable:
             ends = [
-                Settlement(fence=fence, event=Event.CORRUPT, spend=False)
+                Settlement(fence=fence, event=Transition.CORRUPT, spend=False)
                 for fence in step.unreadable
             ]
             await super().settle(ends, now=step.now)
         return given
 
-    async def _apart(self, which: str, errand: Errand, told: object) -> Any:  # noqa: ANN401
-        """Have the server do something by itself, unless it has kept refusing it of late."""
+    async def _apart(self, which: str, errand: ServerCall, told: object) -> Any:  # noqa: ANN401
+        """Call the server, unless it has refused such calls recently."""
         self._must_be_open()
         if self._detours.get(which, 0) > 0:
             self._detours[which] -= 1
             return None
         if self._writer is None:
             return errand([told])[0]
-        return await self._writer.do_alone(errand, told)
+        return await self._writer.do_in_batch(errand, told)
 
     def renewer(self) -> PostgresRenewer:
-        """Return what renews from a thread of its own."""
+        """Return a renewer for a thread of its own."""
         transactor = self._transactor(self._new_unit)
         assert isinstance(transactor, PostgresTransactor)  # noqa: S101 - made above
         statement = self._schema.sql["renew"]
@@ -183,12 +192,16 @@ class SteppingStore(RowsStore[PostgresConnection, LentConnection]):
     def _committed(self, answers: Sequence[Any]) -> float | None:
         return None if self._wakes is None else self._wakes.send(self._hint(answers))
 
-    def _announce(self, answers: Sequence[Any]) -> Calling | float | None:
-        """Tell the others, where nobody may wait."""
-        return self._wakes.post(self._hint(answers)) if isinstance(self._wakes, Wakes) else None
+    def _announce(self, answers: Sequence[Any]) -> PreparedCall | float | None:
+        """Notify other processes without blocking."""
+        return (
+            self._wakes.post(self._hint(answers))
+            if isinstance(self._wakes, PostgresHintChannel)
+            else None
+        )
 
     def _hint(self, answers: Sequence[Any]) -> Hint | None:
-        """Return what others should hear of what was just stored, unless they were told with it."""
+        """Return the hint for a commit, without what the commit itself has notified."""
         told, self._told_along = self._told_along, set()
         if not answers:
             return None
@@ -198,22 +211,26 @@ class SteppingStore(RowsStore[PostgresConnection, LentConnection]):
         wakes = tuple([wake for wake in hint.wakes if wake.pool not in told])
         return msgspec.structs.replace(hint, wakes=wakes)
 
-    def _stepping(self, told: list[tuple[str, Step, Callable[[Stepped], Any]]]) -> Calling:
-        """Let the server take a step."""
+    def _stepping(
+        self, told: list[tuple[str, SettleAndLease, Callable[[SettleAndLeaseAnswer], Any]]]
+    ) -> PreparedCall:
+        """Prepare a settle-and-lease call."""
         ((pool, step, answer),) = told
 
         def answers(row: Row | None) -> list[Any]:
             row = self._heard(pool, row)
-            return [None if row is None else answer(told_by(row))]
+            return [None if row is None else answer(answer_of(row))]
 
-        return Calling(self._schema.sql["step"], partial(step.arguments, self._at_most), answers)
+        return PreparedCall(
+            self._schema.sql["step"], partial(step.arguments, self._at_most), answers
+        )
 
-    def _taking(self, told: list[_Submit]) -> Calling:
-        """Let the server take in the tasks of several submits, all for one pool."""
+    def _taking(self, told: list[_Submit]) -> PreparedCall:
+        """Prepare one call for the tasks of several submits to one pool."""
         pool, _, now = told[0]
         submits = [one.batches for one in told]
-        message = self._wakes.along(pool) if isinstance(self._wakes, Wakes) else None
-        taking = Taking(pool, submits, now, message)
+        message = self._wakes.along(pool) if isinstance(self._wakes, PostgresHintChannel) else None
+        taking = FastSubmit(pool, submits, now, message)
 
         def answers(row: Row | None) -> list[Any]:
             row = self._heard(f"to {pool}", row)
@@ -221,10 +238,10 @@ class SteppingStore(RowsStore[PostgresConnection, LentConnection]):
                 return [None] * len(submits)
             if message is not None:
                 self._told_along.add(pool)
-            return taking.answers(Taken(*row))
+            return taking.answers(FastSubmitAnswer(*row))
 
         count = sum(len(batch.tasks) for batches in submits for batch in batches)
-        return Calling(
+        return PreparedCall(
             self._schema.sql["take"],
             partial(taking.arguments, self._at_most),
             answers,
@@ -232,19 +249,19 @@ class SteppingStore(RowsStore[PostgresConnection, LentConnection]):
         )
 
     def _heard(self, which: str, row: Row | None) -> Row | None:
-        """Take in what a function of the server answered; None if it refuses."""
+        """Read the answer of a function of the server; None if it refused."""
         if row is None or row[0] is not None:
             refusals = self._refusals[which] = self._refusals.get(which, 0) + 1
             self._detours[which] = min(2**refusals - 2, _MOST_DETOURS)
             return None
         self._refusals.pop(which, None)
-        if self._told is not None:
-            self._told(row[1])
+        if self._set_clock is not None:
+            self._set_clock(row[1])
         return row
 
 
-class PostgresRenewer(Renewer):
-    """Renews with one statement, unless claims ahead are to be looked at as well."""
+class PostgresRenewer(SqlRenewer):
+    """Renews with one statement, unless it must also check prefetched tasks."""
 
     def __init__(
         self,
@@ -254,7 +271,7 @@ class PostgresRenewer(Renewer):
         arguments: Callable[[str, float], list[Sent]],
         unanswered: dict[str, int],
     ) -> None:
-        """`unanswered` is kept by whoever makes a new one after each that failed."""
+        """`unanswered` survives: the caller makes a new renewer after each failure."""
         super().__init__(transactor, clock)
         self._unanswered = unanswered
         self._caller = transactor
@@ -262,7 +279,7 @@ class PostgresRenewer(Renewer):
         self._arguments = arguments
 
     def renew(self, worker: str, lease: float) -> RenewAnswer:
-        """Keep everything a worker holds for `lease` seconds more.
+        """Renew all leases of a worker for `lease` seconds.
 
         A connection that says nothing is given up while a new one may still be in time.
         """
@@ -284,7 +301,7 @@ class PostgresRenewer(Renewer):
 
 
 class _Submit(NamedTuple):
-    """A submit that the server may do by itself."""
+    """A submit that the server may do itself."""
 
     pool: str
     batches: Sequence[Batch]

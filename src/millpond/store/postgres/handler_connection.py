@@ -1,4 +1,4 @@
-"""A connection of psycopg, lent to a handler."""
+"""A handler's psycopg connection."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg.rows import TupleRow
 
-from millpond.store.sql.handler_connection import Lent
+from millpond.store.sql.handler_connection import HandlerConnectionBase
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from millpond.store.postgres.pipeline import PostgresConnection
 
 
-class LentCursor(psycopg.Cursor[TupleRow]):
+class PostgresHandlerCursor(psycopg.Cursor[TupleRow]):
     """A cursor that refuses to begin, commit or roll back."""
 
-    lent: LentConnection
+    lent: PostgresHandlerConnection
 
     def _execute_send(self, query: Any, **options: Any) -> None:  # noqa: ANN401 - as psycopg
         # In the other protocol a text may hold several statements, a COMMIT among them.
@@ -62,8 +62,8 @@ def _text(query: Query, cursor: psycopg.Cursor[Any]) -> str:
     return str(query) if as_string is None else str(as_string(cursor))
 
 
-class LentConnection(Lent):
-    """What a handler is given in place of the connection itself.
+class PostgresHandlerConnection(HandlerConnectionBase):
+    """A wrapper that a handler gets instead of the connection itself.
 
     It knows `execute`, `executemany` and `cursor`, as psycopg does. When the handler's part is over
     it is of no use any more.
@@ -75,7 +75,7 @@ class LentConnection(Lent):
 
     @contextmanager
     def use(self, statement: str) -> Iterator[None]:
-        """Have the connection for one statement, once nothing of ours stands in line before it."""
+        """Return the connection for one statement, after sending our own queued statements."""
         with super().use(statement):
             self._connection.sync()
             try:
@@ -86,19 +86,19 @@ class LentConnection(Lent):
                     raise over from error
                 raise
 
-    def cursor(self) -> LentCursor:
+    def cursor(self) -> PostgresHandlerCursor:
         """Return a new cursor."""
-        cursor = LentCursor(self._connection.driver)
+        cursor = PostgresHandlerCursor(self._connection.driver)
         cursor.lent = self
         self._cursors.add(cursor)
         return cursor
 
-    def execute(self, query: Query, params: Params | None = None) -> LentCursor:
+    def execute(self, query: Query, params: Params | None = None) -> PostgresHandlerCursor:
         """Execute a statement; return its cursor."""
         # Without parameters a % is a %.
         return self.cursor().execute(query, params or None)
 
-    def executemany(self, query: Query, params_seq: Iterable[Params]) -> LentCursor:
+    def executemany(self, query: Query, params_seq: Iterable[Params]) -> PostgresHandlerCursor:
         """Execute a statement for each row."""
         cursor = self.cursor()
         cursor.executemany(query, params_seq)

@@ -1,4 +1,4 @@
-"""A transaction that a handler holds on a server: nobody waits for it before it completes.
+"""A handler's transaction on a server: other writers wait only for its completion.
 
 It begins without the writers' lock. Only when the attempt is to end with what the handler wrote
 does it take its turn, and then the fence is looked at: whoever lost it has written nothing.
@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import psycopg
 
-from millpond.store.postgres.handler_connection import LentConnection
+from millpond.store.postgres.handler_connection import PostgresHandlerConnection
 from millpond.store.postgres.pipeline import BEGIN
 from millpond.store.postgres.transactions import PostgresTransactor
 from millpond.store.sql.handler_connection import ended_by_handler
-from millpond.store.sql.handler_transaction import HeldTransaction
+from millpond.store.sql.handler_transaction import HandlerTransaction
 from millpond.store.sql.unit_of_work import SqlTables
-from millpond.store.verbs import api as steps
+from millpond.store.verbs import api as verbs
 from millpond.store.verbs.settle import holds
 
 if TYPE_CHECKING:
@@ -38,21 +38,21 @@ OF_THE_USER = (
     *("search_path", "enable_seqscan", "enable_bitmapscan", "enable_hashjoin"),
     *("enable_mergejoin", "jit", "plan_cache_mode", "TimeZone"),
 )
-"""What is as the server, the database and the role have it while a handler's statements run."""
+"""The settings that a handler's statements get from server, database and role."""
 
 _MARGIN = 5.0
-"""Seconds by which the server lets a transaction stand idle for longer than we do."""
+"""Seconds by which the server's idle timeout is longer than ours."""
 
 _KEPT = 4
 
 _MARK = "SELECT set_config('millpond.transaction', $1, true)"
-"""Mark a transaction: the mark is gone when it has ended, and another one does not have it."""
+"""Mark a transaction with a setting that ends with it."""
 
 _MARKED = "SELECT current_setting('millpond.transaction', true)"
 
 
-class Spares:
-    """Connections that handlers had: to open one takes longer than most transactions do."""
+class SpareConnections:
+    """Spare connections for handlers: opening one is slower than most transactions."""
 
     def __init__(self, open_connection: Callable[[], PostgresConnection]) -> None:
         self._open_connection = open_connection
@@ -60,14 +60,14 @@ class Spares:
         self._closed = False
 
     def take(self) -> PostgresConnection:
-        """Return one that was given back, or a new one."""
+        """Return a spare connection, or a new one."""
         try:
             return self._idle.pop()
         except IndexError:
             return self._open_connection()
 
     def give_back(self, connection: PostgresConnection) -> None:
-        """Keep a connection for the next one, unless it is of no use, or there are enough."""
+        """Keep a connection, unless it is unusable or there are enough."""
         if self._closed or connection.closed or connection.in_transaction:
             connection.close()
         elif len(self._idle) < _KEPT:
@@ -76,24 +76,24 @@ class Spares:
             connection.close()
 
     def forget(self) -> None:
-        """Close them all: the server may have done so before."""
+        """Close all spare connections: the server may have ended them."""
         while self._idle:
             self._idle.pop().close()
 
     def close(self) -> None:
-        """Keep none any more."""
+        """Close all, and keep no more."""
         self._closed = True
         self.forget()
 
 
-class HeldTransactor(PostgresTransactor[SqlTables]):
-    """Transactions that take their turn late, on connections that are used again."""
+class HandlerTransactor(PostgresTransactor[SqlTables]):
+    """Transactions that take the write lock late, on spare connections."""
 
     def __init__(
         self,
         address: Address,
         dialect: PostgresDialect,
-        spares: Spares,
+        spares: SpareConnections,
         make_unit: Callable[[PostgresConnection], SqlTables],
         *,
         settings: Mapping[str, str],
@@ -105,7 +105,7 @@ class HeldTransactor(PostgresTransactor[SqlTables]):
         self._mark = secrets.token_hex(8)
 
     def begin_apart(self, limit: float) -> PostgresConnection:
-        """Begin a transaction that nobody waits for; a spare connection may turn out dead."""
+        """Begin a transaction without the write lock; a spare connection may be dead."""
         try:
             return self._apart(limit)
         except psycopg.Error as error:
@@ -127,7 +127,7 @@ class HeldTransactor(PostgresTransactor[SqlTables]):
         return connection
 
     def take_turn(self) -> SqlTables:
-        """Wait for one's turn in the transaction that is open, and give what jobs work on."""
+        """Take the write lock in the open transaction, and return its unit of work."""
         connection = self.connection
         connection.sync()
         if not connection.in_transaction:
@@ -141,40 +141,40 @@ class HeldTransactor(PostgresTransactor[SqlTables]):
         return self._make_unit(connection)
 
     def _ended_by_handler(self) -> TransactionControl:
-        """Let go of a connection on which the handler has begun or ended transactions itself."""
+        """Close a connection on which the handler began or ended transactions itself."""
         self._disconnect()
         return ended_by_handler()
 
     def close(self) -> None:
-        """Let others use the connection."""
+        """Give the connection back."""
         connection, self._connection = self._connection, None
         if connection is not None:
             self._spares.give_back(connection)
         super().close()
 
 
-class PostgresHeld(HeldTransaction[LentConnection]):
+class PostgresHandlerTransaction(HandlerTransaction[PostgresHandlerConnection]):
     """A handler's transaction on a server."""
 
     in_the_way = "others wait for the rows it has written"
 
-    _transactor: HeldTransactor
+    _transactor: HandlerTransactor
 
     def __init__(
         self,
-        transactor: HeldTransactor,
+        transactor: HandlerTransactor,
         dialect: PostgresDialect,
         clock: Callable[[], float],
         limit: float,
     ) -> None:
-        super().__init__(transactor, LentConnection, clock, limit)
+        super().__init__(transactor, PostgresHandlerConnection, clock, limit)
         self._dialect = dialect
 
     def _opened(self) -> PostgresConnection:
         return self._transactor.begin_apart(self._limit)
 
     def holds(self, fence: Fence) -> bool:
-        """Return whether an attempt may still end, as far as can be seen without a turn."""
+        """Return whether an attempt seems current, without the write lock."""
         connection = self._transactor.connection
         return holds(SqlTables(connection, self._dialect, 0, readonly=True), fence)
 
@@ -182,17 +182,17 @@ class PostgresHeld(HeldTransaction[LentConnection]):
         transactor = self._transactor
         unit = transactor.take_turn()
         if holds(unit, settlement.fence):
-            answer = steps.settle(unit, (settlement,), self._clock())
+            answer = verbs.settle(unit, (settlement,), self._clock())
             transactor.commit(unit)
             return answer
         # Undone as a whole: going back to a savepoint would also let go of the turn.
         transactor.undo(RuntimeError())
-        return transactor.once(lambda tables: steps.settle(tables, (settlement,), self._clock()))
+        return transactor.once(lambda tables: verbs.settle(tables, (settlement,), self._clock()))
 
 
 @contextmanager
-def holding(held: PostgresHeld) -> Iterator[PostgresHeld]:
-    """Begin a handler's transaction, and undo it if it is not settled inside."""
+def holding(held: PostgresHandlerTransaction) -> Iterator[PostgresHandlerTransaction]:
+    """Begin a handler's transaction, and roll it back unless it is settled inside."""
     held.begin()
     try:
         yield held
@@ -202,9 +202,11 @@ def holding(held: PostgresHeld) -> Iterator[PostgresHeld]:
 
 
 def settled_with(
-    held: PostgresHeld, settlement: Settlement, write: Callable[[LentConnection], T]
+    held: PostgresHandlerTransaction,
+    settlement: Settlement,
+    write: Callable[[PostgresHandlerConnection], T],
 ) -> tuple[SettleAnswer, T | None]:
-    """End an attempt in one transaction with what `write` does; if that raises, do nothing."""
+    """Settle an attempt in one transaction with the writes of `write`; undo both if it raises."""
     value: Any = None
     with holding(held):
         if held.holds(settlement.fence):

@@ -1,4 +1,4 @@
-"""Health: what an operator should know of the server that a store is on.
+"""Health: what an operator should know about the server of a store.
 
 Rows that are rewritten leave dead ones behind. PostgreSQL removes those only when no transaction
 could still see them: one that stays open, a replication slot that nobody reads or a forgotten
@@ -29,19 +29,19 @@ if TYPE_CHECKING:
     from millpond.store.postgres.url import Address
 
 LONG_OPEN = 60.0
-"""Seconds: a transaction that is open for longer is in everybody's way."""
+"""Seconds after which an open transaction is reported."""
 
 OLD_ROWS = 1_000_000
-"""Transactions: what pins the horizon for longer than so many makes dead rows pile up."""
+"""A vacuum horizon older than so many transactions is reported."""
 
 MANY_DEAD = 50_000
-"""Dead rows of a table, and five times as many as live ones, are more than vacuum should leave."""
+"""More dead rows than this, and five times the live ones, are reported."""
 
 WRAPAROUND = 1_000_000_000
-"""Of the two thousand million transactions that a database can do without a vacuum."""
+"""The part of the two billion transactions before a wraparound at which it is reported."""
 
 LONG_LOCKED = 5.0
-"""Seconds: a transaction that keeps the writers' lock for longer stops the store."""
+"""Seconds after which a holder of the writers' lock is reported."""
 
 _SETTINGS = ("server_version", "autovacuum", "fsync", "full_page_writes")
 
@@ -89,8 +89,8 @@ SELECT s.relname::text, s.n_live_tup, s.n_dead_tup, pg_total_relation_size(s.rel
  WHERE s.schemaname = %s AND s.relname LIKE 'millpond\\_%%' ORDER BY 4 DESC"""
 
 
-class Pin(msgspec.Struct, frozen=True):
-    """Who keeps dead rows from being removed."""
+class VacuumPin(msgspec.Struct, frozen=True):
+    """What keeps vacuum from removing dead rows."""
 
     kind: str
     """session, slot, prepared (a prepared transaction) or standby."""
@@ -103,10 +103,10 @@ class Pin(msgspec.Struct, frozen=True):
 
 
 class LockHolder(msgspec.Struct, frozen=True):
-    """The session that has the lock by which writers take turns."""
+    """The session that holds the writers' lock."""
 
     pid: int | None
-    """None: a prepared transaction has it."""
+    """None = a prepared transaction."""
     who: str
     """User, application name and address, as far as this user may see them."""
     state: str
@@ -120,7 +120,7 @@ class LockHolder(msgspec.Struct, frozen=True):
 
 
 class Table(msgspec.Struct, frozen=True):
-    """One table of the store, as the server's statistics have it."""
+    """One table of the store, from the server's statistics."""
 
     name: str
     live: int
@@ -135,25 +135,25 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     server: str
     schema: str
     version: int
-    """Of the tables."""
+    """The schema version of the tables."""
     user: str
     role: Role | None = None
-    """What the user is to the store."""
+    """The user's role for the store."""
     sees_others: bool
-    """Whether the user may see what other users' sessions do."""
+    """Whether the user may see the sessions of other users."""
     frozen_age: int
-    """How many transactions ago the database was last vacuumed whole."""
+    """The age of datfrozenxid, in transactions."""
     settings: dict[str, str]
-    pins: tuple[Pin, ...]
+    pins: tuple[VacuumPin, ...]
     lock: LockHolder | None = None
-    """Who has the lock by which writers take turns; None = nobody at this moment."""
+    """The holder of the writers' lock; None = free."""
     tables: tuple[Table, ...]
     clock: tuple[str, ...] = ()
-    """What is to be said of the store's time."""
+    """Findings about the store's time."""
 
 
-def examined(address: Address) -> tuple[Health, list[str]]:
-    """Look at a server and count all rows; return what was seen and what is wrong.
+def examine(address: Address) -> tuple[Health, list[str]]:
+    """Examine a server and recount all rows; return the state and the findings.
 
     That is what does not fit together, and what is no longer as the migrations have made it.
     """
@@ -174,7 +174,7 @@ def _clock(driver: Connection, address: Address) -> tuple[str, ...]:
 
 
 def submits_only(address: Address) -> bool:
-    """Return whether the user may submit to a store, and may not look at its tables."""
+    """Return whether the user may submit to a store but not read its tables."""
     driver = connect(address, name="millpond doctor", writable=False)
     try:
         return role_of(driver, address) is Role.SUBMITTER
@@ -183,7 +183,7 @@ def submits_only(address: Address) -> bool:
 
 
 def _counted(driver: Connection, address: Address) -> list[str]:
-    """Count every row, of one moment."""
+    """Recount every row, in one snapshot."""
     dialect = dialect_of(address.schema)
     driver.execute(f"{dialect.begin_reading}; {dialect.sql['all_ways']}".encode())
     try:
@@ -193,7 +193,7 @@ def _counted(driver: Connection, address: Address) -> list[str]:
 
 
 def health(connection: Connection, address: Address, version: int) -> Health:
-    """Return what the server tells of itself."""
+    """Return the state of the server."""
     asked = ", ".join(f"current_setting('{name}')" for name in _SETTINGS)
     (told,) = connection.execute(f"SELECT {asked}".encode()).fetchall()
     settings: dict[str, str] = dict(zip(_SETTINGS, told, strict=True))
@@ -211,7 +211,7 @@ def health(connection: Connection, address: Address, version: int) -> Health:
         sees_others=sees,
         frozen_age=frozen,
         settings=settings,
-        pins=tuple(Pin(*row) for row in connection.execute(_PINS).fetchall()),
+        pins=tuple(VacuumPin(*row) for row in connection.execute(_PINS).fetchall()),
         lock=_holder(connection, address),
         tables=tuple(Table(*row) for row in connection.execute(_TABLES, [address.schema])),
     )
@@ -227,7 +227,7 @@ def _one(connection: Connection, asked: str) -> tuple[Any, ...]:
 
 
 def risks(found: Health) -> Iterator[str]:
-    """Yield what may go wrong one day, each with what to do about it."""
+    """Yield risks, each with what to do about it."""
     yield from found.clock
     lock = found.lock
     if lock is not None and (lock.seconds is None or lock.seconds >= LONG_LOCKED):
@@ -247,7 +247,7 @@ def risks(found: Health) -> Iterator[str]:
 
 def _settings(found: Health) -> Iterator[str]:
     if found.settings["autovacuum"] != "on":
-        yield "autovacuum is off: dead rows pile up until somebody vacuums; set autovacuum = on"
+        yield "autovacuum is off: dead rows pile up until a manual VACUUM; set autovacuum = on"
     for name in ("fsync", "full_page_writes"):
         if found.settings[name] != "on":
             yield f"{name} is off: a power failure may damage the whole server; set {name} = on"
@@ -258,8 +258,8 @@ def _settings(found: Health) -> Iterator[str]:
         )
 
 
-def told_of(lock: LockHolder) -> str:
-    """Say who has the writers' lock, since when and what it does."""
+def findings(lock: LockHolder) -> str:
+    """Return a sentence about the holder of the writers' lock."""
     who = "a prepared transaction" if lock.pid is None else f"session {lock.pid}"
     parts = [lock.who or "user not visible", lock.state]
     if lock.seconds is not None:
@@ -273,9 +273,9 @@ def told_of(lock: LockHolder) -> str:
 
 def _kept_locked(lock: LockHolder) -> str:
     if lock.pid is None:
-        return f"{told_of(lock)}: COMMIT PREPARED or ROLLBACK PREPARED it (pg_prepared_xacts)"
+        return f"{findings(lock)}: COMMIT PREPARED or ROLLBACK PREPARED it (pg_prepared_xacts)"
     return (
-        f"{told_of(lock)}: submits and workers stop until its transaction ends; end it, or SELECT "
+        f"{findings(lock)}: submits and workers stop until its transaction ends; end it, or SELECT "
         f"pg_terminate_backend({lock.pid})"
     )
 
@@ -294,7 +294,7 @@ _KINDS = {
 }
 
 
-def _pinned(pin: Pin) -> str:
+def _pinned(pin: VacuumPin) -> str:
     told = []
     if pin.seconds is not None:
         told.append(f"for {pin.seconds:,.0f} s")

@@ -1,4 +1,4 @@
-"""The inbox: what others submit inside their own transactions, on its way into the queue.
+"""The inbox: tasks that callers submitted inside their own transactions, before they are queued.
 
 They only add rows to a table, and hold none of our locks for as long as they like. Whoever writes
 to the store next moves what they have committed, in a transaction of its own before his: so nothing
@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from millpond.core.log_fields import about
 from millpond.core.spec import OrderKind
-from millpond.core.task import UNREADABLE, UNTOLD, Call, Dedupe, NewTask
+from millpond.core.task import NO_FINGERPRINT, UNREADABLE, Call, Dedupe, NewTask
 from millpond.errors import ConfigError, MillpondError, OutcomeUnknown
 from millpond.store.postgres.errors import is_gone, is_of_the_moment
 from millpond.store.sql.codec import new_of
-from millpond.store.verbs import api as steps
+from millpond.store.verbs import api as verbs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -35,11 +36,11 @@ MOST = 1000
 
 
 _SEEN = 9
-"""The columns of a row from which on it is told which transactions were over."""
+"""The index of the columns about finished transactions."""
 
 
 class Words(msgspec.Struct):
-    """A task as the SQL function `submit` was told of it."""
+    """The arguments of the SQL function `submit`."""
 
     function: str
     arguments: msgspec.Raw
@@ -75,17 +76,23 @@ class Arrival(NamedTuple):
     function: str
 
     def task(self, spec: PoolSpec) -> NewTask:
-        """Return the task; one that cannot be read has no function, and so fails in its turn."""
+        """Return the task; a damaged one has no function, and so fails."""
         try:
             new = self._as_said(spec) if self.spoken else new_of(self.body, self.id, self.pool)
-            self._must_be_as_told(new)
+            self._check_columns_match(new)
             return _aged(new, max(self.age, 0.0))
         except (msgspec.MsgspecError, MillpondError, ValueError, TypeError) as error:
-            log.error("task %d for pool %r cannot be read: %s", self.id, self.pool, error)  # noqa: TRY400
+            log.error(  # noqa: TRY400 - the message says all
+                "cannot read task %d for pool %r in the inbox: %s",
+                self.id,
+                self.pool,
+                error,
+                extra=about("task.unreadable", pool=self.pool, task=self.id, reason=str(error)),
+            )
             return self.unreadable()
 
-    def _must_be_as_told(self, new: NewTask) -> None:
-        """Object to a body that says something else than what its bounds and key were counted by.
+    def _check_columns_match(self, new: NewTask) -> None:
+        """Raise if a body contradicts the columns by which bounds and key were checked.
 
         Whoever may submit may also write a body of his own.
         """
@@ -96,7 +103,7 @@ class Arrival(NamedTuple):
             raise ConfigError("body", said, "is of another key or function than it was put in with")
 
     def unreadable(self) -> NewTask:
-        """Return the task without anything that was said of it."""
+        """Return a placeholder for a damaged task."""
         return NewTask(id=self.id, pool=self.pool, call=Call(UNREADABLE), attempts=1)
 
     def _as_said(self, spec: PoolSpec) -> NewTask:
@@ -118,7 +125,7 @@ class Arrival(NamedTuple):
             attempts=said.attempts,
             idempotency_key=said.idempotency_key,
             dedupe=said.dedupe,
-            fingerprint=UNTOLD if said.idempotency_key is not None else 0,
+            fingerprint=NO_FINGERPRINT if said.idempotency_key is not None else 0,
             submitted_by=said.submitted_by,
         )
 
@@ -135,7 +142,7 @@ def _share(spec: PoolSpec, said: Words, arguments: bytes) -> str | None:
 
 
 def _aged(new: NewTask, age: float) -> NewTask:
-    """Return a task whose delay began some seconds ago, and its time to expire as well."""
+    """Return a task whose delay and expiry count from some seconds ago."""
     if new.delay and new.run_at is None:
         new = msgspec.structs.replace(new, delay=max(new.delay - age, 0.0))
     if new.expires_in is not None:
@@ -144,15 +151,15 @@ def _aged(new: NewTask, age: float) -> NewTask:
 
 
 class Inbox:
-    """Moves what is committed there; in the thread that writes."""
+    """Moves committed tasks into the queue; in the writing thread."""
 
     def __init__(self, clock: Callable[[], float], told: Callable[[SubmitAnswer], None]) -> None:
         self._clock = clock
-        self._told = told
-        """Hears what became of what was moved, once it is stored."""
+        self._on_answer = told
+        """Called with the answer of each committed move."""
 
     def move(self, transactor: PostgresTransactor[SqlTables], unit: SqlTables) -> None:
-        """Move the first that wait, and end the transaction; an error is told, and not raised."""
+        """Move the first tasks, and end the transaction; errors are logged, not raised."""
         arrivals: list[Arrival] = []
         try:
             rows = unit.ask("inbox_new", (MOST + 1,)).fetchall()
@@ -170,19 +177,19 @@ class Inbox:
         except Exception as error:  # noqa: BLE001 - whoever writes goes on
             transactor.undo(error)
             if self._is_of_the_moment(error):
-                log.warning("what others submitted to %s waits: %s", transactor.where, error)
+                _log_postponed(transactor.where, error)
             else:
                 self._one_by_one(transactor, arrivals)
 
     def _one_by_one(
         self, transactor: PostgresTransactor[SqlTables], arrivals: Iterable[Arrival]
     ) -> None:
-        """Move each alone: what cannot be taken as it is must not be in the way of the others."""
+        """Move each task alone, so that a bad one does not block the others."""
         for arrival in arrivals:
             try:
                 self._alone(transactor, arrival)
             except Exception as error:  # noqa: BLE001 - the next begin will say what is wrong
-                log.warning("what others submitted to %s waits: %s", transactor.where, error)
+                _log_postponed(transactor.where, error)
                 return
 
     def _alone(self, transactor: PostgresTransactor[SqlTables], arrival: Arrival) -> None:
@@ -194,11 +201,24 @@ class Inbox:
                 transactor.undo(error)
                 if self._is_of_the_moment(error):
                     raise
-                log.error("task %d for pool %r: %s", arrival.id, arrival.pool, error)  # noqa: TRY400
+                log.error(  # noqa: TRY400 - the message says all
+                    "cannot take task %d for pool %r from the inbox: %s",
+                    arrival.id,
+                    arrival.pool,
+                    error,
+                    extra=about(
+                        "inbox.refused", pool=arrival.pool, task=arrival.id, reason=str(error)
+                    ),
+                )
             else:
                 return
         unit = transactor.begin_plainly()
-        log.error("task %d for pool %r can in no way be stored", arrival.id, arrival.pool)
+        log.error(
+            "dropped task %d for pool %r: cannot be stored",
+            arrival.id,
+            arrival.pool,
+            extra=about("inbox.dropped", pool=arrival.pool, task=arrival.id),
+        )
         unit.ask("inbox_drop", (unit.listed([arrival.n]),))
         transactor.commit(unit)
 
@@ -215,21 +235,35 @@ class Inbox:
         for arrival in arrivals:
             pool = unit.pools.get(arrival.pool)
             if pool is None or pool.internal:
-                log.error("task %d is for pool %r, which is gone", arrival.id, arrival.pool)
+                log.error(
+                    "dropped task %d: pool %r no longer exists",
+                    arrival.id,
+                    arrival.pool,
+                    extra=about("inbox.pool_missing", pool=arrival.pool, task=arrival.id),
+                )
                 continue
             tasks.append(arrival.task(pool.spec) if readable else arrival.unreadable())
         unit.expect(tasks)
-        answer = steps.take_committed(unit, tasks, self._clock())
+        answer = verbs.take_committed(unit, tasks, self._clock())
         if arrivals:
             unit.ask("inbox_drop", (unit.listed([arrival.n for arrival in arrivals]),))
         if seen is not None:
             unit.ask("inbox_seen", seen)
         transactor.commit(unit)
-        self._told(answer)
+        self._on_answer(answer)
 
     def _is_of_the_moment(self, error: Exception) -> bool:
-        """Return whether the same may well be stored the next time."""
+        """Return whether a retry may succeed."""
         if isinstance(error, OutcomeUnknown):
             return True
         cause = error.__cause__ if isinstance(error, MillpondError) else error
         return is_gone(cause) or is_of_the_moment(cause)
+
+
+def _log_postponed(where: str, error: BaseException) -> None:
+    log.warning(
+        "tasks in the inbox of %s wait: %s",
+        where,
+        error,
+        extra=about("inbox.postponed", reason=str(error)),
+    )

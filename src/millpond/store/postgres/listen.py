@@ -1,4 +1,4 @@
-"""Listening: the connection of a process on which the server tells what other processes notify.
+"""LISTEN: the connection of a process that receives the notifications of other processes.
 
 It is opened in a thread, since that may take long, and then read on the loop. When it is lost, it
 is opened anew, at longer and longer intervals: nobody else need know, and nothing here raises.
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
+from millpond.core.log_fields import about
 from millpond.store.postgres.connect import connect, is_pooled
 from millpond.store.postgres.quoting import quoted
 
@@ -34,7 +35,7 @@ back is not to be met by everybody at once."""
 
 
 class Listener:
-    """A connection that listens. All of it is for the loop's thread.
+    """A listening connection; only for the loop's thread.
 
     `heard` is called with what was notified, one text for each; `back` whenever it begins to
     listen: what was notified before was missed.
@@ -56,29 +57,29 @@ class Listener:
         self._back = back
         self._connection: Connection | None = None
         self._socket = -1
-        """Its number, as long as the loop reads it: a connection that is lost has forgotten it."""
+        """Its file descriptor while the loop watches it."""
         self._timer: asyncio.TimerHandle | None = None
         self._connected_at = 0.0
         self._pause = FIRST_PAUSE
         self._missed = False
-        """Whether it was said that nobody is heard."""
+        """Whether the failure was logged."""
         self._over = False
         _LISTENING.add(self)
         self._open()
 
     @property
     def connected(self) -> bool:
-        """Whether the server, as far as is known, tells us."""
+        """Whether the connection listens, as far as known."""
         return self._connection is not None
 
     def reopen(self) -> None:
-        """Listen over a new connection: the old one is there, and nothing comes over it."""
+        """Listen over a new connection: the old one is silent."""
         if self._connection is not None:
             self._hang_up()
             self._failed(psycopg.OperationalError("what was notified does not come back"))
 
     def close(self) -> None:
-        """Listen no more; safe twice."""
+        """Stop listening; safe twice."""
         self._over = True
         if self._timer is not None:
             self._timer.cancel()
@@ -111,7 +112,7 @@ class Listener:
             connection.close()
 
     def _post(self, tell: Callable[..., None], *told: object) -> bool:
-        """Go on, on the loop; False = it is closed."""
+        """Call back on the loop; False = the loop is closed."""
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(tell, *told)
             return True
@@ -127,20 +128,28 @@ class Listener:
         try:
             self._loop.add_reader(self._socket, self._readable)
         except NotImplementedError:
-            log.warning("this event loop cannot hear %s; it is looked at instead", self._address)
+            log.warning(
+                "this event loop cannot watch the socket of %s; polling every second",
+                self._address,
+                extra=about("listen.unsupported"),
+            )
             connection.close()
             return
         self._connection = connection
         self._connected_at = self._loop.time()
         if self._missed:
-            log.info("%s tells of other processes again", self._address)
+            log.info(
+                "LISTEN on %s is back",
+                self._address,
+                extra=about("listen.reconnected"),
+            )
         self._missed = False
         self._back()
         # What came together with the answer to LISTEN makes nothing readable any more.
         self._readable()
 
     def _readable(self) -> None:
-        """Take in what has arrived."""
+        """Read what has arrived."""
         if self._connection is None:
             return
         texts: list[str] = []
@@ -162,17 +171,17 @@ class Listener:
             connection.close()
 
     def _failed(self, error: Exception) -> None:
-        """Try again, later each time; a connection that lasted starts from the beginning."""
+        """Retry with a growing pause; a connection that lasted resets the pause."""
         if self._over:
             return
         if not self._missed:
             told = " ".join(str(error).split())
             # Whoever uses the store tells that it is away.
             log.info(
-                "%s tells nothing of other processes (%s): it is tried again, and until then the "
-                "store is looked at once a second",
+                "LISTEN on %s failed (%s); retrying, polling every second meanwhile",
                 self._address,
                 told,
+                extra=about("listen.failed", reason=told),
             )
         self._missed = True
         if self._connected_at and self._loop.time() - self._connected_at > LONGEST_PAUSE:
@@ -183,17 +192,17 @@ class Listener:
         self._timer = self._loop.call_later(delay, self._open)
 
     def _deaf(self) -> None:
-        """Do without: whoever lends sessions takes a LISTEN and never tells anything."""
+        """Do not listen: a transaction pooler accepts LISTEN and never delivers."""
         log.warning(
-            "%s is reached through a pooler, by which nothing is heard of other processes: the "
-            "store is looked at once a second. Give the server's own address as listen=... in the "
-            "URL to be told at once, listen=0 if this is meant, or pooler=0 if the pooler lends "
-            "whole sessions",
+            "LISTEN is not available through the pooler at %s; polling every second. Put the "
+            "server's own address into the URL as listen=..., or listen=0 to keep polling without "
+            "this warning, or pooler=0 if the pooler gives each client a session of its own",
             self._address,
+            extra=about("listen.pooler"),
         )
 
     def _let_go_after_fork(self) -> None:
-        """Leave the connection to the parent: a child that kept it would keep it from ending."""
+        """Leave the connection to the parent: a child must not keep it open."""
         connection, self._connection = self._connection, None
         self._over = True
         if connection is not None:

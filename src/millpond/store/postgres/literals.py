@@ -1,13 +1,13 @@
-"""Numbers that the SQL says by itself: here they have a name, and a test holds the two together."""
+"""Numbers in the SQL, by name; a test compares both."""
 
 TURN_BITS = 5
-"""After 2**5 writes a row that changes all the time begins a new turn, past its dead versions."""
+"""After 2**5 updates a hot row gets a new version past its dead ones."""
 
 LEASES_LOOKED_AT = 1024
-"""How many of the latest leases are looked through; those that stay are numbered anew in time."""
+"""How many of the latest leases are searched; older ones are renumbered in time."""
 
 BANDS = 32
-"""How many ranks of a queue have a place of their own from which to look; more share one."""
+"""How many ranks of a queue have their own start of search; more share one."""
 
 WALKED_PAST = 64
-"""Rows that have left a queue and are sooner walked past than written down."""
+"""Below so many removed rows a scan passes them without an update."""

@@ -1,4 +1,4 @@
-"""Locks that transactions take turns by: locks on tables of the store, kept until commit.
+"""Locks of writers and migrations: table locks, held until commit.
 
 An advisory lock has a number, and any role that can connect may take it. A lock on a table in this
 mode needs the right to change the table, so a stranger cannot stop the store. The mode conflicts
@@ -11,16 +11,16 @@ from __future__ import annotations
 from millpond.store.postgres.quoting import quoted
 
 WRITERS = "millpond_lock"
-"""The table by which writers take turns. It has no rows and nothing else locks it."""
+"""The table that writers lock. It has no rows, and nothing else locks it."""
 
 
 def to_write(schema: str) -> str:
-    """Return the statement by which a transaction waits for its turn to write to a store."""
+    """Return the statement that takes the write lock."""
     return _locked(schema, WRITERS)
 
 
 def to_migrate(schema: str) -> str:
-    """Return the statement by which a transaction waits for its turn to change the tables."""
+    """Return the statement that takes the migration lock."""
     return _locked(schema, "millpond_schema")
 
 

@@ -1,4 +1,4 @@
-"""Migrations: numbered SQL files, each applied once, whole, under the lock of the ledger."""
+"""Migrations: numbered SQL files, each applied once, in one transaction, under a lock."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def migrate(
     migrations: Sequence[Migration] | None = None,
     patience: float = PATIENCE.lock,
 ) -> int:
-    """Bring the tables up to this release, and see that they may be used; return the version.
+    """Migrate the tables to this release, and check privileges; return the version.
 
     Of processes that open the store at once one migrates, and the others wait and find it done.
     Where `allowed` is False, or the tables are not ours to change, nothing is changed. `to_read`:
@@ -84,7 +84,7 @@ def migrate(
 
 
 def _applied(connection: Connection, address: Address) -> Mapping[int, str]:
-    """Return the digests of the migrations the store has seen, by version."""
+    """Return the digests of the applied migrations, by version."""
     if connection.execute(_LEDGER_THERE, [address.schema]).fetchone() is None:
         return {}
     asked = qualified("SELECT version, digest FROM millpond_schema", address.schema)
@@ -113,7 +113,7 @@ def _apply(
 
 
 def _begin(connection: Connection, address: Address, patience: float) -> None:
-    """Begin a transaction that makes tables, and may take long."""
+    """Begin a migration transaction, which may take long."""
     connection.execute(
         "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; SET LOCAL synchronous_commit = on; "
         f"SET LOCAL lock_timeout = {round(patience * 1000)}; SET LOCAL statement_timeout = 0; "
@@ -123,7 +123,7 @@ def _begin(connection: Connection, address: Address, patience: float) -> None:
 
 
 def _make_ledger(connection: Connection, address: Address, patience: float) -> None:
-    """Make what migrations are noted in, unless it is there: its lock keeps them apart."""
+    """Create the ledger of migrations if missing; its lock serializes migrations."""
     if connection.execute(_LEDGER_THERE, [address.schema]).fetchone() is not None:
         return
     try:

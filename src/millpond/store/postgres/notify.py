@@ -1,4 +1,4 @@
-"""Wakes: processes that share a server tell each other what is worth a look, by LISTEN and NOTIFY.
+"""Hints between the processes of one server, by LISTEN and NOTIFY.
 
 A NOTIFY follows the commit it tells of, on the connection that wrote, and tells of all that was
 committed meanwhile. It is not part of that commit: those who notify commit one at a time, in the
@@ -25,13 +25,14 @@ from typing import TYPE_CHECKING
 import msgspec
 import psycopg
 
+from millpond.core.log_fields import about
 from millpond.core.plan import Wake
 from millpond.errors import MillpondError
-from millpond.store.hints import Pending, sound
+from millpond.store.hints import PendingHint, without_bad_moments
 from millpond.store.postgres.encoding import array, sent
 from millpond.store.postgres.listen import Listener
 from millpond.store.postgres.quoting import LONGEST
-from millpond.store.postgres.server_call import Calling
+from millpond.store.postgres.server_call import PreparedCall
 from millpond.store.protocol import Hint
 
 if TYPE_CHECKING:
@@ -45,25 +46,25 @@ if TYPE_CHECKING:
 log = logging.getLogger("millpond.postgres")
 
 PAUSE, LONGEST_PAUSE = 0.005, 0.1
-"""Seconds between two messages; what happens in between goes together into the second."""
+"""Seconds between two messages; hints in between are merged into the second."""
 
 BULK_PAUSE = 0.02
-"""How much longer the pause is before a message that only tells of the ends of many tasks."""
+"""How much longer the pause is before a message with only the ends of many tasks."""
 
 SHARE = 0.2
-"""The part of its time that a writer may spend on messages: over a slow network there are fewer."""
+"""The part of its time that a writer may spend on messages."""
 
 TRY_AGAIN = 1.0
-"""Seconds after which something is said that could not be said."""
+"""Seconds before a failed message is sent again."""
 
 ECHO_WITHIN = 5.0
-"""Seconds in which what was sent must come back."""
+"""Seconds within which a sent message must come back."""
 
 NOTIFY = (
     b"SELECT count(pg_catalog.pg_notify(%s, part)) FROM unnest(%s::text[]) part "
     b"WHERE pg_catalog.pg_notification_queue_usage() < 0.5"
 )
-"""Send messages to a channel; inside of somebody's transaction they are a part of it.
+"""Send messages to a channel; inside a transaction they are part of it.
 
 A full queue would make the commit fail: better no hint.
 """
@@ -72,16 +73,16 @@ POST = (
     "SELECT count(pg_catalog.pg_notify($1, part)) FROM unnest($2::text[]) part "
     "WHERE pg_catalog.pg_notification_queue_usage() < 0.5"
 )
-"""The same, as a call."""
+"""The same, as a server call."""
 
 _LARGEST = 7999
-"""Bytes: what PostgreSQL takes as one message."""
+"""The most bytes of one notification."""
 
 _MOST_HEARD = 1000
-"""How many messages that arrived together are read."""
+"""How many messages are read at once."""
 
 _MOST_MESSAGES = 4
-"""How many one hint is split into at most; beyond that it says that there is more."""
+"""How many messages one hint has at most; beyond, it says that there is more."""
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(Hint).decode
@@ -96,7 +97,7 @@ def channel_of(schema: str) -> str:
 
 
 def messages(hint: Hint, sender: str = "-", most: int = _MOST_MESSAGES) -> list[str]:
-    """Return a hint as messages; what does not fit into so many is said to be more."""
+    """Return a hint as messages; if it does not fit, the last one says that there is more."""
     told = {name: value for name in Hint.__struct_fields__ if (value := getattr(hint, name))}
     message = f"{sender} {_encode(told).decode()}"
     if len(message.encode()) <= _LARGEST:
@@ -123,8 +124,8 @@ def _halves(hint: Hint) -> tuple[Hint, Hint]:
     return part(second=False), part(second=True)
 
 
-class Wakes:
-    """The messages of one open store. Sending is for the writer, the rest for the loop.
+class PostgresHintChannel:
+    """Sends and receives the hints of one open store. `send` is for the writer thread.
 
     `connection` gives the writer's connection, outside of any transaction; it is asked in the
     writer's thread only.
@@ -137,27 +138,27 @@ class Wakes:
         self._name = hashlib.sha256(owner.encode()).hexdigest()[:16]
         self._connection = connection
         self._channel = channel_of(address.schema)
-        self._pending = Pending()
+        self._pending = PendingHint()
         self._send_after = -inf
         self._tell: Callable[[Hint], None] | None = None
         self._listener: Listener | None = None
         self._closed = False
         self._proven = False
-        """Whether something that was sent came back."""
+        """Whether a sent message came back."""
         self._awaited_since: float | None = None
-        """When the first was sent that has not come back."""
+        """When the oldest message that has not come back was sent."""
         self._complained = False
 
     def listen(self, tell: Callable[[Hint], None], loop: asyncio.AbstractEventLoop) -> None:
-        """Call back on the loop with what others send from now on."""
+        """Call back on the loop with the hints of other processes."""
         where = self._address.listener
         if where is None or self._closed:
             return
         self._tell = tell
         self._listener = Listener(where, self._channel, loop, heard=self._heard, back=self._back)
 
-    def hears(self) -> bool:
-        """Return whether it would hear the others, so that silence means that nothing happens."""
+    def receives_hints(self) -> bool:
+        """Return whether hints arrive, so that silence means that nothing happened."""
         if self._listener is None or not self._listener.connected:
             return False
         since = self._awaited_since
@@ -171,7 +172,7 @@ class Wakes:
         return self._proven
 
     def send(self, hint: Hint | None = None) -> float | None:
-        """Tell the others, now or soon; return after how many seconds to call again, if at all."""
+        """Send a hint, now or soon; return after how many seconds to call again, if at all."""
         begun = time.monotonic()
         due = self._due(hint, begun)
         if due is None or due > 0:
@@ -181,13 +182,13 @@ class Wakes:
         self._pause_since(begun)
         return None
 
-    def post(self, hint: Hint | None = None) -> Calling | float | None:
-        """Do as `send`, where nobody may wait: what is to be sent now is returned as a call."""
+    def post(self, hint: Hint | None = None) -> PreparedCall | float | None:
+        """Like `send` without blocking: return the message to send now as a server call."""
         begun = time.monotonic()
         due = self._due(hint, begun)
         if due is None or due > 0:
             return due
-        pending, self._pending = self._pending, Pending()
+        pending, self._pending = self._pending, PendingHint()
         told = messages(pending.hint(), self._name)
         self._await_echo(begun)
 
@@ -199,10 +200,10 @@ class Wakes:
                 self._pause_since(begun)
             return []
 
-        return Calling(POST, lambda: [sent(self._channel), array(told)], over)
+        return PreparedCall(POST, lambda: [sent(self._channel), array(told)], over)
 
     def _due(self, hint: Hint | None, now: float) -> float | None:
-        """Take in what is to be told; return in how many seconds it is time, if there is any."""
+        """Merge a hint; return in how many seconds to send it, if at all."""
         if hint is not None:
             self._pending.add(hint)
         if self._closed or not (self._pending or self._wants_proof):
@@ -215,7 +216,7 @@ class Wakes:
         self._send_after = ended + min(max(PAUSE, (ended - begun) / SHARE), LONGEST_PAUSE)
 
     def along(self, pool: str) -> tuple[str, str] | None:
-        """Return channel and message that the commit of a submit may carry, or None.
+        """Return channel and message for the commit of a submit, or None.
 
         Nobody waits for it then: one way to the server less, for those that come one at a time.
         """
@@ -226,7 +227,7 @@ class Wakes:
         return self._channel, messages(Hint(wakes=(Wake(pool, 0.0),)), self._name)[0]
 
     def close(self) -> None:
-        """Tell and hear no more; safe twice."""
+        """Stop sending and receiving; safe twice."""
         self._closed = True
         if self._listener is not None:
             self._listener.close()
@@ -240,7 +241,7 @@ class Wakes:
         return listener is not None and listener.connected and not self._proven
 
     def _flushed(self, now: float) -> bool:
-        """Send what is to be said; False if that must be tried again."""
+        """Send the merged hint; False if it must be retried."""
         told = messages(self._pending.hint(), self._name)
         self._await_echo(now)
         try:
@@ -249,9 +250,14 @@ class Wakes:
                 return False
             connection.execute(NOTIFY, [self._channel, told])
         except (psycopg.Error, MillpondError) as error:
-            log.debug("a hint for %s was not sent: %s", self._address, error)
+            log.debug(
+                "NOTIFY on %s failed: %s",
+                self._address,
+                error,
+                extra=about("hint.not_sent", reason=str(error)),
+            )
             return False
-        self._pending = Pending()
+        self._pending = PendingHint()
         return True
 
     def _await_echo(self, now: float) -> None:
@@ -263,14 +269,14 @@ class Wakes:
     # --- hearing ----------------------------------------------------------------------------------
 
     def _back(self) -> None:
-        """It begins to listen: nobody knows what was said before."""
+        """Listening begins: earlier hints may be lost."""
         self._proven, self._awaited_since = False, None
         if self._tell is not None:
             self._tell(Hint(more=True))
 
     def _heard(self, texts: list[str]) -> None:
-        """Take in all that has arrived, and call back once."""
-        heard = Pending()
+        """Read everything that has arrived, and call back once."""
+        heard = PendingHint()
         if len(texts) > _MOST_HEARD:
             # A flood is not worth reading: everything is looked at once instead.
             heard.add(Hint(more=True))
@@ -280,18 +286,23 @@ class Wakes:
                 self._proven, self._awaited_since = True, None
                 continue
             try:
-                heard.add(sound(_decode(said)))
+                heard.add(without_bad_moments(_decode(said)))
             except (msgspec.MsgspecError, RecursionError) as error:
-                log.debug("a message of %s makes no sense: %s", self._address, error)
+                log.debug(
+                    "ignoring a malformed notification of %s: %s",
+                    self._address,
+                    error,
+                    extra=about("hint.malformed", reason=str(error)),
+                )
         if heard and self._tell is not None:
             self._tell(heard.hint())
 
     def _complain(self) -> None:
         if not self._complained:
             log.warning(
-                "what is notified to %s is not heard there: is there a pooler between? Give the "
-                "server's own address as listen=..., or listen=off. Until then the store is looked "
-                "at once a second",
+                "notifications sent to %s do not arrive; polling every second. If there is a "
+                "pooler, put the server's own address into the URL as listen=..., or listen=off",
                 self._address,
+                extra=about("listen.silent"),
             )
         self._complained = True

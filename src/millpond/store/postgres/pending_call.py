@@ -1,4 +1,4 @@
-"""A call under way: it was sent, and its answer is taken in as it arrives."""
+"""A statement that was sent, and whose answer is read as it arrives."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ if TYPE_CHECKING:
     from millpond.store.postgres.pipeline import Cursor, PostgresConnection, Row
 
 Steps: TypeAlias = Generator[None, None, str]
-"""Takes in answers; each step ends where more must have arrived before the next one."""
+"""Reads answers; yields when more data must arrive first."""
 
 
-class Call:
-    """A statement on its way, alone in its transaction; for one thread at a time."""
+class PendingServerCall:
+    """A sent statement, alone in its transaction; for one thread at a time."""
 
     __slots__ = ("_connection", "_cursor", "_steps", "is_sent")
 
@@ -22,14 +22,14 @@ class Call:
         self._cursor = cursor
         self._steps = connection.send_off()
         self.is_sent = connection.is_sent
-        """Whether all of it is on its way, so that there is only the answer to wait for."""
+        """Whether all of it was sent, and only the answer is missing."""
 
     def proceed(self) -> tuple[str, Row | None] | None:
-        """Take in what has arrived, without waiting; return the end and the row if that is all."""
+        """Read what has arrived, without waiting; return the outcome and the row if complete."""
         try:
             self._connection.take_in()
-        except BaseException as error:  # noqa: BLE001 - raised there, and so here
-            # What is left of the answer would be taken for that of another.
+        except BaseException as error:  # noqa: BLE001 - the generator raises it again
+            # The rest of the answer would be taken for that of another call.
             self._connection.close()
             self._steps.throw(error)
         try:
@@ -39,6 +39,6 @@ class Call:
         return None
 
     def finish(self) -> tuple[str, Row | None]:
-        """Wait for the rest; return the end and its row."""
+        """Wait for the rest; return the outcome and the row."""
         status = self._connection.waited_for(self._steps)
         return status or "COMMIT", self._cursor.fetchone()

@@ -1,4 +1,4 @@
-"""A connection of rows over one of psycopg: statements are sent together, and waited for seldom.
+"""A pipelined connection over psycopg: statements are sent together.
 
 What a statement costs is the way to the server and back. So a statement is only put in line when it
 is executed; all that stand there are sent when somebody wants the rows of one of them, or when the
@@ -23,7 +23,7 @@ from psycopg.pq import ConnStatus, ExecStatus, TransactionStatus
 from millpond.errors import Miscounted
 from millpond.store.postgres.connect import silent_for
 from millpond.store.postgres.encoding import BINARY, columns, sent
-from millpond.store.postgres.pending_call import Call
+from millpond.store.postgres.pending_call import PendingServerCall
 from millpond.store.sql.database import miscounted
 
 if TYPE_CHECKING:
@@ -42,16 +42,16 @@ _SUCCEEDED = (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK)
 _STOOD_IDLE = "25P03"
 
 BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
-"""Begins a transaction that sees each commit of others as it happens."""
+"""Begins a transaction (READ COMMITTED)."""
 _NO_ARGUMENTS: tuple[()] = ()
 _THINKING = "SELECT set_config('idle_in_transaction_session_timeout', $1, true)"
 
 _MOST_EXPECTED, _FEW, _SMALL = 8, 200, 4096
-"""How many questions a transaction begins with at most, of how many rows and bytes of a body."""
+"""The limits of read-ahead: questions, rows, and bytes of a body."""
 
 
 def _waiting(socket: int) -> Callable[[bool, float | None], object]:
-    """Return what waits until a socket can be read (or written to), for some seconds at most."""
+    """Return a function that waits until a socket is readable (or writable), with a timeout."""
     if not hasattr(select, "poll"):
         return lambda write, limit: any(
             select.select([socket], [socket] if write else [], [], limit)
@@ -67,7 +67,7 @@ def _waiting(socket: int) -> Callable[[bool, float | None], object]:
 
 
 class Cursor:
-    """The rows of a statement; they are waited for when they are first asked for."""
+    """The rows of a statement; reading them waits for the answer."""
 
     __slots__ = ("_connection", "_next", "_rows", "must_touch")
 
@@ -76,7 +76,7 @@ class Cursor:
         self._rows: list[Row] | None = None
         self._next = 0
         self.must_touch: tuple[str, int] | None = None
-        """What it is called and how many rows it must change; None = any number."""
+        """The name of the statement and how many rows it must change; None = any number."""
 
     def fetchone(self) -> Row | None:
         """Return the next row, or None."""
@@ -103,7 +103,7 @@ class Cursor:
         return self._rows
 
     def is_small(self) -> bool:
-        """Return whether its rows are here, and to read them again would cost little."""
+        """Return whether its rows have arrived and are few."""
         rows = self._rows
         if not rows:
             return rows is not None
@@ -111,27 +111,27 @@ class Cursor:
         return len(rows) <= _FEW and not (isinstance(last, bytes) and len(last) > _SMALL)
 
     def take_in(self, rows: list[Row]) -> None:
-        """Take in what the server found."""
+        """Set the rows."""
         self._rows = rows
 
 
 class Begun(NamedTuple):
-    """What is known of the store when a transaction has got its turn."""
+    """The state of the store when a transaction has the write lock."""
 
     now: float
     """The server's clock."""
     version: int | None
-    """How often the store was written; None if the row is gone that counts it."""
+    """The version of the store; None if its row is missing."""
     folds: bool
-    """Whether there are tasks that are folded into their lease."""
+    """Whether folded tasks exist."""
     inbox: bool
-    """Whether others have submitted something in transactions of their own."""
+    """Whether the inbox has tasks."""
     meta: Row | None
-    """What the statement `meta` says."""
+    """The row of the statement `meta`."""
 
 
 class _Plan:
-    """A statement, and what is known of it."""
+    """A statement, and whether it is prepared."""
 
     __slots__ = ("changes_rows", "name", "prepared", "text")
 
@@ -144,19 +144,19 @@ class _Plan:
             and ("VALUES" in statement or "unnest(" in statement)
             and "DO NOTHING" not in statement
         )
-        """Whether it changes a row whatever is there."""
+        """Whether it always changes a row."""
 
 
 class _InLine(NamedTuple):
-    """A statement that was sent, and what to do with its answer."""
+    """A sent statement, and the cursor for its answer."""
 
     plan: _Plan
     cursor: Cursor | None
-    """None: it is only prepared."""
+    """None = it is only being prepared."""
 
 
 class PostgresConnection:
-    """What rows ask of a connection; for one thread at a time."""
+    """The connection of the SQL stores; for one thread at a time."""
 
     def __init__(
         self,
@@ -169,7 +169,7 @@ class PostgresConnection:
         self._driver = driver
         self._library = driver.pgconn
         self._many = many
-        """What says a statement for many rows at once, by the statement for one."""
+        """The statement for many rows, by the statement for one row."""
         if settings is None and driver.prepare_threshold is None:
             settings = {}
         self._settings = settings
@@ -177,36 +177,36 @@ class PostgresConnection:
         session is ours."""
         self._silence = silence
         self._limit = silence
-        """Seconds without a sign of life after which it is given up."""
+        """Seconds of silence after which it gives up."""
         self._wait_for = _waiting(self._library.socket)
         self._rows = Transformer(driver)
         self._plans: dict[str, _Plan] = {}
         self._line: list[_InLine] = []
         self._owed: list[_InLine] = []
-        """What was sent to its end, and whose answers nobody has waited for."""
+        """Sent statements whose answers were not read yet."""
         self._reads_only = False
         self._read: dict[_Question, Cursor] | None = None
-        """What was asked in this transaction before it wrote, while that is noted."""
+        """Questions of this transaction before its first write, while they are noted."""
         self._read_before: set[_Question] = set()
         self._expected: list[_Question] = []
         self._foreseen: dict[_Question, Cursor] = {}
-        """Answers to questions of which we think that they will be asked in this transaction."""
+        """Read-ahead: answers to questions that this transaction will probably ask."""
         self._changes = 0
         self._certainly_changed = False
         self.begun: Begun | None = None
-        """What was known at the beginning of the transaction, while it lasts."""
+        """The state at the beginning of the transaction."""
         self.is_sent = True
-        """Whether nothing is left of what was last sent off."""
+        """Whether everything was handed to the network."""
         self.in_doubt = False
-        """Whether the last commit failed in a way that it may yet have happened."""
+        """Whether the outcome of the last commit is unknown."""
         self.miscounted: tuple[str, int, int] | None = None
-        """A write that touched other rows than it must: its name, how many it must, and did."""
+        """A write with an unexpected count: its name, expected and actual rows."""
 
     # What rows ask for
 
     @property
     def in_transaction(self) -> bool:
-        """Whether a transaction is open: what stands in line is part of one."""
+        """Whether a transaction is open; queued statements are part of one."""
         if self._line or self._owed:
             return bool(self._line)
         status = self._library.transaction_status
@@ -214,14 +214,14 @@ class PostgresConnection:
 
     @property
     def total_changes(self) -> int:
-        """A number that has grown whenever a row was changed over this connection."""
+        """A number that grows with every changed row of this connection."""
         if self._certainly_changed:
             return self._changes + 1
         self.sync()
         return self._changes
 
     def execute(self, statement: str, parameters: Sequence[Any] = _NO_ARGUMENTS, /) -> Cursor:
-        """Put a statement in line; what ends a transaction is waited for."""
+        """Queue a statement; wait if it ends a transaction."""
         if statement.startswith("SELECT "):
             return self._ask(statement, parameters)
         if statement == "ROLLBACK":
@@ -235,7 +235,7 @@ class PostgresConnection:
         return cursor
 
     def executemany(self, statement: str, rows: Iterable[Sequence[Any]], /) -> list[Cursor]:
-        """Put a statement in line for each row, or one for all rows where there is such a one."""
+        """Queue a statement for each row, or one statement for all rows."""
         self.foresee_nothing()
         for_all = self._many.get(statement)
         if for_all is not None:
@@ -246,7 +246,7 @@ class PostgresConnection:
     # Transactions
 
     def begin(self, lock: str, look: str) -> Begun:
-        """Begin a transaction that may write, wait for its turn, and look how things are.
+        """Begin a write transaction, take the write lock, and read the state.
 
         All in one go. `lock` waits, so that `look`, which comes after it, sees whatever was
         committed by those before. What another one commits meanwhile must be seen: hence the level.
@@ -256,7 +256,7 @@ class PostgresConnection:
         return self.take_turn(lock, look, expected)
 
     def take_turn(self, lock: str, look: str, expected: Sequence[_Question] = ()) -> Begun:
-        """Wait for one's turn in the transaction that is open, and look how things are."""
+        """Take the write lock in the open transaction, and read the state."""
         self._send(lock, [])
         looked = self._send(look, [])
         self._foreseen = {
@@ -269,16 +269,16 @@ class PostgresConnection:
         return self.begun
 
     def may_think(self, seconds: float) -> None:
-        """Let the server wait so long for the next statement, from now to the end."""
+        """Set the idle timeout of this transaction."""
         self._send(_THINKING, [sent(str(round(seconds * 1000)))])
         self.sync()
 
     def call(self, statement: str, arguments: list[Sent]) -> tuple[str, Row | None]:
-        """Do one statement in a transaction of its own, in one go; return the end and its row."""
+        """Do one statement in a transaction of its own; return the outcome and its row."""
         return self.start(statement, arguments).finish()
 
-    def start(self, statement: str, arguments: list[Sent]) -> Call:
-        """Send one statement, a transaction of its own, and do not wait for its answer.
+    def start(self, statement: str, arguments: list[Sent]) -> PendingServerCall:
+        """Send one statement as a transaction of its own, without waiting.
 
         Whoever does it sees to the answer before anything else is asked.
         """
@@ -290,10 +290,10 @@ class PostgresConnection:
         cursor = self._send(statement, arguments)
         if self._settings is not None:
             self._send("COMMIT", [])
-        return Call(self, cursor)
+        return PendingServerCall(self, cursor)
 
     def commit(self) -> str:
-        """Commit, together with what stands in line; return what the server says it did."""
+        """Commit, with all queued statements; return the server's status."""
         self.in_doubt, self.begun = True, None
         self.foresee_nothing()
         self._send("COMMIT", [])
@@ -325,7 +325,7 @@ class PostgresConnection:
     # Foresight
 
     def note_reads(self) -> None:
-        """Note what this transaction reads: the next one may well begin with the same questions.
+        """Note the reads of this transaction for the read-ahead of the next one.
 
         Who shares a store with others reads the same few rows at the beginning of every
         transaction, as those may have changed them. Asked for at once they cost one way to the
@@ -345,7 +345,7 @@ class PostgresConnection:
         return cursor
 
     def foresee_nothing(self) -> None:
-        """Forget what was read ahead: from now on it may be otherwise."""
+        """Drop the read-ahead: it may be stale."""
         if self._foreseen:
             self._foreseen = {}
         if self._read is not None:
@@ -393,7 +393,7 @@ class PostgresConnection:
         return plan
 
     def sync(self) -> str:
-        """Send what stands in line and take in the answers; return the status of the last.
+        """Send the queued statements and read the answers; return the last status.
 
         The first error is raised when all answers are there.
         """
@@ -404,7 +404,7 @@ class PostgresConnection:
         return self.waited_for(self.send_off())
 
     def send_off(self) -> Steps:
-        """Send what stands in line; return what takes in the answers, see `_collecting`."""
+        """Send the queued statements; return the generator that reads the answers."""
         self._certainly_changed = False
         line, self._line = self._line, []
         try:
@@ -416,7 +416,7 @@ class PostgresConnection:
         return self._collecting(line)
 
     def _dispatch(self) -> None:
-        """Send what stands in line."""
+        """Send the queued statements."""
         try:
             self._library.pipeline_sync()
             self._flush()
@@ -429,7 +429,7 @@ class PostgresConnection:
         self.waited_for(self._collecting(owed))
 
     def waited_for(self, steps: Steps) -> str:
-        """Wait until all answers are taken in; return the status of the last."""
+        """Wait for all answers; return the last status."""
         try:
             while True:
                 next(steps)
@@ -442,7 +442,7 @@ class PostgresConnection:
             return status
 
     def _collecting(self, line: list[_InLine]) -> Steps:
-        """Take in the answers to what was sent; return the status of the last.
+        """Read the answers of sent statements; return the last status.
 
         Step by step: each ends where more must have been taken in before the next one.
         """
@@ -472,7 +472,7 @@ class PostgresConnection:
         return status
 
     def _take_in(self, one: _InLine, result: PGresult) -> str:
-        """Hand over an answer; return its status."""
+        """Give an answer to its cursor; return its status."""
         succeeded = result.status in _SUCCEEDED
         if one.cursor is None:
             one.plan.prepared = succeeded
@@ -492,12 +492,12 @@ class PostgresConnection:
         return (result.command_status or b"").decode()
 
     def _know_doubt(self, error: psycopg.Error, *, last: bool) -> None:
-        """Note that a commit did not happen if the server gave up on something before it."""
+        """Note that a commit did not happen if the server failed a statement before it."""
         if error.sqlstate is not None and (not last or error.sqlstate == _STOOD_IDLE):
             self.in_doubt = False
 
     def _answer(self) -> Generator[None, None, PGresult]:
-        """Return the answer to one statement: each is followed by nothing."""
+        """Return the answer to one statement."""
         result = yield from self._result()
         if result is None or (yield from self._result()) is not None:
             raise psycopg.OperationalError("the server's answers do not match what it was sent")
@@ -517,7 +517,7 @@ class PostgresConnection:
             self.take_in()
 
     def take_in(self) -> None:
-        """Take in what has arrived."""
+        """Read what has arrived."""
         self._library.consume_input()
 
     def _flush(self) -> None:
@@ -534,22 +534,22 @@ class PostgresConnection:
 
     @property
     def driver(self) -> DriverConnection:
-        """The driver's connection, with nothing left in line."""
+        """The driver's connection, with no queued statements."""
         self.sync()
         return self._driver
 
     @property
     def socket(self) -> int:
-        """The number by which the system knows it; -1 if it is closed."""
+        """Its file descriptor; -1 if it is closed."""
         return -1 if self.closed else self._library.socket
 
     @property
     def closed(self) -> bool:
-        """Whether it is of no use any more."""
+        """Whether it is closed."""
         return self._library.status != ConnStatus.OK
 
     def is_over(self) -> bool:
-        """Return whether it is of no use any more, also if the server has ended it meanwhile.
+        """Return whether it is closed, also by the server.
 
         A server that says something without being asked mostly says goodbye.
         """
@@ -557,16 +557,16 @@ class PostgresConnection:
         return self.closed or (idle and bool(self._wait_for(False, 0.0)))
 
     def hurry(self, seconds: float | None = None) -> None:
-        """Wait only so long for the server from now on; None = as long as usual."""
+        """Set the timeout for silence from now on; None = the usual one."""
         usual = self._silence
         self._limit = usual if seconds is None else min(seconds, usual or seconds)
 
     def cancel(self) -> None:
-        """Stop the statement that is at work; from another thread."""
+        """Cancel the running statement; from another thread."""
         self._driver.cancel_safe(timeout=5.0)
 
     def close(self) -> None:
-        """Let it go; safe twice."""
+        """Close it; safe twice."""
         self._line, self._owed = [], []
         self.begun = None
         self._driver.close()

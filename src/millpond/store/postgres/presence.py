@@ -1,4 +1,4 @@
-"""Where processes of one host that use one server see each other: a private folder of their user.
+"""Presence on one host: lock files in a private folder of the user.
 
 Each holds a lock file there (sqlite/presence.py). A process on another host, or in a container that
 does not share the folder, is not seen, and so never taken for gone: its lease tells.
@@ -13,13 +13,14 @@ import stat
 import tempfile
 from pathlib import Path
 
+from millpond.core.log_fields import about
 from millpond.store.sqlite.presence import AVAILABLE, Presence
 
 log = logging.getLogger("millpond.postgres")
 
 
 def presence_of(store: str) -> Presence | None:
-    """Return who is there of the processes of this host and user; None where nobody can tell."""
+    """Return the presence of processes of this host and user; None without a private folder."""
     if not AVAILABLE:
         return None
     folder = _private_folder()
@@ -29,19 +30,31 @@ def presence_of(store: str) -> Presence | None:
 
 
 def _private_folder() -> Path | None:
-    """Return a folder that only this user can write, made if need be; None if there is none."""
+    """Return a folder that only this user can write, created if needed; None if impossible."""
     for folder in _candidates():
         try:
             folder.mkdir(mode=0o700, exist_ok=True)
             found = folder.lstat()
         except OSError as error:
-            log.debug("%s cannot be used: %s", folder, error)
+            log.debug(
+                "cannot use folder %s for lock files: %s",
+                folder,
+                error,
+                extra=about("presence.folder_unusable", reason=str(error)),
+            )
             continue
         ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
         if ours and not found.st_mode & 0o077:
             return folder
-        log.warning("%s is not a private folder of this user (0700): it is not used", folder)
-    log.warning("a killed worker of this host is found when its lease is over, and not before")
+        log.warning(
+            "not using %s for lock files: it is not a private folder (0700) of this user",
+            folder,
+            extra=about("presence.folder_not_private"),
+        )
+    log.warning(
+        "no folder for lock files: a killed worker of this host is detected when its lease expires",
+        extra=about("presence.unavailable"),
+    )
     return None
 
 

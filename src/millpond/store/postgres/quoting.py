@@ -1,4 +1,4 @@
-"""Names in SQL: quoted, and with the schema they are in.
+"""Quoting: names in SQL, qualified with their schema.
 
 Statements also run on connections of others (`submit(connection=)`) and through poolers, where no
 setting of a session can be relied on. So every statement says which schema it means.
@@ -10,13 +10,13 @@ import re
 from functools import lru_cache
 
 LONGEST = 63
-"""Bytes: PostgreSQL cuts off what is longer, and so would mix up two names."""
+"""The most bytes of a name: PostgreSQL truncates longer ones."""
 
 _OURS = re.compile(r"\bmillpond_\w+")
 
 
 def quoted(name: str) -> str:
-    """Return a name as it is written in SQL, whatever is in it."""
+    """Return a quoted name."""
     return '"' + name.replace('"', '""') + '"'
 
 

@@ -1,4 +1,4 @@
-"""Rights: what the user of a store may do there, and which statements would let him do the rest."""
+"""Privileges of the database user, and the grants that are missing."""
 
 from __future__ import annotations
 
@@ -44,20 +44,20 @@ class Rights(msgspec.Struct, frozen=True):
 
 
 def rights(connection: Connection, address: Address) -> Rights:
-    """Look what the user may do."""
+    """Return the user's privileges."""
     (row,) = connection.execute(_LOOK, [address.schema]).fetchall()
     return msgspec.convert(dict(zip(Rights.__struct_fields__, row, strict=True)), Rights)
 
 
 def check_use(found: Rights, address: Address) -> None:
-    """Refuse where the schema is there, and the user may not look into it."""
+    """Raise if the schema exists and the user has no USAGE on it."""
     if found.schema_exists and not found.uses_schema:
         grant = f"GRANT USAGE ON SCHEMA {quoted(address.schema)} TO {quoted(found.user)}"
         raise missing_rights(address, [grant], f"it may not use the schema {address.schema}")
 
 
 def check_migration(found: Rights, address: Address) -> None:
-    """Refuse where tables are to be made, and the user may not make them."""
+    """Raise if a migration is needed and the user may not create tables."""
     user, schema = quoted(found.user), quoted(address.schema)
     if not found.schema_exists and not found.makes_schemas:
         raise missing_rights(
@@ -78,7 +78,7 @@ def check_migration(found: Rights, address: Address) -> None:
 def check_tables(
     connection: Connection, found: Rights, address: Address, *, to_read: bool = False
 ) -> None:
-    """Refuse where the tables are there, and the user may not read (and write) them."""
+    """Raise if the tables exist and the user may not read (and write) them."""
     lacking = [str(right) for (right,) in connection.execute(_LACKING, [address.schema])]
     if to_read:
         lacking = [right for right in lacking if right == "SELECT"]

@@ -1,4 +1,4 @@
-"""Roles: which rights somebody needs who owns a store, works on it, submits to it or reads it.
+"""Roles: the privileges of an owner, worker, submitter or reader of a store.
 
 An owner makes and migrates the tables. A worker reads and writes them, and changes none. Who only
 submits calls two functions, which do it with the owner's rights, and sees no table at all. Who only
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from millpond.store.postgres.url import Address
 
 FOR_SUBMITTERS = ("submit", "status", "millpond_enter")
-"""Functions that nobody may call who was not let: they act with the rights of the owner."""
+"""SECURITY DEFINER functions: callable only with a grant."""
 
 _HELD = """\
 SELECT coalesce(pg_has_role(n.nspowner, 'USAGE'), false),
@@ -35,7 +35,7 @@ SELECT coalesce(pg_has_role(n.nspowner, 'USAGE'), false),
 
 
 class Role(StrEnum):
-    """What somebody is to a store."""
+    """A role for a store."""
 
     OWNER = "owner"
     WORKER = "worker"
@@ -44,7 +44,7 @@ class Role(StrEnum):
 
 
 def grants(role: Role, user: str, schema: str) -> list[str]:
-    """Return the statements that give a user the rights of a role; to be run by the owner.
+    """Return the grants of a role for a user; the owner runs them.
 
     Those of an owner are run by somebody who may create schemas.
     """
@@ -76,7 +76,7 @@ def grants(role: Role, user: str, schema: str) -> list[str]:
 
 
 def role_of(connection: Connection, address: Address) -> Role | None:
-    """Return what the user of a connection is to a store; None if he is nothing to it."""
+    """Return the role of the user of a connection; None if it has none."""
     row = connection.execute(_HELD, [address.schema]).fetchone()
     if row is None:
         return None

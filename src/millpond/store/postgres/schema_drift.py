@@ -1,4 +1,4 @@
-"""Drift: is what stands in the schema still what the migrations have made?
+"""Schema drift: compare the schema with the migrations.
 
 Somebody may drop an index that he takes for useless, edit a function by hand, or switch off the
 vacuum of a table. Everything works on, slower or wrong. So it is compared with what the migrations
@@ -44,16 +44,16 @@ SELECT c.relname::text, t.tgname::text FROM pg_trigger AS t JOIN pg_class AS c O
 
 
 class Expected(NamedTuple):
-    """What the migrations have made."""
+    """The schema that the migrations make."""
 
     relations: dict[str, str]
-    """What each is: a table, view or index."""
+    """The kind of each relation: a table, view or index."""
     bodies: dict[str, str]
-    """What each function does."""
+    """The body of each function."""
 
 
 def expected() -> Expected:
-    """Read it out of the migrations; what comes later counts."""
+    """Read it from the migrations; the last definition counts."""
     relations: dict[str, str] = {}
     bodies: dict[str, str] = {}
     for migration in known_migrations():
@@ -67,7 +67,7 @@ def expected() -> Expected:
 
 
 def drifted(connection: Connection, address: Address) -> Iterator[str]:
-    """Yield what is not as the migrations have made it, each with what to do."""
+    """Yield every difference, each with what to do."""
     schema, wanted = quoted(address.schema), expected()
     found = {name: told for name, *told in connection.execute(_RELATIONS, [schema])}
     for name, kind in wanted.relations.items():

@@ -1,4 +1,4 @@
-"""Errands: what the server does by itself, in one call and one transaction."""
+"""Server calls: a function of the server that does a verb in one call and one transaction."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ if TYPE_CHECKING:
     from millpond.store.postgres.pipeline import Row
 
 
-class Calling(NamedTuple):
-    """One call of a function of the server, and what its row means."""
+class PreparedCall(NamedTuple):
+    """One prepared call of a function of the server."""
 
     statement: str
     arguments: Callable[[], list[Sent]]
     answers: Callable[[Row | None], list[Any]]
-    """What those are told who asked for it. Without a row: the server refused."""
+    """Turns its row into the answers. None = the server refused."""
     is_large: bool = False
-    """Whether it takes so long to be put into words that the event loop should not do it."""
+    """Whether encoding it takes too long for the event loop."""
 
 
-class Errand(msgspec.Struct, frozen=True):
-    """What somebody wants the server to do; several that are equal may go in one call."""
+class ServerCall(msgspec.Struct, frozen=True):
+    """A verb for the server to do; equal ones may go in one call."""
 
-    prepare: Callable[[list[Any]], Calling]
+    prepare: Callable[[list[Any]], PreparedCall]
     kind: object
     call: Callable[[str, Callable[[], list[Sent]]], Row | None]
 
-    def __call__(self, told: list[Any]) -> list[Any]:
-        """Do it, and wait for the answer."""
-        calling = self.prepare(told)
-        return calling.answers(self.call(calling.statement, calling.arguments))
+    def __call__(self, arguments: list[Any]) -> list[Any]:
+        """Do it, and wait for the answers."""
+        prepared = self.prepare(arguments)
+        return prepared.answers(self.call(prepared.statement, prepared.arguments))

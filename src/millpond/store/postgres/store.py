@@ -1,4 +1,4 @@
-"""The PostgreSQL store behind the store protocol: what is its own, and not that of all rows."""
+"""The PostgreSQL store: what differs from other SQL stores."""
 
 from __future__ import annotations
 
@@ -10,45 +10,46 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from millpond.core.control import Declare, Lead
+from millpond.core.control import ClaimLeadership, Declare
 from millpond.core.settle import Settled
 from millpond.errors import MillpondError, MissingRights
 from millpond.store.clock import ServerClock
-from millpond.store.postgres.caller_transaction import Joiner, way_of
+from millpond.store.postgres.caller_transaction import CallerTransactions, adapter_of
 from millpond.store.postgres.connect import PATIENCE, connect, is_pooled, server_time, settings
 from millpond.store.postgres.dialect import dialect_of, reading_of
-from millpond.store.postgres.fast_path_store import SteppingStore
-from millpond.store.postgres.handler_connection import LentConnection
+from millpond.store.postgres.fast_path_store import FastPathStore
+from millpond.store.postgres.handler_connection import PostgresHandlerConnection
 from millpond.store.postgres.handler_transaction import (
-    HeldTransactor,
-    PostgresHeld,
-    Spares,
+    HandlerTransactor,
+    PostgresHandlerTransaction,
+    SpareConnections,
     settled_with,
 )
 from millpond.store.postgres.inbox import Inbox
 from millpond.store.postgres.migrate import migrate
-from millpond.store.postgres.notify import Wakes
+from millpond.store.postgres.notify import PostgresHintChannel
 from millpond.store.postgres.pipeline import PostgresConnection
 from millpond.store.postgres.presence import presence_of
-from millpond.store.postgres.reader import Reader
+from millpond.store.postgres.reader import PostgresReadConnection
 from millpond.store.postgres.transactions import PostgresTransactor
 from millpond.store.postgres.unit_of_work import PostgresTables
 from millpond.store.postgres.view import PostgresView
 from millpond.store.protocol import ControlAnswer
-from millpond.store.sql.store import aside, hint_of
+from millpond.store.shared import SharedStore
+from millpond.store.sql.store import hint_of, in_daemon_thread
 from millpond.store.sql.writer import must_not_be_forked
-from millpond.store.verbs import api as steps
+from millpond.store.verbs import api as verbs
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
     from contextlib import AbstractContextManager
     from typing import Self
 
-    from millpond.core.control import Order
+    from millpond.core.control import Command
     from millpond.core.settle import Settlement
     from millpond.core.spec import PoolSpec
     from millpond.core.task import NewTask
-    from millpond.store.postgres.caller_transaction import Way
+    from millpond.store.postgres.caller_transaction import DriverAdapter
     from millpond.store.postgres.connect import Connection as DriverConnection
     from millpond.store.postgres.connect import Durability, Patience
     from millpond.store.postgres.url import Address
@@ -57,7 +58,7 @@ if TYPE_CHECKING:
     from millpond.store.sql.unit_of_work import SqlTables
 
 _LONGEST_PER_TASK = 0.0005
-"""Seconds that a slow machine takes for each task of a submit before the server hears of them."""
+"""Seconds per task that a slow machine needs to encode a submit."""
 
 T = TypeVar("T")
 
@@ -65,7 +66,7 @@ _LONGEST = 60.0
 """Seconds that a handler's `ctx.commit` may take."""
 
 
-class PostgresStore(SteppingStore):
+class PostgresStore(FastPathStore, SharedStore):
     """One schema of a database that many processes of many machines share.
 
     The server's clock is the time of all of them, unless another `clock` is given.
@@ -89,28 +90,30 @@ class PostgresStore(SteppingStore):
         self._detours, self._refusals, self._told_along = {}, {}, set()
         self._unanswered = {}
         clock = ServerClock() if clock is None else clock
-        self._told = getattr(clock, "told", None)
+        self._set_clock = getattr(clock, "set_to", None)
         self._inbox = Inbox(clock, self._note_moved)
         self._lacking: MissingRights | None = None
-        """Why the store can only be read; None if it may be written."""
+        """Why the store is read-only; None if it is writable."""
         self._moved: list[SubmitAnswer] = []
-        """What became of what was moved, as long as nobody has been told."""
+        """Answers of inbox moves that were not announced yet."""
         self._tell: Callable[[Hint], None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._joiner = Joiner(address, self._identity)
+        self._joiner = CallerTransactions(address, self._identity)
         self._known_identity = ""
-        self._spares = Spares(self._open)
+        self._spares = SpareConnections(self._open)
         super().__init__(
             str(address),
             self._schema,
-            Reader(address, self._open, self._first(may_migrate=may_migrate)),
+            PostgresReadConnection(address, self._open, self._first(may_migrate=may_migrate)),
             clock=clock,
-            wakes=None if inline or not owner else Wakes(address, owner, self._notifying),
+            wakes=None
+            if inline or not owner
+            else PostgresHintChannel(address, owner, self._notifying),
             inline=inline,
             reading=reading_of(address.schema),
         )
         self.presence = presence_of(self._known_identity) if owner and not inline else None
-        """Which processes of this host are there; those of another are found by their leases."""
+        """The live processes of this host; dead ones of other hosts are found by their leases."""
         self._view = PostgresView(self._read, clock, self._tell_all_newer, self._anything_queued)
 
     @classmethod
@@ -130,12 +133,12 @@ class PostgresStore(SteppingStore):
         return await asyncio.get_running_loop().run_in_executor(None, made)
 
     def _first(self, *, may_migrate: bool) -> PostgresConnection:
-        """Return the first connection, over which the tables were looked at."""
+        """Return the first connection, which checked the tables."""
         connection = self._open()
         try:
             self._look_at_tables(connection.driver, may_migrate=may_migrate)
-            if self._told is not None:
-                self._told(server_time(connection.driver))
+            if self._set_clock is not None:
+                self._set_clock(server_time(connection.driver))
             self._look_at_the_inbox_anew(connection)
             self._known_identity = self._identity_by(connection)
         except BaseException:
@@ -144,14 +147,14 @@ class PostgresStore(SteppingStore):
         return connection
 
     def _look_at_the_inbox_anew(self, connection: PostgresConnection) -> None:
-        """See that nothing in the inbox is passed over, if the tables came from another server."""
+        """Make sure that no inbox row is skipped after the tables came from another server."""
         row = connection.execute(self._schema.sql["inbox_foreign"]).fetchone()
         if row is not None and row[0] and self._lacking is None:
             connection.execute(self._schema.sql["inbox_unseen"])
             connection.sync()
 
     def _look_at_tables(self, driver: DriverConnection, *, may_migrate: bool) -> None:
-        """Bring the tables up to date; whoever may only read them is refused when he writes."""
+        """Migrate the tables; a read-only user is refused at the first write."""
         waited = self._patience.lock
         try:
             migrate(driver, self._address, allowed=may_migrate, patience=waited)
@@ -174,7 +177,7 @@ class PostgresStore(SteppingStore):
         return connection
 
     def _look_whose_server_it_is(self, connection: PostgresConnection) -> None:
-        """Another server may answer at the same address by now, with tables that were restored."""
+        """Check whether another server, with restored tables, answers at this address."""
         self._look_at_the_inbox_anew(connection)
         self._known_identity = self._identity_by(connection)
 
@@ -189,7 +192,7 @@ class PostgresStore(SteppingStore):
         )
 
     def _notifying(self) -> DriverConnection | None:
-        """Return the connection that has just written: others are told over it."""
+        """Return the writing connection: it also notifies."""
         assert isinstance(self._writing, PostgresTransactor)  # noqa: S101 - made below
         return self._writing.driver
 
@@ -225,14 +228,14 @@ class PostgresStore(SteppingStore):
         return -1 if row is None else row[0]
 
     def _wall(self, unit: SqlTables) -> float:
-        """Return the server's clock, as it was read when this transaction got its turn."""
+        """Return the server's clock at the start of this transaction."""
         connection = unit.connection
         if isinstance(connection, PostgresConnection) and connection.begun is not None:
             return connection.begun.now
         return self._clock()
 
     def _lives(self, unit: SqlTables, owner: str, renewed: float) -> bool:
-        """Return whether it is seen on this host, or a session renews that was there before then.
+        """Return whether its lock file is held, or an older session of it still renews.
 
         Sessions of a pooler outlive those that used them, and tell nothing.
         """
@@ -266,9 +269,9 @@ class PostgresStore(SteppingStore):
         unit.folds = begun is None or begun.folds
         return unit
 
-    def _mend(self, tables: SqlTables) -> None:
+    def _repair(self, tables: SqlTables) -> None:
         tables.ask("unfold", (None,))
-        super()._mend(tables)
+        super()._repair(tables)
 
     def _keep(self, unit: SqlTables) -> None:
         if unit.written:
@@ -276,8 +279,8 @@ class PostgresStore(SteppingStore):
             unit.version += 1
         super()._keep(unit)
 
-    def _lend(self, connection: PostgresConnection) -> LentConnection:
-        return LentConnection(connection)
+    def _lend(self, connection: PostgresConnection) -> PostgresHandlerConnection:
+        return PostgresHandlerConnection(connection)
 
     # Transactions of others
 
@@ -287,8 +290,8 @@ class PostgresStore(SteppingStore):
         batches: Sequence[Batch],
         *,
         declare: Sequence[PoolSpec] = (),
-    ) -> tuple[SubmitAnswer, Way] | Awaitable[tuple[SubmitAnswer, Way]]:
-        """Submit inside the transaction that is open on a connection of the caller's.
+    ) -> tuple[SubmitAnswer, DriverAdapter] | Awaitable[tuple[SubmitAnswer, DriverAdapter]]:
+        """Submit inside the open transaction of a caller's connection.
 
         In the caller's thread; to be awaited where the connection is asynchronous. Pools that the
         store may not know are declared first, in a transaction of their own. What tells when the
@@ -296,25 +299,27 @@ class PostgresStore(SteppingStore):
         """
         self._must_be_open()
         must_not_be_forked(self._process, self._where)
-        way = way_of(connection, self._address)
+        way = adapter_of(connection, self._address)
         for spec in declare:
             self._do_now(partial(self._declare, spec))
         if way.waits:
             return self._submitted(way, batches)
         return self._joiner.submit(way, batches), way
 
-    async def _submitted(self, way: Way, batches: Sequence[Batch]) -> tuple[SubmitAnswer, Way]:
-        return await self._joiner.submitted(way, batches), way
+    async def _submitted(
+        self, way: DriverAdapter, batches: Sequence[Batch]
+    ) -> tuple[SubmitAnswer, DriverAdapter]:
+        return await self._joiner.submit_async(way, batches), way
 
     def _declare(self, spec: PoolSpec, tables: SqlTables) -> object:
-        return steps.control(tables, Declare(spec), self._clock())
+        return verbs.control(tables, Declare(spec), self._clock())
 
     def _do_now(self, job: Callable[[SqlTables], T]) -> T:
-        """Have something done and wait for it, on whatever thread."""
+        """Do a job and wait for it, on any thread."""
         return self._do_inline(job) if self._writer is None else self._writer.do_now(job)
 
     def _identity(self) -> str:
-        """Return the name that no other store has."""
+        """Return the unique id of the store."""
         if not self._known_identity:
             with self._connected() as connection:
                 self._known_identity = self._identity_by(connection)
@@ -346,15 +351,15 @@ class PostgresStore(SteppingStore):
         return super()._committed(answers)
 
     async def control(
-        self, order: Order, *, now: float | None = None, entropy: int | None = None
+        self, command: Command, *, now: float | None = None, entropy: int | None = None
     ) -> ControlAnswer:
-        """Carry out an order; who wants to lead while another does is told so by a look."""
-        if isinstance(order, Lead):
-            asked = (order.owner, self._step_moment(now))
+        """Carry out a command; a claim of leadership first reads whether another process leads."""
+        if isinstance(command, ClaimLeadership):
+            asked = (command.owner, self._step_moment(now))
             led = await self._on_reader(partial(self._led_by_another, asked))
             if led is not None:
                 return ControlAnswer(revision=led)
-        return await super().control(order, now=now, entropy=entropy)
+        return await super().control(command, now=now, entropy=entropy)
 
     def _led_by_another(
         self, asked: tuple[str, float | None], connection: PostgresConnection
@@ -363,7 +368,7 @@ class PostgresStore(SteppingStore):
         return None if row is None else row[0]
 
     async def changed(self) -> bool:
-        """Return whether anybody wrote since it was last asked, or has submitted something."""
+        """Return whether another process wrote or submitted since the last call."""
         version, inbox = await self._on_reader(self._looked)
         before, self._seen_version = self._seen_version, version
         return inbox or version != before
@@ -372,8 +377,8 @@ class PostgresStore(SteppingStore):
         row = connection.execute(self._schema.sql["version"]).fetchone()
         return (-1, False) if row is None else (row[0], row[1])
 
-    async def miscounted(self) -> tuple[str, ...]:
-        """Return which counts are impossible; as much work as there are pools and keys."""
+    async def impossible_counts(self) -> tuple[str, ...]:
+        """Return which counts are impossible; reads one row per pool and key."""
         return await self._on_reader(self._looked_at_counts)
 
     def _looked_at_counts(self, connection: PostgresConnection) -> tuple[str, ...]:
@@ -388,7 +393,7 @@ class PostgresStore(SteppingStore):
         return row is None or bool(row[0])
 
     async def _read(self, question: Callable[[SqlTables], object]) -> object:
-        """Answer a question; what is in the inbox is moved first, as it waits in the queue."""
+        """Answer a question; tasks in the inbox are moved into the queue first."""
         answer, first, last = await self._on_reader(partial(self._answered, question))
         moving = last
         while first is not None and first <= moving and self._lacking is None:
@@ -402,7 +407,7 @@ class PostgresStore(SteppingStore):
     def _answered(
         self, question: Callable[[SqlTables], T], connection: PostgresConnection
     ) -> tuple[T, int | None, int]:
-        """Answer a question, and tell what was in the inbox at that moment."""
+        """Answer a question, and whether the inbox had tasks."""
 
         def both(tables: SqlTables) -> tuple[T, int | None, int]:
             # It goes to the server with what is asked next.
@@ -415,10 +420,10 @@ class PostgresStore(SteppingStore):
 
     # Transactions of handlers
 
-    def hold(self, limit: float) -> PostgresHeld:
-        """Return a transaction for a handler, not begun yet, that may last `limit` seconds."""
+    def handler_transaction(self, limit: float) -> PostgresHandlerTransaction:
+        """Return an unbegun transaction for a handler, with a limit in seconds."""
         self._must_be_open()
-        transactor = HeldTransactor(
+        transactor = HandlerTransactor(
             self._address,
             self._schema,
             self._spares,
@@ -426,32 +431,34 @@ class PostgresStore(SteppingStore):
             settings=settings(self._durability, self._patience),
             patience=self._patience.lock,
         )
-        return PostgresHeld(transactor, reading_of(self._address.schema), self._clock, limit)
+        return PostgresHandlerTransaction(
+            transactor, reading_of(self._address.schema), self._clock, limit
+        )
 
     async def settle_with(
         self,
         settlement: Settlement,
-        write: Callable[[LentConnection], T],
+        write: Callable[[PostgresHandlerConnection], T],
         *,
         now: float | None = None,
         entropy: int | None = None,
     ) -> tuple[SettleAnswer, T | None]:
-        """End an attempt in one transaction with what `write` does; if that raises, do nothing.
+        """Settle an attempt in one transaction with the writes of `write`; undo both if it raises.
 
         Over a connection of its own: what it waits for keeps nobody else waiting.
         """
         del now, entropy
-        work = partial(settled_with, self.hold(_LONGEST), settlement, write)
-        answer, value = work() if self._inline is not None else await aside(work)
+        work = partial(settled_with, self.handler_transaction(_LONGEST), settlement, write)
+        answer, value = work() if self._inline is not None else await in_daemon_thread(work)
         if answer.settled[0] is Settled.APPLIED:
             await self.announce(answer)
         return answer, value
 
     async def close(self) -> None:
-        """Let go of the database; safe twice."""
+        """Close the store; safe twice."""
         await super().close()
         self._spares.close()
 
 
 def _nothing(tables: SqlTables) -> None:
-    """Write nothing: whoever writes moves what is in the inbox first."""
+    """Do nothing: every write transaction moves the inbox first."""

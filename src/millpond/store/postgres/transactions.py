@@ -1,4 +1,4 @@
-"""Transactions on a server: writers take turns, and the server itself keeps the line."""
+"""Transactions on a server: a table lock orders the writers."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
+from millpond.core.log_fields import about
 from millpond.errors import StoreError, StoreLocked
 from millpond.store.postgres.errors import aborted, code_of, is_gone, is_retryable, translated
 from millpond.store.postgres.lock import to_write
@@ -20,17 +21,17 @@ if TYPE_CHECKING:
     from millpond.store.postgres.connect import Connection as DriverConnection
     from millpond.store.postgres.dialect import PostgresDialect
     from millpond.store.postgres.encoding import Sent
-    from millpond.store.postgres.pending_call import Call
+    from millpond.store.postgres.pending_call import PendingServerCall
     from millpond.store.postgres.pipeline import Row
     from millpond.store.postgres.url import Address
 
 log = logging.getLogger("millpond.postgres")
 
 _REFUSALS = frozenset({"MP001", "23505"})
-"""How the server undoes what it began, and says so: it is not plain, or was there before."""
+"""SQLSTATEs of a function that refuses: not plain, or known already."""
 
 _MISCOUNTED = "MP002"
-"""A write of a function touched other rows than it must; it has undone everything."""
+"""The SQLSTATE of a function whose write had an unexpected count; it rolled back."""
 
 _LOCKED = "55P03"
 
@@ -39,24 +40,24 @@ _SPOILT = frozenset({"0A000", "26000", "25006"})
 of a server that may only be read, since by now: another host may be the primary."""
 
 
-class NoLine:
-    """Nobody stands in line on this side: the lock that a transaction begins with keeps order."""
+class NoWriteQueue:
+    """No queue in this process: the table lock of each transaction orders writers."""
 
     def acquire(self) -> None:
-        """Go ahead."""
+        """Return at once."""
 
     def try_acquire(self) -> bool:
-        """Go ahead."""
+        """Return at once."""
         return True
 
     def wait(self) -> None:
-        """Go ahead."""
+        """Return at once."""
 
     def release(self) -> None:
-        """Nobody waits."""
+        """Do nothing."""
 
     def close(self) -> None:
-        """Nobody waits."""
+        """Do nothing."""
 
 
 class PostgresTransactor(Transactor[Unit, PostgresConnection]):
@@ -74,11 +75,11 @@ class PostgresTransactor(Transactor[Unit, PostgresConnection]):
         move: Callable[[PostgresTransactor[Unit], Unit], None] | None = None,
         patience: float,
     ) -> None:
-        super().__init__(str(address), NoLine(), make_unit, patience=patience)
+        super().__init__(str(address), NoWriteQueue(), make_unit, patience=patience)
         self.address = address
         self._open_connection = open_connection
         self._move = move
-        """Moves what is in the inbox, in a transaction of its own."""
+        """Moves the inbox into the queue, in a transaction of its own."""
         self._lock = to_write(dialect.schema)
         self._look = dialect.sql["begun"]
 
@@ -90,7 +91,7 @@ class PostgresTransactor(Transactor[Unit, PostgresConnection]):
         return self._connection.driver
 
     def begin(self) -> Unit:
-        """Begin a transaction; what others have submitted and committed is in the queue by then."""
+        """Begin a transaction, after moving the inbox into the queue."""
         unit = self.begin_plainly()
         begun = self.connection.begun
         if self._move is None or begun is None or not begun.inbox:
@@ -124,21 +125,23 @@ class PostgresTransactor(Transactor[Unit, PostgresConnection]):
         return connection
 
     def call(self, statement: str, arguments: Callable[[], list[Sent]]) -> Row | None:
-        """Do one statement in a transaction of its own; None if it did nothing.
+        """Do one statement in a transaction of its own; None if the server refused.
 
         That is so where it refuses, and also where it failed: whoever then does it in another way
         meets what is wrong, and tells.
         """
         return self._ended(lambda: self._connected().call(statement, arguments()))
 
-    def start(self, statement: str, arguments: Callable[[], list[Sent]]) -> Call | None:
-        """Send one statement and wait for nothing; None if a connection is to be opened first."""
+    def start(
+        self, statement: str, arguments: Callable[[], list[Sent]]
+    ) -> PendingServerCall | None:
+        """Send one statement without waiting; None if a connection must be opened first."""
         if self._connection is None or self._connection.is_over():
             return None
         return self._connection.start(statement, arguments())
 
-    def finish(self, call: Call) -> Row | None:
-        """Wait for the answer to what was sent."""
+    def finish(self, call: PendingServerCall) -> Row | None:
+        """Wait for the answer of a sent statement."""
         return self._ended(call.finish)
 
     def _ended(self, call: Callable[[], tuple[str, Row | None]]) -> Row | None:
@@ -150,15 +153,15 @@ class PostgresTransactor(Transactor[Unit, PostgresConnection]):
         return row if status == "COMMIT" else None
 
     def begin_anew(self) -> None:
-        """Use another connection from now on: nobody knows what stands in line on this one."""
+        """Use a new connection: the state of this one is unknown."""
         self._disconnect()
 
     def hurry(self, seconds: float) -> None:
-        """Do not wait for longer than this for the server to say something."""
+        """Set the timeout for silence of the server."""
         self._connected().hurry(seconds)
 
     def call_failed(self, error: Exception) -> None:
-        """Leave nothing of a call behind; raise where it is of no use to do it in another way."""
+        """Clean up after a failed call; raise if the Python path would fail too."""
         if not self._did_not_commit(error):
             self._disconnect()
             self._not_known(error)
@@ -168,16 +171,22 @@ class PostgresTransactor(Transactor[Unit, PostgresConnection]):
             raise self.translated(error) from error
         if code_of(error) == _MISCOUNTED:
             log.error(
-                "MILL-081 the rows of %s do not fit together (%s); nothing was changed, the Python "
-                "path does it instead. Run `millpond doctor`, and `millpond doctor --repair`",
+                "MILL-081 rows of %s are inconsistent (%s); nothing was changed; using the Python "
+                "path. Run `millpond doctor`, then `millpond doctor --repair`",
                 self.where,
                 str(error).partition("\n")[0],
+                extra=about("store.inconsistent", reason=str(error).partition("\n")[0]),
             )
         elif code_of(error) not in _REFUSALS and not self._may_pass(error):
-            log.warning("%s did not do a step by itself: %s", self.where, error)
+            log.warning(
+                "server fast path of %s failed; using the Python path: %s",
+                self.where,
+                error,
+                extra=about("fast_path.failed", reason=str(error)),
+            )
 
     def _connected(self) -> PostgresConnection:
-        """Return the connection; a new one where the server has ended the old one.
+        """Return the connection; a new one if the server closed the old one.
 
         What is sent to a server that is gone may have been done, for all we know. So it is asked
         for, before anything is sent.
@@ -196,12 +205,13 @@ class PostgresTransactor(Transactor[Unit, PostgresConnection]):
             found, connection.miscounted = connection.miscounted, None
             self.miscounted = True
             log.error(
-                "MILL-081 in %s the write %s touched %d rows instead of %d, and is stored; all "
-                "is counted anew",
+                "MILL-081 in %s the write %s changed %d rows instead of %d and was committed; "
+                "recounting",
                 self.where,
                 found[0],
                 found[2],
                 found[1],
+                extra=about("store.miscounted", reason=found[0]),
             )
 
     def _dispose(self, connection: PostgresConnection) -> None:
@@ -209,17 +219,17 @@ class PostgresTransactor(Transactor[Unit, PostgresConnection]):
             connection.close()
 
     def interrupt(self) -> None:
-        """Stop the statement that is at work."""
+        """Cancel the running statement."""
         if self._connection is not None:
             with contextlib.suppress(psycopg.Error):
                 self._connection.cancel()
 
     def translated(self, error: Exception) -> StoreError:
-        """Return our error for PostgreSQL's."""
+        """Return the MillpondError for a PostgreSQL error."""
         return translated(error, self.address, waited=self.patience)  # type: ignore[arg-type, return-value]
 
     def is_poisonous(self, error: BaseException | None) -> bool:
-        """Return whether the connection that raised this should not be used any more."""
+        """Return whether the connection that raised this is unusable."""
         return is_gone(error) or code_of(error) in _SPOILT
 
     def _may_pass(self, error: BaseException | None) -> bool:
@@ -233,7 +243,7 @@ class PostgresTransactor(Transactor[Unit, PostgresConnection]):
         return code_of(error) or type(error).__name__
 
     def kept_waiting(self) -> StoreLocked:
-        """Return the error for those who stood in line for too long."""
+        """Return the error for jobs that waited too long for the lock."""
         return StoreLocked(
             f"other transactions have kept {self.where} locked for more than {self.patience:g} s; "
             "`millpond doctor` says who holds the lock. Nothing was changed",

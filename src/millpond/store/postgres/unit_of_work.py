@@ -153,10 +153,10 @@ def plain_text(new: NewTask) -> str | None:
         or new.idempotency_key is not None
     ):
         return None
-    return _told(new.call.function, new.attempts, new.weight, new.share)
+    return _row_text(new.call.function, new.attempts, new.weight, new.share)
 
 
 @lru_cache(maxsize=10_000)
-def _told(function: str, attempts: int, weight: int, share: str | None) -> str:
+def _row_text(function: str, attempts: int, weight: int, share: str | None) -> str:
     told = {"function": function, "attempts": attempts, "weight": weight, "share": share}
     return _encode(told).decode()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from millpond.store.sql.view import RowsView
+from millpond.store.sql.view import SqlView
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from millpond.store.sql.unit_of_work import SqlTables
 
 
-class PostgresView(RowsView):
+class PostgresView(SqlView):
     """Looks first whether anything is queued at all; mostly that is all there is to know."""
 
     def __init__(

@@ -1,12 +1,12 @@
-"""The writer of a process: a thread, and the event loop where one call is all there is to do.
+"""The writer of a process: a thread, and the event loop for single server calls.
 
-A thread costs two changes of hands for each answer, which is as much as the server takes for a
-plain submit. So a call (see `errand`) that finds nobody before it is sent from the event loop
-itself, and the loop hears its answer: a flight. One connection, and one at a time uses it, the loop
-or the thread, so the order of jobs is as it was; what comes while a flight is under way gathers.
+A thread costs two context switches per answer, as much as the server needs for a plain submit. So a
+server call (`server_call.py`) that finds no job before it is sent from the event loop itself, and
+the loop reads its answer: a pending call. The loop and the thread share one connection and use it
+in turn, so jobs keep their order; jobs that come while a call is pending gather.
 
-The loop never waits: a connection that must be opened, an error, a large call and whatever takes
-longer than a moment are left to the thread, which finishes what the loop has begun.
+The loop never blocks: the thread opens connections, handles errors and large calls, and finishes
+calls that take longer than a moment.
 """
 
 from __future__ import annotations
@@ -17,65 +17,76 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from millpond.store.postgres.server_call import Errand
+from millpond.core.log_fields import about
+from millpond.store.postgres.server_call import ServerCall
 from millpond.store.sql.unit_of_work import SqlTables
-from millpond.store.sql.writer import Job, Writer, tell
+from millpond.store.sql.writer import WriteJob, Writer, answer_caller
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Sequence
 
-    from millpond.store.postgres.pending_call import Call
+    from millpond.store.postgres.pending_call import PendingServerCall
     from millpond.store.postgres.pipeline import PostgresConnection, Row
-    from millpond.store.postgres.server_call import Calling
+    from millpond.store.postgres.server_call import PreparedCall
     from millpond.store.postgres.transactions import PostgresTransactor
 
 log = logging.getLogger("millpond.postgres")
 
 _A_MOMENT = 0.5
-"""Seconds after which a flight is left to the thread, which waits as long as it may take."""
+"""Seconds after which the thread takes over a pending call, and waits as long as it takes."""
 
 _LONG = 0.1
-"""Seconds for which a message to other processes waits for a loop that is busy elsewhere."""
+"""Seconds for which a notification of other processes waits for a busy event loop."""
 
-_Jobs: TypeAlias = "list[Job[SqlTables]]"
+_Jobs: TypeAlias = "list[WriteJob[SqlTables]]"
 
 
-class _Flight:
-    """A call that the loop sees to."""
+class PendingCall:
+    """A server call that the event loop has sent or will send."""
 
-    __slots__ = ("call", "calling", "error", "flying", "jobs", "left", "loop", "since", "wanted")
+    __slots__ = (
+        "awaited_elsewhere",
+        "call",
+        "error",
+        "in_flight",
+        "jobs",
+        "left_to_thread",
+        "loop",
+        "prepared",
+        "since",
+    )
 
     def __init__(self, jobs: _Jobs, loop: asyncio.AbstractEventLoop) -> None:
         self.jobs = jobs
         self.loop = loop
         self.since = time.monotonic()
-        self.calling: Calling | None = None
-        self.call: Call | None = None
+        self.prepared: PreparedCall | None = None
+        self.call: PendingServerCall | None = None
         self.error: BaseException | None = None
-        self.flying = False
-        """It was sent, and whoever hears the answer may take it in."""
-        self.left = False
-        """It is left to the thread."""
-        self.wanted = False
-        """Somebody waits for its end who does not live on this loop."""
+        self.in_flight = False
+        """It was sent, and the loop reads its answer."""
+        self.left_to_thread = False
+        """The thread finishes it."""
+        self.awaited_elsewhere = False
+        """A job of another event loop waits behind it."""
 
     @property
     def is_sent(self) -> bool:
-        """Whether there is only the answer to wait for."""
+        """Whether all of it was sent, and only the answer is missing."""
         return self.call is not None and self.call.is_sent
 
     @property
     def keeps_waiting(self) -> bool:
-        """Whether what is to be told to others has waited long for somebody to hear it."""
-        return self.flying and time.monotonic() - self.since >= _LONG
+        """Whether it has waited long for a busy event loop."""
+        return self.in_flight and time.monotonic() - self.since >= _LONG
 
 
-class _Ear:
-    """What an event loop hears a connection by.
+class SocketReader:
+    """Watches the socket of a connection on an event loop.
 
-    A number of its own for the socket: the thread may close the connection at any moment, and the
-    loop must not take another one of the same number for it.
+    It has a file descriptor of its own: the thread may close the connection at any moment, and the
+    loop must not confuse it with another one that gets the same number.
     """
 
     __slots__ = ("connection", "loop", "number")
@@ -84,7 +95,7 @@ class _Ear:
         self,
         loop: asyncio.AbstractEventLoop,
         connection: PostgresConnection,
-        heard: Callable[[_Ear], None],
+        heard: Callable[[SocketReader], None],
     ) -> None:
         self.loop = loop
         self.connection = connection
@@ -96,30 +107,30 @@ class _Ear:
             raise
 
     @property
-    def hears(self) -> bool:
+    def is_open(self) -> bool:
         """Whether it is not closed."""
         return self.number >= 0
 
     def close(self) -> None:
-        """Hear no more; safe twice, and on the loop only."""
+        """Stop watching; safe twice; only on the loop."""
         number, self.number = self.number, -1
         if number >= 0:
             if not self.loop.is_closed():
                 self.loop.remove_reader(number)
             os.close(number)
 
-    def close_from_afar(self) -> None:
-        """Hear no more; from any thread."""
+    def close_from_thread(self) -> None:
+        """Stop watching; from any thread."""
         try:
             self.loop.call_soon_threadsafe(self.close)
-        except RuntimeError:  # it is closed, and hears nothing anyway
+        except RuntimeError:  # the loop is closed
             self.close()
 
 
 class PostgresWriter(Writer[SqlTables]):
-    """Does calls on the loop, everything else in its thread.
+    """Does single server calls on the event loop, everything else in its thread.
 
-    `announce` is `committed` for the loop: it may also answer with a call that tells the others.
+    `announce` is `committed` for the loop: it may also return a call that notifies other processes.
     """
 
     _transactor: PostgresTransactor[SqlTables]
@@ -129,189 +140,207 @@ class PostgresWriter(Writer[SqlTables]):
         transactor: PostgresTransactor[SqlTables],
         *,
         committed: Callable[[Sequence[Any]], float | None],
-        announce: Callable[[Sequence[Any]], Calling | float | None],
+        announce: Callable[[Sequence[Any]], PreparedCall | float | None],
     ) -> None:
         self._announce = announce
-        self._flight: _Flight | None = None
-        self._at_work = True
-        """Whether the thread has the connection."""
+        self._pending: PendingCall | None = None
+        self._thread_writes = True
+        """Whether the thread uses the connection."""
         self._resting = False
-        """Whether the thread waits without an end."""
-        self._ear: _Ear | None = None
-        self._deaf = False
-        """Whether there are loops here that hear no sockets."""
+        """Whether the thread waits without a timeout."""
+        self._reader: SocketReader | None = None
+        self._no_reader = False
+        """Whether event loops of this process cannot watch sockets."""
         self._timer: asyncio.TimerHandle | None = None
-        self._timed: asyncio.AbstractEventLoop | None = None
+        self._timer_loop: asyncio.AbstractEventLoop | None = None
         super().__init__(transactor, committed=committed)
 
-    def _taken_in(self, job: Job[SqlTables]) -> Callable[[], None] | None:
-        if self._at_work:
-            return None  # it looks again before it rests
-        flight = self._flight
-        if flight is None:
-            following = self._next_flight(job.loop)
+    def _taken_in(self, job: WriteJob[SqlTables]) -> Callable[[], None] | None:
+        if self._thread_writes:
+            return None  # it checks for jobs before it waits
+        pending = self._pending
+        if pending is None:
+            following = self._next_pending(job.loop)
             if following is not None:
-                return partial(self._take_off, following)
+                return partial(self._send_on_loop, following)
             self._news.notify()
-        elif job.loop is not flight.loop:
-            # Whoever should hear the flight's answer may be waiting for this.
-            flight.wanted = True
+        elif job.loop is not pending.loop:
+            # The loop of the pending call may be blocked by a wait for this job.
+            pending.awaited_elsewhere = True
             self._news.notify()
         return None
 
     # --- on the loop ------------------------------------------------------------------------------
 
-    def _next_flight(self, loop: asyncio.AbstractEventLoop | None) -> _Flight | None:
-        """Return what the loop may do next of what stands in line; under the lock."""
+    def _next_pending(self, loop: asyncio.AbstractEventLoop | None) -> PendingCall | None:
+        """Return the next call that the loop may send, or None; under the lock."""
         first = self._jobs[0]
         if (
-            self._deaf
+            self._no_reader
             or self._closing
             or loop is None
             or first.loop is not loop
-            or not isinstance(first.alone, Errand)
+            or not isinstance(first.batch_work, ServerCall)
         ):
             return None
-        return self._new_flight(self._first_apart(), loop)
+        return self._new_pending(self._first_apart(), loop)
 
-    def _new_flight(self, jobs: _Jobs, loop: asyncio.AbstractEventLoop) -> _Flight:
-        flight = self._flight = _Flight(jobs, loop)
-        flight.wanted = any(job.loop is not loop for job in self._jobs)
-        return flight
+    def _new_pending(self, jobs: _Jobs, loop: asyncio.AbstractEventLoop) -> PendingCall:
+        pending = self._pending = PendingCall(jobs, loop)
+        pending.awaited_elsewhere = any(job.loop is not loop for job in self._jobs)
+        return pending
 
-    def _take_off(self, flight: _Flight) -> None:
-        """Send a call; leave it to the thread if that cannot be done at once."""
-        self._send(flight)
-        flying = flight.is_sent and self._hears(flight.loop)
-        self._sent(flight, flying=flying)
-        if flying and self._timed is not flight.loop:
-            self._look_later(flight.loop)
+    def _send_on_loop(self, pending: PendingCall) -> None:
+        """Send a call; leave it to the thread if it cannot be sent at once."""
+        self._send(pending)
+        in_flight = pending.is_sent and self._watch_socket(pending.loop)
+        self._sent(pending, in_flight=in_flight)
+        if in_flight and self._timer_loop is not pending.loop:
+            self._set_timer(pending.loop)
 
-    def _send(self, flight: _Flight) -> None:
+    def _send(self, pending: PendingCall) -> None:
         try:
-            if flight.calling is None:
-                errand = flight.jobs[0].alone
-                assert isinstance(errand, Errand)  # noqa: S101 - that is why it is one
-                flight.calling = errand.prepare([job.told for job in flight.jobs])
-            if not flight.calling.is_large:
-                flight.call = self._transactor.start(
-                    flight.calling.statement, flight.calling.arguments
+            if pending.prepared is None:
+                call = pending.jobs[0].batch_work
+                assert isinstance(call, ServerCall)  # noqa: S101 - `_next_pending` checked
+                pending.prepared = call.prepare([job.argument for job in pending.jobs])
+            if not pending.prepared.is_large:
+                pending.call = self._transactor.start(
+                    pending.prepared.statement, pending.prepared.arguments
                 )
         except BaseException as error:  # noqa: BLE001 - the thread raises it again
-            flight.error = error
+            pending.error = error
 
-    def _sent(self, flight: _Flight, *, flying: bool) -> None:
-        """Let whoever hears its answer take it in, or leave it to the thread."""
+    def _sent(self, pending: PendingCall, *, in_flight: bool) -> None:
+        """Let the loop read its answer, or leave it to the thread."""
         with self._news:
-            flight.flying, flight.left = flying, not flying
-            if self._must_take_over(flight):
+            pending.in_flight, pending.left_to_thread = in_flight, not in_flight
+            if self._thread_must_finish(pending):
                 self._news.notify()
 
-    def _hears(self, loop: asyncio.AbstractEventLoop) -> bool:
-        """See to it that the loop hears the connection; False if it cannot."""
-        ear, connection = self._ear, self._transactor.connection
-        if ear is not None and ear.loop is loop and ear.connection is connection and ear.hears:
+    def _watch_socket(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """Make the loop watch the socket; False if it cannot."""
+        reader, connection = self._reader, self._transactor.connection
+        if (
+            reader is not None
+            and reader.loop is loop
+            and reader.connection is connection
+            and reader.is_open
+        ):
             return True
-        if ear is not None:
-            ear.close_from_afar()
+        if reader is not None:
+            reader.close_from_thread()
         try:
-            self._ear = _Ear(loop, connection, self._heard)
+            self._reader = SocketReader(loop, connection, self._on_readable)
         except (NotImplementedError, OSError, RuntimeError) as error:
-            log.debug("the event loop does not hear %s: %r", self._where, error)
-            self._ear, self._deaf = None, isinstance(error, NotImplementedError)
+            log.debug(
+                "the event loop cannot watch the socket of %s: %r",
+                self._where,
+                error,
+                extra=about("socket.unwatched", reason=repr(error)),
+            )
+            self._reader, self._no_reader = None, isinstance(error, NotImplementedError)
             return False
         return True
 
-    def _lend_ear(self, flight: _Flight) -> None:
-        """Hear what the thread has sent, unless it has heard it itself meanwhile."""
+    def _watch_sent(self, pending: PendingCall) -> None:
+        """Watch the socket for a call that the thread sent, unless it has finished it meanwhile."""
         with self._news:
-            if self._flight is not flight or not flight.flying:
+            if self._pending is not pending or not pending.in_flight:
                 return
-            if not self._hears(flight.loop):
-                flight.flying, flight.left = False, True
+            if not self._watch_socket(pending.loop):
+                pending.in_flight, pending.left_to_thread = False, True
                 self._news.notify()
                 return
-        if self._timed is not flight.loop:
-            self._look_later(flight.loop)
+        if self._timer_loop is not pending.loop:
+            self._set_timer(pending.loop)
 
-    def _heard(self, ear: _Ear) -> None:
-        """Take in what has arrived."""
+    def _on_readable(self, reader: SocketReader) -> None:
+        """Read what has arrived."""
         with self._news:
-            flight = self._flight
-            mine = flight is not None and flight.flying and ear is self._ear
-            if flight is None or not mine:
-                ear.close()  # it is the thread that is spoken to, or the server says goodbye
+            pending = self._pending
+            mine = pending is not None and pending.in_flight and reader is self._reader
+            if pending is None or not mine:
+                reader.close()  # the thread reads it, or the server closed the connection
                 return
-            flight.flying = False
-        call = flight.call
-        assert call is not None  # noqa: S101 - it flew
+            pending.in_flight = False
+        call = pending.call
+        assert call is not None  # noqa: S101 - it was sent
         ended: tuple[str, Row | None] | None = None
         try:
             ended = call.proceed()
         except BaseException as error:
-            flight.error = error
-            self._sent(flight, flying=False)  # the thread sees to it
+            pending.error = error
+            self._sent(pending, in_flight=False)  # the thread handles the error
             if not isinstance(error, Exception):
                 raise
             return
         if ended is None:
-            self._sent(flight, flying=True)
+            self._sent(pending, in_flight=True)
         else:
-            self._land(flight, ended)
+            self._complete(pending, ended)
 
-    def _land(self, flight: _Flight, ended: tuple[str, Row | None]) -> None:
-        """Give the answers, tell the others, and go on with what stands in line."""
+    def _complete(self, pending: PendingCall, ended: tuple[str, Row | None]) -> None:
+        """Deliver the answers, notify other processes, and send the next call."""
         status, row = ended
-        self._give_answers(flight, row if status == "COMMIT" else None)
-        tell([job for job in flight.jobs if job.loop is flight.loop])
-        self._answer([job for job in flight.jobs if job.loop is not flight.loop])
-        told: Calling | float | None = None
+        self._give_answers(pending, row if status == "COMMIT" else None)
+        answer_caller([job for job in pending.jobs if job.loop is pending.loop])
+        self._answer([job for job in pending.jobs if job.loop is not pending.loop])
+        notice: PreparedCall | float | None = None
         try:
-            told = self._announce([job.answer for job in flight.jobs if job.error is None])
+            notice = self._announce([job.answer for job in pending.jobs if job.error is None])
         except Exception:
-            log.exception("after a commit to %s", self._where)
-        following: _Flight | None = None
+            log.exception(
+                "a hook after the commit to %s failed; the commit is stored",
+                self._where,
+                extra=about("commit.hook_failed"),
+            )
+        following: PendingCall | None = None
         with self._news:
-            self._flight = None
-            self._hook_again = told if isinstance(told, float) else None
-            if told is not None and not isinstance(told, float):
-                following = self._new_flight([], flight.loop)
-                following.calling = told
+            self._pending = None
+            self._hook_again = notice if isinstance(notice, float) else None
+            if notice is not None and not isinstance(notice, float):
+                following = self._new_pending([], pending.loop)
+                following.prepared = notice
             elif self._jobs:
-                following = self._next_flight(flight.loop)
+                following = self._next_pending(pending.loop)
             if following is None and (
                 self._jobs or self._closing or (self._hook_again is not None and self._resting)
             ):
                 self._news.notify()
         if following is not None:
-            self._take_off(following)
+            self._send_on_loop(following)
 
-    def _give_answers(self, flight: _Flight, row: Row | None) -> None:
-        assert flight.calling is not None  # noqa: S101 - it was called
+    def _give_answers(self, pending: PendingCall, row: Row | None) -> None:
+        assert pending.prepared is not None  # noqa: S101 - it was called
         try:
-            for job, answer in zip(flight.jobs, flight.calling.answers(row), strict=True):
+            for job, answer in zip(pending.jobs, pending.prepared.answers(row), strict=True):
                 job.answer = answer
-        except BaseException as error:  # noqa: BLE001 - those who asked are told
-            self._failed(flight.jobs, error)
+        except BaseException as error:  # noqa: BLE001 - the callers get it
+            self._failed(pending.jobs, error)
 
-    def _look_later(self, loop: asyncio.AbstractEventLoop) -> None:
-        if self._timer is not None and self._timed is not None and not self._timed.is_closed():
-            self._timed.call_soon_threadsafe(self._timer.cancel)
-        self._timed = loop
-        self._timer = loop.call_later(_A_MOMENT, self._look_after, loop)
+    def _set_timer(self, loop: asyncio.AbstractEventLoop) -> None:
+        if (
+            self._timer is not None
+            and self._timer_loop is not None
+            and not self._timer_loop.is_closed()
+        ):
+            self._timer_loop.call_soon_threadsafe(self._timer.cancel)
+        self._timer_loop = loop
+        self._timer = loop.call_later(_A_MOMENT, self._on_timer, loop)
 
-    def _look_after(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Leave a flight that takes long to the thread."""
-        self._timer = self._timed = None
+    def _on_timer(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Leave a call that takes long to the thread."""
+        self._timer = self._timer_loop = None
         with self._news:
-            flight = self._flight
-            if flight is None or flight.loop is not loop:
+            pending = self._pending
+            if pending is None or pending.loop is not loop:
                 return
-            if flight.flying and time.monotonic() - flight.since >= _A_MOMENT:
-                flight.flying, flight.left = False, True
+            if pending.in_flight and time.monotonic() - pending.since >= _A_MOMENT:
+                pending.in_flight, pending.left_to_thread = False, True
                 self._news.notify()
                 return
-        self._look_later(loop)
+        self._set_timer(loop)
 
     # --- the thread -------------------------------------------------------------------------------
 
@@ -319,82 +348,86 @@ class PostgresWriter(Writer[SqlTables]):
         """Wait for something to do; False = there will be no more."""
         while True:
             with self._news:
-                self._at_work = False
-                if self._closing and not (self._flight or self._jobs or self._last_words):
+                self._thread_writes = False
+                if self._closing and not (self._pending or self._jobs or self._last_words):
                     return False
-                duty = self._duty(woken=self._has_duty() or self._rest())
-                if duty is None and self._at_work:
+                work = self._thread_work(woken=self._has_thread_work() or self._wait_for_news())
+                if work is None and self._thread_writes:
                     return True
-            if duty is not None:
-                duty()
+            if work is not None:
+                work()
 
-    def _has_duty(self) -> bool:
-        return bool(self._jobs) if self._flight is None else self._must_take_over(self._flight)
+    def _has_thread_work(self) -> bool:
+        return (
+            bool(self._jobs) if self._pending is None else self._thread_must_finish(self._pending)
+        )
 
-    def _rest(self) -> bool:
-        """Wait to be woken; False = it is time to tell the others something."""
+    def _wait_for_news(self) -> bool:
+        """Wait to be woken; False = it is time to notify other processes."""
         self._resting = self._hook_again is None
         woken = self._news.wait(self._hook_again)
         self._resting = False
         return woken
 
-    def _duty(self, *, woken: bool) -> Callable[[], None] | None:
-        """Return what to do besides jobs; under the lock."""
-        flight = self._flight
-        if flight is not None:
-            if self._must_take_over(flight) or (not woken and flight.keeps_waiting):
-                flight.flying, self._flight, self._at_work = False, None, True
-                return partial(self._finish, flight)
+    def _thread_work(self, *, woken: bool) -> Callable[[], None] | None:
+        """Return what the thread does besides jobs; under the lock."""
+        pending = self._pending
+        if pending is not None:
+            if self._thread_must_finish(pending) or (not woken and pending.keeps_waiting):
+                pending.in_flight, self._pending, self._thread_writes = False, None, True
+                return partial(self._finish, pending)
             return None
         if self._jobs:
-            following = self._next_flight(self._jobs[0].loop)
-            self._at_work = following is None
-            return None if following is None else partial(self._hand_over, following)
+            following = self._next_pending(self._jobs[0].loop)
+            self._thread_writes = following is None
+            return None if following is None else partial(self._send_for_loop, following)
         if not woken and self._hook_again is not None:
-            self._at_work = True
+            self._thread_writes = True
             return partial(self._after_commit, ())
         return None
 
-    def _hand_over(self, flight: _Flight) -> None:
-        """Send a call for the loop to hear, which will do the next ones by itself."""
-        self._send(flight)
-        self._sent(flight, flying=flight.is_sent)
-        if flight.is_sent:
+    def _send_for_loop(self, pending: PendingCall) -> None:
+        """Send a call and let the loop read its answer; the loop sends the next ones."""
+        self._send(pending)
+        self._sent(pending, in_flight=pending.is_sent)
+        if pending.is_sent:
             try:
-                flight.loop.call_soon_threadsafe(self._lend_ear, flight)
+                pending.loop.call_soon_threadsafe(self._watch_sent, pending)
             except RuntimeError:  # it is closed
-                self._sent(flight, flying=False)
+                self._sent(pending, in_flight=False)
 
-    def _must_take_over(self, flight: _Flight) -> bool:
-        """Return whether the thread is to finish a flight; under the lock."""
-        return flight.left or (flight.flying and (self._closing or flight.wanted))
+    def _thread_must_finish(self, pending: PendingCall) -> bool:
+        """Return whether the thread must finish a pending call; under the lock."""
+        return pending.left_to_thread or (
+            pending.in_flight and (self._closing or pending.awaited_elsewhere)
+        )
 
-    def _finish(self, flight: _Flight) -> None:
-        """Do what is left of a flight."""
+    def _finish(self, pending: PendingCall) -> None:
+        """Finish a pending call in the thread."""
         try:
-            self._give_answers(flight, self._row(flight))
-        except BaseException as error:  # noqa: BLE001 - those who asked are told
-            self._apart_failed(flight.jobs, error)
-            if not flight.jobs and flight.calling is not None:
-                flight.calling.answers(None)
-        self._answer(flight.jobs)
-        self._after_commit([job.answer for job in flight.jobs if job.error is None])
+            self._give_answers(pending, self._row(pending))
+        except BaseException as error:  # noqa: BLE001 - the callers get it
+            self._apart_failed(pending.jobs, error)
+            if not pending.jobs and pending.prepared is not None:
+                pending.prepared.answers(None)
+        self._answer(pending.jobs)
+        self._after_commit([job.answer for job in pending.jobs if job.error is None])
 
-    def _row(self, flight: _Flight) -> Row | None:
-        transactor, calling = self._transactor, flight.calling
-        if flight.error is not None:
-            if not isinstance(flight.error, transactor.errors):
+    def _row(self, pending: PendingCall) -> Row | None:
+        transactor, prepared = self._transactor, pending.prepared
+        if pending.error is not None:
+            if not isinstance(pending.error, transactor.errors):
                 transactor.begin_anew()
-                raise flight.error
-            transactor.call_failed(flight.error)
+                raise pending.error
+            transactor.call_failed(pending.error)
             return None
-        if flight.call is not None:
-            return transactor.finish(flight.call)
-        assert calling is not None  # noqa: S101 - it is made before anything is sent
-        return transactor.call(calling.statement, calling.arguments)
+        if pending.call is not None:
+            return transactor.finish(pending.call)
+        assert prepared is not None  # noqa: S101 - it is prepared before it is sent
+        return transactor.call(prepared.statement, prepared.arguments)
 
     def _end(self) -> None:
         super()._end()
-        ear, self._ear = self._ear, None
-        if ear is not None:
-            ear.close_from_afar()
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.close_from_thread()

@@ -1,4 +1,4 @@
-"""The audit in rows: the records of one transaction are one row."""
+"""The audit over rows: the records of one transaction are one row."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from millpond.core.audit import KIND_OF, Kind, Record
-from millpond.core.lifecycle import LIFECYCLE, Event, Status
+from millpond.core.audit import KIND_OF, Record, RecordKind
+from millpond.core.lifecycle import LIFECYCLE, Status, Transition
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from millpond.core.audit import Note
+    from millpond.core.audit import AuditNote
     from millpond.core.task import Task
 
 T = TypeVar("T")
 
 _FIELDS = Record.__struct_fields__
 _BEFORE = {
-    Event.SUBMIT: None,
-    Event.CLAIM: Status.QUEUED,
-    Event.LEASE: Status.QUEUED,
-    Event.COMPLETE: Status.RUNNING,
+    Transition.SUBMIT: None,
+    Transition.CLAIM: Status.QUEUED,
+    Transition.LEASE: Status.QUEUED,
+    Transition.COMPLETE: Status.RUNNING,
 }
 _EVENTS = {event.value: event for event in _BEFORE}
 _pack = msgspec.msgpack.Encoder().encode
@@ -31,16 +31,21 @@ _unpack = msgspec.msgpack.Decoder(list[list[Any]]).decode
 
 _SAID = ("key", "share", "weight", "idempotency_key", "dedupe", "on_complete", "attempts")
 _said = attrgetter(*_SAID, "call.function")
-"""What the submitter said of a task, as far as the audit tells of it."""
+"""The fields of a submitted task that audit records have."""
 
 
 class Notes:
-    """The same arrow of several plain tasks that have or had the same worker: one entry."""
+    """The same transition of several plain tasks of one worker: one entry."""
 
     __slots__ = ("_all", "_first", "_of_each", "_said", "count")
 
     def __init__(
-        self, tasks: Sequence[Task], event: Event, before: Status, worker: str | None, at: float
+        self,
+        tasks: Sequence[Task],
+        event: Transition,
+        before: Status,
+        worker: str | None,
+        at: float,
     ) -> None:
         self._first = tasks[0]
         self._all = (event, before, worker, at)
@@ -58,7 +63,7 @@ class Notes:
         self.count = len(tasks)
 
     def entry(self) -> tuple[Any, ...]:
-        """Return the record of the first, and in what those of the others differ."""
+        """Return the record of the first task, and the differences of the others."""
         event, before, worker, at = self._all
         common = _noted((self._first, event, before, at, 0, 0, 0, worker, 0.0, False, None, None))
         if self._said.count(self._said[0]) != self.count:
@@ -78,8 +83,8 @@ class Notes:
         self._of_each.update(columns)
 
 
-def encoded(records: Sequence[Note | Notes | Record]) -> tuple[bytes, float, int]:
-    """Return records as bytes, when the last of them was written, and how many they are."""
+def encoded(records: Sequence[AuditNote | Notes | Record]) -> tuple[bytes, float, int]:
+    """Return encoded records, the moment of the last, and their number."""
     rows: list[tuple[Any, ...]] = []
     count = 0
     for one in records:
@@ -93,14 +98,14 @@ def encoded(records: Sequence[Note | Notes | Record]) -> tuple[bytes, float, int
     return _pack(rows), last[0] if isinstance(last, tuple) else last, count
 
 
-def _noted(noted: Note) -> tuple[Any, ...]:
-    """Return the fields of a note's record, in their order; a record of its own costs as much."""
+def _noted(noted: AuditNote) -> tuple[Any, ...]:
+    """Return the fields of a note's record, in their order."""
     task, event, before, at, attempt, runs, token, worker, due, fresh, reason, cause = noted
     new = task.new
     key = new.idempotency_key
     return (
         at,
-        KIND_OF.get(event, Kind.SETTLE),
+        KIND_OF.get(event, RecordKind.SETTLE),
         new.pool,
         new.id,
         event,
@@ -132,7 +137,7 @@ def _noted(noted: Note) -> tuple[Any, ...]:
 
 
 def may_name(stored: bytes, number: int) -> bool:
-    """Return whether a row may tell of this number: it holds what stands for it, as others may."""
+    """Return whether a row may contain this id: its encoded bytes are in the row."""
     return (b"%d" % number if stored.startswith(b"{") else _pack(number)) in stored
 
 
@@ -146,7 +151,7 @@ def decoded(stored: bytes) -> list[Record]:
 
 
 class _Plain(msgspec.Struct):
-    """The same arrow of plain tasks that a database noted by itself.
+    """The same transition of plain tasks, as the server's functions write it.
 
     A list of one value says it for every task; no keys = none has one.
     """
@@ -154,7 +159,7 @@ class _Plain(msgspec.Struct):
     at: float
     event: str
     starts: list[bool] | None
-    """Which of these arrows are starts instead: of what took over the slots of those before.
+    """Which of these transitions are starts of tasks that took over the slots.
 
     One value: the second half is, and each of it comes right after its counterpart in the first.
     """
@@ -169,7 +174,7 @@ class _Plain(msgspec.Struct):
 
 
 class _Said(msgspec.Struct):
-    """What the submitter of a plain task said of it."""
+    """The submitted fields of a plain task."""
 
     function: str
     attempts: int
@@ -189,7 +194,7 @@ def _plain_records(told: _Plain) -> Iterator[Record]:
     in_two = starts is not None and len(starts) == 1
     if starts is not None:
         flags = [at >= half for at in range(count)] if in_two else starts
-        events = [Event.LEASE if start else events[0] for start in flags]
+        events = [Transition.LEASE if start else events[0] for start in flags]
     arrows = list(
         zip(
             of_each(events, count),
@@ -207,10 +212,10 @@ def _plain_records(told: _Plain) -> Iterator[Record]:
         arrows = [arrow for pair in ends_and_starts for arrow in pair]
     for event, task, seq, token, due, key, of_it in arrows:
         before = _BEFORE[event]
-        runs = 1 if event in (Event.LEASE, Event.COMPLETE) else 0
+        runs = 1 if event in (Transition.LEASE, Transition.COMPLETE) else 0
         yield Record(
             at=told.at,
-            kind=KIND_OF.get(event, Kind.SETTLE),
+            kind=KIND_OF.get(event, RecordKind.SETTLE),
             pool=told.pool,
             task=task,
             event=event,
@@ -228,17 +233,17 @@ def _plain_records(told: _Plain) -> Iterator[Record]:
             due=due,
             weight=of_it.weight,
             function=of_it.function,
-            fresh=event is Event.SUBMIT,
+            fresh=event is Transition.SUBMIT,
         )
 
 
 def of_each(values: list[T], count: int) -> list[T]:
-    """Return a value for each of `count`; one stands for all."""
+    """Return `count` values; a single value is repeated."""
     return values * count if len(values) == 1 else values
 
 
 def _records_of(entry: list[Any]) -> Iterator[dict[str, Any]]:
-    """Yield what each record of an entry tells."""
+    """Yield the fields of each record of an entry."""
     if not isinstance(entry[0], list):
         yield dict(zip(_FIELDS, entry, strict=True))
         return

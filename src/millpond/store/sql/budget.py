@@ -1,4 +1,4 @@
-"""Budgets as rows: they are few, and all read when the first is asked for."""
+"""Budgets over rows: all are read when the first is needed."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class SqlBudgets(dict[str, BudgetTable]):
         super().__init__()
         self._tables = tables
         self._stored: dict[str, Row] | None = None
-        """As they stand in the file; None = nobody has asked yet."""
+        """The rows as stored; None = not read yet."""
         self._newer: dict[str, NewerPool] = {}
-        """Those that only a newer version understands: who asks for one is told so."""
+        """Budgets that only a newer version understands; reading one raises NewerPool."""
 
     def must_know(self, spec: PoolSpec) -> None:
         """Raise NewerPool for a pool that shares a budget of a newer version."""
@@ -82,7 +82,7 @@ class SqlBudgets(dict[str, BudgetTable]):
                 self._stored[row[0]] = tuple(row)
 
     def write(self) -> None:
-        """Send what has changed to the file."""
+        """Write what has changed."""
         if not self._stored and not self:
             return
         stored = self._stored if self._stored is not None else {}

@@ -1,4 +1,4 @@
-"""Tasks as rows: what is stored of a task, and the task that is made of it again."""
+"""Encode tasks as rows, and decode rows as tasks."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 
 from millpond.core.lifecycle import Status
+from millpond.core.log_fields import about
 from millpond.core.task import UNREADABLE, Call, NewTask, Task
 from millpond.errors import MillpondError
 
@@ -30,7 +31,7 @@ _unpack_steps = msgspec.msgpack.Decoder(dict[str, bytes]).decode
 
 
 def place_of(pool: int, seq: int) -> int:
-    """Return where a task stands: by pool, then by seq."""
+    """Return the place of a task: by pool, then by seq."""
     return pool << SEQ_BITS | seq
 
 
@@ -40,31 +41,31 @@ def seq_at(place: int) -> int:
 
 
 class TaskRow(Task, kw_only=True):
-    """A task, and how it stands in the file."""
+    """A task, and its row as stored."""
 
     grp: int | None = None
-    """The group in which it is ready; 0 = it waits for its time; None = it is out of the queue."""
+    """The group in which it is ready; 0 = it is delayed; None = it is not in the queue."""
     listed: bool = False
-    """Whether the bound of its pool asks which it is."""
+    """Whether the bound of its pool lists it."""
     parked_at: float | None = None
     claim: int | None = None
     claim_revision: int | None = None
     stored: Row | None = None
-    """What may change of its row, as it was read or written; None = it is in no table yet."""
+    """The changeable columns of its row as stored; None = it has no row yet."""
     stored_at: int = 0
     """The place of that row."""
     stored_live: bool = True
     stored_started: bool = False
-    """Whether it was written since that it started, and nothing else."""
+    """Whether only its start was written since."""
 
 
 def body_of(new: NewTask) -> bytes:
-    """Return the body of a task: what its submitter said, and nothing that changes."""
+    """Return the encoded body of a task: everything that never changes."""
     return _pack(new)
 
 
 def new_of(body: bytes, identifier: int, pool: str) -> NewTask:
-    """Return what a body says; one that cannot be read has no function, so nobody can run it."""
+    """Return the task of a body; a damaged one has no function, so that no worker runs it."""
     try:
         new = _unpack_new(body)
     except (msgspec.MsgspecError, MillpondError, ValueError, TypeError) as error:
@@ -82,21 +83,21 @@ def _unreadable(identifier: int, pool: str, why: object) -> NewTask:
 
 def _tell_of(identifier: int, pool: str, why: object) -> None:
     """Log once that a task cannot be read."""
-    if identifier not in _told:
-        if len(_told) > 10_000:
-            _told.clear()
-        _told.add(identifier)
+    if identifier not in _logged:
+        if len(_logged) > 10_000:
+            _logged.clear()
+        _logged.add(identifier)
         log.error(
-            "the record of task %d in pool %r cannot be read: %s",
+            "cannot read the stored body of task %d in pool %r: %s",
             identifier,
             pool,
             why,
-            extra={"pool": pool, "task": identifier},
+            extra=about("task.unreadable", pool=pool, task=identifier, reason=str(why)),
         )
 
 
-_told: set[int] = set()
-"""Of which tasks it was told that they cannot be read."""
+_logged: set[int] = set()
+"""Ids of damaged tasks that were logged."""
 
 
 def live_row(task: TaskRow, pool: int) -> Row:
@@ -119,7 +120,7 @@ def live_row(task: TaskRow, pool: int) -> Row:
 
 
 def live_state(task: TaskRow) -> Row:
-    """Return what may change of a task that waits or runs, in the order of the table's columns."""
+    """Return the changeable columns of a live task, in the order of the table."""
     return (
         task.due,
         task.claim,
@@ -145,7 +146,7 @@ def live_state(task: TaskRow) -> Row:
 
 
 def waits_untouched(task: TaskRow) -> bool:
-    """Return whether a task waits in the queue and nothing has ever happened to it."""
+    """Return whether a task is queued and unchanged since its submit."""
     return (
         task.grp is not None
         and not task.runs
@@ -161,7 +162,7 @@ def waits_untouched(task: TaskRow) -> bool:
 
 
 def untouched_row(task: TaskRow, pool: int) -> Row:
-    """Return the arguments that add such a task; '' stands for none, which costs less to pass."""
+    """Return the arguments that insert such a task; '' stands for NULL, cheaper to pass."""
     new = task.new
     return (
         pool << SEQ_BITS | task.seq,
@@ -183,7 +184,7 @@ def untouched_row(task: TaskRow, pool: int) -> Row:
 
 
 def untouched_state(task: TaskRow) -> Row:
-    """Return what `live_state` says of such a task."""
+    """Return the `live_state` of such a task."""
     fresh, listed = 1 if task.fresh else 0, 1 if task.listed else 0
     nothing = None
     return (
@@ -198,7 +199,7 @@ COLUMNS = 31
 
 
 def only_started(task: TaskRow) -> bool:
-    """Return whether nothing but a start has happened to a task that was read as queued."""
+    """Return whether a queued task was only started."""
     stored = task.stored
     if stored is None or stored[9] or task.stored_started or task.error != stored[6]:
         return False
@@ -206,7 +207,7 @@ def only_started(task: TaskRow) -> bool:
 
 
 def only_claimed(task: TaskRow) -> bool:
-    """Return whether nothing has happened to a queued task but that it is held ahead."""
+    """Return whether a queued task was only prefetched."""
     stored = task.stored
     return (
         stored is not None
@@ -221,7 +222,7 @@ def only_claimed(task: TaskRow) -> bool:
 
 
 def only_ended(task: TaskRow) -> bool:
-    """Return whether nothing but its end has happened to a task since it was written."""
+    """Return whether a task was only completed since it was written."""
     stored = task.stored
     if stored is None or task.error is not None:
         return False
@@ -231,7 +232,7 @@ def only_ended(task: TaskRow) -> bool:
 
 
 def only_ran(task: TaskRow) -> bool:
-    """Return whether nothing but its start and its end has happened to a task."""
+    """Return whether a task was only started and completed."""
     stored = task.stored
     if stored is None or stored[9] or task.stored_started or task.error is not None:
         return False
@@ -274,7 +275,7 @@ def _progress_text(task: TaskRow) -> str | None:
 
 
 def live_task(row: Row, pool: str, known: Mapping[int, NewTask]) -> TaskRow:
-    """Return the task of a live row with its body behind it."""
+    """Return the task of a live row followed by its body."""
     (
         place,
         identifier,
@@ -376,7 +377,7 @@ def live_task(row: Row, pool: str, known: Mapping[int, NewTask]) -> TaskRow:
 
 
 _MISFITS = "\x1e"
-"""Among the steps of a task in its row: the signatures that its arguments did not fit."""
+"""The name under which the steps of a row keep the signatures that did not fit."""
 
 
 def _packed_steps(task: TaskRow) -> bytes | None:
@@ -389,13 +390,13 @@ _NOTHING_TOLD: dict[str, Any] = {}
 
 
 def _told_of(progress: str | None, steps: bytes | None) -> tuple[dict[str, Any], str | None]:
-    """Return what a handler told of its task, and what is wrong with that if it cannot be read."""
+    """Return progress and steps of a task, and the error if they cannot be decoded."""
     try:
         told = _unpacked_steps(steps)
         if progress is not None:
             told["progress"] = _progress(progress)
     except (msgspec.MsgspecError, ValueError, TypeError, AttributeError) as error:
-        return {}, f"what it told of its steps or its progress is damaged ({error})"
+        return {}, f"its stored steps or progress are damaged ({error})"
     return told, None
 
 
@@ -448,7 +449,7 @@ def ended_row(task: TaskRow, pool: int) -> Row:
 
 
 def ended_task(row: Row, pool: str) -> TaskRow:
-    """Return the task of an ended row with its id and body behind it."""
+    """Return the task of an ended row followed by its id and body."""
     (
         place,
         _,
@@ -509,9 +510,9 @@ def ended_task(row: Row, pool: str) -> TaskRow:
 
 
 ENDED_ID = 23
-"""Where the id stands behind the columns of an ended row."""
+"""The index of the id behind the columns of an ended row."""
 
 
 def plain(task: Task) -> Task:
-    """Return a copy of a task without anything about rows: what a view tells."""
+    """Return a copy of a task without its row: for a view."""
     return Task(**{name: getattr(task, name) for name in Task.__struct_fields__})

@@ -1,4 +1,4 @@
-"""Recounting: does what the tables say of each other still fit together?
+"""Consistency: check that the tables agree with each other.
 
 Counts are kept beside the rows they count, so that nothing has to be counted while work is done.
 Here everything is counted once more, and what differs is told. It only reads.
@@ -27,7 +27,7 @@ _decode_run = msgspec.msgpack.Decoder(Run).decode
 
 
 def check_rows(connection: Connection, dialect: Dialect, *, thorough: bool = True) -> list[str]:
-    """Return what does not fit together, each in one sentence; nothing = all is well.
+    """Return every inconsistency as one sentence; none = all is well.
 
     It looks at every row, and at one moment of them all if the caller has begun a transaction.
     What is not `thorough` leaves out what no work depends on.
@@ -43,7 +43,7 @@ def check_rows(connection: Connection, dialect: Dialect, *, thorough: bool = Tru
 
 
 def _newer(connection: Connection, dialect: Dialect) -> Iterator[str]:
-    """Yield what is to be said of each pool and budget that only a newer version understands."""
+    """Yield one sentence for each pool and budget that only a newer version understands."""
     for name, read in (("pools", lambda row: spec_of(row[2])), ("budgets", must_know_budget)):
         for row in connection.execute(dialect.sql[name]).fetchall():
             try:

@@ -1,4 +1,4 @@
-"""What the rows ask of a database: a connection, and its way of saying what they all understand.
+"""What the SQL stores need of a database: a connection, and its dialect.
 
 The code in this folder knows no driver. What follows is the little of one that it uses.
 """
@@ -32,7 +32,7 @@ class Cursor(Protocol):
 
 
 class Connection(Protocol):
-    """A connection whose transactions are begun and ended by hand."""
+    """A connection with explicit transactions."""
 
     @property
     def in_transaction(self) -> bool:
@@ -41,7 +41,7 @@ class Connection(Protocol):
 
     @property
     def total_changes(self) -> int:
-        """A number that has grown whenever a row was changed over this connection."""
+        """A number that grows with every changed row of this connection."""
         ...
 
     def execute(self, statement: str, parameters: Sequence[Any] = ..., /) -> Cursor:
@@ -54,18 +54,18 @@ class Connection(Protocol):
 
 
 class Dialect(msgspec.Struct, frozen=True):
-    """One database's way of saying what all of them are asked."""
+    """The statements of one database."""
 
     sql: Mapping[str, str]
     """The statements, by name."""
     listed: Callable[[Sequence[int] | Sequence[str]], object]
-    """Makes one argument of many ids or names: one statement then serves any number of them."""
+    """Turns many ids or names into one argument, so that one statement takes any number."""
     begin_reading: str
-    """Begins a transaction in which everything read is of one moment."""
+    """Begins a read transaction with one snapshot."""
 
 
 def miscounted(name: str, expected: int, touched: int) -> Miscounted:
-    """Return the error for a write that did not touch the rows it must."""
+    """Return the error for a write that changed an unexpected number of rows."""
     return Miscounted(
         f"the write {name!r} touched {touched} rows instead of {expected}: the rows do not fit "
         "together. Nothing was changed; `millpond doctor` says what is wrong",

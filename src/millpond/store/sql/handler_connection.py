@@ -1,4 +1,4 @@
-"""A connection lent to a handler: it may read and write, and the transaction is not its to end."""
+"""A connection for a handler: it reads and writes, but cannot end the transaction."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ _ENDS_OR_BEGINS = re.compile(
 
 
 class Closable(Protocol):
-    """A cursor, as far as it matters here."""
+    """A cursor that can be closed."""
 
     def close(self) -> None:
-        """Let go of its rows."""
+        """Discard its rows."""
         ...
 
 
-class LentConnection(Protocol):
-    """What a handler may do with it, whatever its driver."""
+class HandlerConnection(Protocol):
+    """The interface of a handler's connection, whatever its driver."""
 
     def execute(self, statement: str, parameters: Any = ..., /) -> Any:  # noqa: ANN401 - a cursor
-        """Execute a statement; return its cursor, as the driver has them."""
+        """Execute a statement; return the driver's cursor."""
         ...
 
     def executemany(self, statement: str, rows: Iterable[Any], /) -> Any:  # noqa: ANN401 - a cursor
@@ -48,8 +48,8 @@ class LentConnection(Protocol):
         ...
 
 
-class Lent:
-    """What a handler is given in place of the connection itself, whatever its driver.
+class HandlerConnectionBase:
+    """A wrapper that a handler gets instead of the connection itself.
 
     When the handler's part is over it is of no use any more.
     """
@@ -58,19 +58,19 @@ class Lent:
         self._cursors: WeakSet[Closable] = WeakSet()
         self._over: Callable[[], Exception] | None = None
         self.lock = threading.RLock()
-        """Held while a statement is executed, and by whoever ends the transaction."""
+        """Held while a statement runs, and to end the transaction."""
 
     def commit(self) -> NoReturn:
-        """Refuse: it is committed with the completion of the attempt."""
+        """Raise TransactionControl: Millpond commits with the completion of the attempt."""
         raise refusal("commit()")
 
     def rollback(self) -> NoReturn:
-        """Refuse: raise an error to have everything undone."""
+        """Raise TransactionControl: raise an error to roll back."""
         raise refusal("rollback()")
 
     @contextmanager
     def use(self, statement: str) -> Iterator[None]:
-        """Have the connection for one statement, if it may be executed."""
+        """Return the connection for one statement, if the statement is allowed."""
         if ends_or_begins(statement):
             raise refusal(statement)
         with self.lock:
@@ -79,21 +79,21 @@ class Lent:
             yield
 
     def end(self, why: Callable[[], Exception] | None = None) -> None:
-        """Execute nothing any more; `why` makes the error for those who try."""
+        """Refuse all further statements; `why` makes the error."""
         self._over = why or _too_late
 
     def over(self) -> Exception | None:
-        """Return the error for those who still try, if nothing is executed any more."""
+        """Return the error for further statements, if they are refused."""
         return None if self._over is None else self._over()
 
     def close_cursors(self) -> None:
-        """Let go of rows that were not fetched: they would keep the connection in the past."""
+        """Discard rows that were not fetched: they would keep an old snapshot open."""
         for cursor in list(self._cursors):
             cursor.close()
 
 
 def ends_or_begins(statement: str) -> bool:
-    """Return whether a statement begins or ends a transaction, however it is disguised.
+    """Return whether a statement begins or ends a transaction, also behind comments.
 
     Comments are nested in PostgreSQL and not in SQLite: what either would execute is refused.
     """
@@ -139,7 +139,7 @@ def refusal(statement: str) -> TransactionControl:
 
 
 def ended_by_handler() -> TransactionControl:
-    """Return the error for a transaction that is not the one in which a handler's part began."""
+    """Return the error for a handler that ended its transaction itself."""
     return TransactionControl(
         "a handler has committed or rolled back the transaction that was lent to it, by a way "
         "around its connection: the attempt is not completed by it, and what the handler wrote "

@@ -1,4 +1,4 @@
-"""A transaction that a handler holds: it writes what it likes, then its attempt ends with that.
+"""A transaction for a handler: its writes and its completion are committed together.
 
 It has a connection of its own. As long as it lasts everybody else who writes to the store waits, in
 every process: so it may last for a while only, and is rolled back where it lasts longer.
@@ -11,8 +11,8 @@ import time
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from millpond.errors import TransactionTooLong
-from millpond.store.sql.handler_connection import Lent, ended_by_handler
-from millpond.store.verbs import api as steps
+from millpond.store.sql.handler_connection import HandlerConnectionBase, ended_by_handler
+from millpond.store.verbs import api as verbs
 from millpond.store.verbs.settle import holds
 
 if TYPE_CHECKING:
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     from millpond.store.sql.transactions import Transactor
     from millpond.store.sql.unit_of_work import SqlTables
 
-L = TypeVar("L", bound=Lent)
+L = TypeVar("L", bound=HandlerConnectionBase)
 
 SAVEPOINT = "millpond_handler"
-"""Where a handler's own writes begin, so that they can be taken back and ours kept."""
+"""The savepoint before a handler's writes, to roll back only those."""
 
 
 def leave_savepoint(connection: Connection, *, undo: bool) -> None:
-    """Keep a handler's writes, or undo them; TransactionControl if it has ended the transaction."""
+    """Keep a handler's writes, or undo them; raise if it ended the transaction."""
     if not connection.in_transaction:
         raise ended_by_handler()
     try:
@@ -44,11 +44,11 @@ def leave_savepoint(connection: Connection, *, undo: bool) -> None:
         raise
 
 
-class HeldTransaction(Generic[L]):
-    """Begun in one thread, used in another, ended in a third if need be: one at a time."""
+class HandlerTransaction(Generic[L]):
+    """Begun, used and ended in any threads, one at a time."""
 
     in_the_way: ClassVar[str] = "everybody else who writes waits for it"
-    """Why it may not last, for people."""
+    """Why its time is limited, for people."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class HeldTransaction(Generic[L]):
         self._limit = limit
         self._state = threading.RLock()
         self._deciding = threading.Lock()
-        """Held for the moment in which it is decided who ends it: its handler, or time."""
+        """Held while deciding whether its handler or its time limit ends it."""
         self._unit: SqlTables | None = None
         self._lent: L | None = None
         self._timer: threading.Timer | None = None
@@ -80,7 +80,7 @@ class HeldTransaction(Generic[L]):
         return self._lent
 
     def begin(self) -> None:
-        """Wait for one's turn and begin; the time it may last counts from now on."""
+        """Wait for the write lock and begin; its time limit counts from now on."""
         self._transactor.lock.acquire()
         with self._state:
             if self._given_up:
@@ -98,17 +98,17 @@ class HeldTransaction(Generic[L]):
             self._timer.start()
 
     def _opened(self) -> Any:  # noqa: ANN401 - of the store's driver
-        """Begin, and return the connection that is lent."""
+        """Begin, and return the handler's connection."""
         self._unit = self._transactor.begin()
         self._unit.connection.execute(f"SAVEPOINT {SAVEPOINT}")
         return self._unit.connection
 
     def give_up(self) -> None:
-        """Do not begin if it has not; whoever is told so late that it has must roll back."""
+        """Do not begin if it has not begun; otherwise the caller must roll back."""
         self._given_up = True
 
     def settle(self, settlement: Settlement) -> SettleAnswer:
-        """End an attempt and commit, or (its fence is stale) take the handler's writes back."""
+        """Settle and commit; if the fence is stale, roll back the handler's writes."""
         self._begin_to_end()
         with self._state, self.connection.lock:
             if self._too_long:
@@ -127,17 +127,17 @@ class HeldTransaction(Generic[L]):
             return answer
 
     def _settled(self, settlement: Settlement) -> SettleAnswer:
-        """End the attempt and commit."""
+        """Settle the attempt and commit."""
         unit = self._unit
         assert unit is not None  # noqa: S101 - it was begun
         # Before anything is settled: it must be in the transaction that the handler wrote in.
         leave_savepoint(unit.connection, undo=not holds(unit, settlement.fence))
-        answer = steps.settle(unit, (settlement,), self._clock())
+        answer = verbs.settle(unit, (settlement,), self._clock())
         self._transactor.commit(unit)
         return answer
 
     def rollback(self) -> None:
-        """Undo everything; of no effect before it has begun, and once it has ended."""
+        """Roll back; no effect before it has begun and after it has ended."""
         self._begin_to_end()
         with self._state:
             if self._lent is None or self._closed:
@@ -148,12 +148,12 @@ class HeldTransaction(Generic[L]):
                 self._undo(None)
 
     def must_not_be_too_long(self) -> None:
-        """Raise if it was undone because it lasted too long."""
+        """Raise if it was rolled back because it lasted too long."""
         if self._too_long:
             raise self._took_too_long()
 
     def _expire(self) -> None:
-        """Undo it behind the back of whoever holds it; its connection is closed when he comes."""
+        """Roll back from the timer thread; the handler finds its connection closed."""
         with self._deciding:
             if self._ending:
                 return
@@ -173,7 +173,7 @@ class HeldTransaction(Generic[L]):
             lock.release()
 
     def _begin_to_end(self) -> None:
-        """Let time not end it any more, unless it has begun to."""
+        """Stop the time limit, unless it has expired already."""
         with self._deciding:
             self._ending = True
 

@@ -1,4 +1,4 @@
-"""The statements, each by its name, from the `.sql` files in the folder beside this one.
+"""Load statements by name from the `.sql` files in the folder `queries`.
 
 They are written once for every database, in what all of them understand. Four phrases are not SQL,
 and each dialect says them in its own words:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _NAMED = re.compile(r"^-- name: (\w+)$", re.MULTILINE)
 
 
-def statements(package: str, *only: str) -> dict[str, str]:
+def load_statements(package: str, *only: str) -> dict[str, str]:
     """Return the statements in the `queries` folder of a package, or those of some of its files."""
     found: dict[str, str] = {}
     for file in files(package).joinpath("queries").iterdir():
@@ -39,10 +39,10 @@ def statements(package: str, *only: str) -> dict[str, str]:
     return found
 
 
-def spoken(say: Callable[[str], str], own: str, *only: str) -> dict[str, str]:
-    """Return every statement as a dialect says it; those in the package `own` are its own.
+def in_dialect(say: Callable[[str], str], own: str, *only: str) -> dict[str, str]:
+    """Return every statement in a dialect; those of the package `own` override the shared ones.
 
     If files of that package are named, only those are looked into.
     """
-    shared = statements("millpond.store.sql")
-    return {**{name: say(text) for name, text in shared.items()}, **statements(own, *only)}
+    shared = load_statements("millpond.store.sql")
+    return {**{name: say(text) for name, text in shared.items()}, **load_statements(own, *only)}

@@ -1,4 +1,4 @@
-"""Settings that a newer version stored: an option that is not known here is never passed over."""
+"""Settings of a newer version: an unknown option is an error, never ignored."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 
 def understood(text: str, decode: Callable[[str], S], what: str) -> S:
-    """Return the settings a text stands for; NewerPool names the first option not known here."""
+    """Return the settings of a stored text; raise NewerPool for the first unknown option."""
     try:
         raw = msgspec.json.decode(text)
     except (msgspec.MsgspecError, ValueError) as error:
@@ -32,7 +32,7 @@ def understood(text: str, decode: Callable[[str], S], what: str) -> S:
 
 
 def _unknown_fields(raw: Any, known: Any, where: str = "") -> Iterator[str]:  # noqa: ANN401 - JSON
-    """Yield the fields that were stored and are not known here, by their path."""
+    """Yield the unknown stored fields, by their path."""
     if isinstance(raw, dict) and isinstance(known, dict):
         for name, value in raw.items():
             if name in known:

@@ -1,4 +1,4 @@
-"""An ordered set of which only the lowest items are read, page by page, as they are asked for."""
+"""An ordered set over rows whose lowest items are read page by page."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Key: TypeAlias = tuple[float, ...]
 
 
 class Paged(LazyHeap[Item], Generic[Item]):
-    """A heap over rows. What was read, or changed since, is in memory; the rest is in the file.
+    """A heap over rows. Items that were read or changed are in memory; the rest is in the database.
 
     A row that is read for the first time stands where the file says; one that was read or changed
     before stands where it was put, whatever the file says. So the file may be written meanwhile.
@@ -52,7 +52,7 @@ class Paged(LazyHeap[Item], Generic[Item]):
     # Whoever asks a heap whether it has entries asks this one itself.
     @property
     def entries(self) -> Paged[Item]:  # type: ignore[override]
-        """What stands in it."""
+        """Its items."""
         return self
 
     def __len__(self) -> int:
@@ -72,13 +72,13 @@ class Paged(LazyHeap[Item], Generic[Item]):
         return item in self._heap_
 
     def known(self, item: Item, key: Key) -> None:
-        """Take in what a row says that was read for another reason."""
+        """Add an item whose row was read for another reason."""
         if item not in self._taken_over:
             self._taken_over.add(item)
             self._heap_.set(item, key)
 
     def set(self, item: Item, key: Key) -> None:
-        """Put `item` at `key`, wherever it stood before."""
+        """Put `item` at `key`, wherever it was before."""
         if self._count is not None and item not in self._heap_:
             self._count += 1
         self._taken_over.add(item)
@@ -93,7 +93,7 @@ class Paged(LazyHeap[Item], Generic[Item]):
                 self._count -= 1
 
     def pop(self) -> Item:
-        """Take out the item with the lowest key; there must be one."""
+        """Remove and return the item with the lowest key; there must be one."""
         entry = self.top()
         if entry is None:
             raise IndexError
@@ -111,7 +111,7 @@ class Paged(LazyHeap[Item], Generic[Item]):
         return None if entry is None else entry[0]
 
     def key_of(self, item: Item) -> Key:
-        """Return the key at which `item` stands; it must have been read."""
+        """Return the key of `item`, which must have been read."""
         return self._heap_.key_of(item)
 
     def top(self) -> Entry[Item] | None:
@@ -125,20 +125,20 @@ class Paged(LazyHeap[Item], Generic[Item]):
             self._next_page()
 
     def nearest(self) -> Entry[Item] | None:
-        """Return the lowest of what is in memory; nothing is read for it."""
+        """Return the lowest item in memory, without reading."""
         return self._heap_.top()
 
     def expect(self, count: int) -> None:
-        """Let the next page be as long as what will be taken."""
+        """Make the next page as long as the number of items that will be taken."""
         self._size = max(self._size, count)
 
     @property
     def known_items(self) -> int:
-        """How many items are in memory, or known to be no more."""
+        """How many items are in memory, or known to be removed."""
         return len(self._taken_over)
 
     def begin_with(self, page: list[tuple[Key, Item]], *, all_of_it: bool) -> None:
-        """Take in a first page that was read together with those of others."""
+        """Add a first page that was read together with others."""
         if self._behind is None and not self._all_read:
             self._take_in(page, all_of_it=all_of_it)
 

@@ -1,4 +1,4 @@
-"""A pool as a row: its settings, its counts, and the doors to what belongs to it."""
+"""A pool as a row: its settings, its counts, and access to its keys, lanes and queue."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from millpond.core.admit import Known
 from millpond.core.bucket import Bucket
 from millpond.core.bucket import fresh as fresh_buckets
 from millpond.core.lifecycle import Status
+from millpond.core.log_fields import about
 from millpond.core.order.heap import LazyHeap
 from millpond.core.spec import PoolSpec
 from millpond.core.task import CALLBACKS
@@ -23,7 +24,7 @@ from millpond.store.sql.codec import SEQ_BITS, TaskRow
 from millpond.store.sql.newer_settings import understood
 from millpond.store.verbs.arrivals import Arrivals
 from millpond.store.verbs.tables import MEASURED, PoolTable
-from millpond.store.verbs.unclaimed import Fresh, asks_which
+from millpond.store.verbs.unclaimed import UnclaimedTasks, asks_which
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from millpond.store.sql.unit_of_work import SqlTables
 
 _FIRSTS = 64
-"""How many of those that came first are asked for at once."""
+"""How many of the oldest are read at once."""
 
 _decode_spec = msgspec.json.Decoder(PoolSpec).decode
 _decode_buckets = msgspec.json.Decoder(list[Bucket]).decode
@@ -43,7 +44,7 @@ _decode_starved = msgspec.json.Decoder(dict[str, tuple[float, float]]).decode
 _decode_hungry = msgspec.json.Decoder(dict[str, float]).decode
 
 _DEAD = "dead"
-"""The totals of a pool's row hold one count more: how many failed tasks are kept now."""
+"""The name of one more count in a pool's totals: the failed tasks that are kept."""
 
 log = logging.getLogger("millpond.store")
 
@@ -51,7 +52,7 @@ D = TypeVar("D")
 V = TypeVar("V")
 
 _specs: dict[str, PoolSpec] = {}
-"""Settings that were read before: the text decides, so they cannot grow old."""
+"""Decoded settings by their text."""
 
 
 def readable(decode: Callable[[D], V], stored: D, otherwise: V, whose: str) -> V:
@@ -62,12 +63,17 @@ def readable(decode: Callable[[D], V], stored: D, otherwise: V, whose: str) -> V
     try:
         return decode(stored)
     except (msgspec.MsgspecError, MillpondError, ValueError, TypeError) as error:
-        log.error("what is stored of %s is damaged and left out: %s", whose, error)  # noqa: TRY400
+        log.error(  # noqa: TRY400 - the message says all
+            "ignoring damaged stored settings of %s: %s",
+            whose,
+            error,
+            extra=about("store.settings_damaged", reason=str(error)),
+        )
         return otherwise
 
 
 def spec_of(text: str) -> PoolSpec:
-    """Return the settings a text stands for."""
+    """Return the settings of a stored text."""
     spec = _specs.get(text)
     if spec is None:
         if len(_specs) > 10_000:
@@ -82,7 +88,7 @@ def spec_text(spec: PoolSpec) -> str:
 
 
 class SqlKeys(dict[tuple[str, int | None], Known]):
-    """The idempotency keys that were mentioned."""
+    """The idempotency keys that were read."""
 
     def __init__(self, tables: SqlTables, pool: int) -> None:
         super().__init__()
@@ -91,7 +97,7 @@ class SqlKeys(dict[tuple[str, int | None], Known]):
         self._stored: dict[tuple[str, int | None], Row | None] = {}
 
     def get(self, key: tuple[str, int | None], default: Known | None = None) -> Known | None:  # type: ignore[override]
-        """Return what a key stands for, or None."""
+        """Return the entry of a key, or None."""
         if key not in self._stored:
             name, run = key
             asked = (self._pool, name, run or 0)
@@ -99,7 +105,7 @@ class SqlKeys(dict[tuple[str, int | None], Known]):
         return super().get(key, default)
 
     def read(self, names: Iterable[str]) -> None:
-        """Read several keys at once, as far as they do not belong to a run."""
+        """Read several keys at once, except those of runs."""
         wanted = [name for name in dict.fromkeys(names) if (name, None) not in self._stored]
         if len(wanted) < 2:
             return
@@ -123,12 +129,12 @@ class SqlKeys(dict[tuple[str, int | None], Known]):
             super().__setitem__(key, Known(task, Status(status), function, _unsigned(fingerprint)))
 
     def forget_all(self) -> None:
-        """Read everything anew that is asked for from now on."""
+        """Read everything again from now on."""
         self.clear()
         self._stored.clear()
 
     def write(self) -> None:
-        """Send what has changed to the file."""
+        """Write what has changed."""
         saved, dropped = [], []
         for key, stored in self._stored.items():
             known = super().get(key)
@@ -160,7 +166,7 @@ def _unsigned(number: int) -> int:
 
 
 class SqlLanes:
-    """What is kept of lanes for ever: the last sequence given, and how many were worked on."""
+    """What lanes keep for ever: the last sequence number, and how many tasks were processed."""
 
     def __init__(self, tables: SqlTables, pool: int) -> None:
         self._tables = tables
@@ -180,12 +186,12 @@ class SqlLanes:
         return row
 
     def change(self, lane: str, column: int, value: int) -> None:
-        """Set one of the two."""
+        """Set one of the two numbers."""
         self.row(lane)[column] = value
         self._changed.add(lane)
 
     def write(self) -> None:
-        """Send what has changed to the file."""
+        """Write what has changed."""
         if self._changed:
             rows = [(self._pool, lane, *self._rows[lane]) for lane in self._changed]
             self._tables.send("save_lane", rows)
@@ -208,7 +214,7 @@ class _Column(dict[str, int]):
         self._lanes.change(lane, self._column, value)
 
 
-class SqlFresh(Fresh):
+class SqlFresh(UnclaimedTasks):
     """What a bound counts.
 
     What was asked of the file is remembered until the transaction is over, so that a large batch
@@ -257,7 +263,7 @@ class SqlFresh(Fresh):
         return self._first(("lane", lane), ask)
 
     def oldest(self) -> int:
-        """Return the id of the one that came first."""
+        """Return the id of the oldest."""
         return self._first((), self._ask_oldest)
 
     def oldest_of(self, key: str | None) -> int:
@@ -266,7 +272,7 @@ class SqlFresh(Fresh):
         return self._first((key,), lambda: self._ask(*names, key, _FIRSTS))
 
     def _first(self, which: tuple[str | None, ...], ask: Callable[[], list[Row]]) -> int:
-        """Return the first that is counted still; those who come later stand behind it."""
+        """Return the first that still counts; later ones come after it."""
         known, tasks = self._firsts.setdefault(which, deque()), self._pool.tables.tasks
         while True:
             while known:
@@ -294,12 +300,12 @@ class SqlFresh(Fresh):
         return tables.ask(of_key, (number, key, *more)).fetchall()
 
     def let_go(self) -> None:
-        """Remember nothing of what was asked: the transaction is over, or the bound is another."""
+        """Forget what was read: the transaction is over, or the bound has changed."""
         if self._of_keys or self._of_lanes or self._firsts:
             self._of_keys, self._of_lanes, self._firsts = {}, {}, {}
 
     def add(self, task: Task) -> None:
-        """Count a task that has just come."""
+        """Count a new task."""
         assert isinstance(task, TaskRow)  # noqa: S101
         self._count += 1
         task.listed = self.listed
@@ -319,7 +325,7 @@ class SqlFresh(Fresh):
         task.listed = False
 
     def respec(self, spec: PoolSpec, queued: Iterable[Task]) -> None:
-        """Take over another bound."""
+        """Apply another bound."""
         del queued
         listed = asks_which(spec)
         if listed == self.listed:
@@ -336,7 +342,7 @@ class SqlFresh(Fresh):
 
 
 class SqlParked(dict[str, LazyHeap[int]]):
-    """Parked tasks by the function nobody knew."""
+    """Parked tasks by the function that they need."""
 
     def __init__(self, pool: SqlPool) -> None:
         super().__init__()
@@ -360,16 +366,16 @@ class SqlParked(dict[str, LazyHeap[int]]):
         return SqlWaiting(self._pool, function)
 
     def get(self, function: str, default: Any = None) -> Any:  # noqa: ANN401 - as dict's
-        """Return those that wait for one function, if any."""
+        """Return the tasks parked for one function, if any."""
         waiting = SqlWaiting(self._pool, function)
         return waiting or default
 
     def items(self) -> Any:  # noqa: ANN401 - as dict's
-        """Return functions and who waits for them."""
+        """Return functions and their parked tasks."""
         return [(function, SqlWaiting(self._pool, function)) for function in self]
 
     def values(self) -> Any:  # noqa: ANN401 - as dict's
-        """Return who waits, by function."""
+        """Return the parked tasks, by function."""
         return [waiting for _, waiting in self.items()]
 
 
@@ -389,7 +395,7 @@ class SqlWaiting(LazyHeap[int]):
         return None if row is None else row[0]
 
     def firsts(self, most: int) -> Iterator[int]:
-        """Yield the first of them, as it stands now; they are read at once."""
+        """Yield the first of them; they are read at once."""
         tables = self._pool.tables
         tables.write_rows()
         rows = tables.ask("first_parked_some", (*self._asked, most)).fetchall()
@@ -420,14 +426,14 @@ class SqlArrivals(Arrivals):
         self._pool = pool
 
     def add(self, task: Task) -> None:
-        """Note nothing: its place is its row's."""
+        """Do nothing: its row has its place."""
 
     def __iter__(self) -> Iterator[Task]:
         return iter(self._pool.tables.live(self._pool))
 
 
 class SqlPool(PoolTable):
-    """A pool that is read from its row and written to it."""
+    """A pool over its row."""
 
     __slots__ = (
         "_measured",
@@ -539,7 +545,7 @@ class SqlPool(PoolTable):
         return self
 
     def _dead_among(self, totals: dict[str, int]) -> int:
-        """Take the count of dead letters out of the totals; an older version stored none."""
+        """Take the count of dead letters out of the totals; older versions stored none."""
         dead = totals.pop(_DEAD, None)
         if dead is None and Status.FAILED in totals:
             return self.count_dead()
@@ -602,14 +608,14 @@ class SqlPool(PoolTable):
         pass
 
     def pause(self, unit: str, *, paused: bool) -> None:
-        """Remember nothing: the unit does."""
+        """Do nothing: the unit stores it."""
 
     def measure(self, waited: float, ran: float) -> None:
         """Note how long a task had waited for its start, and how long it ran."""
         self._measured.append((waited, ran))
 
     def measure_all(self, times: list[tuple[float, float]]) -> None:
-        """Note the same of several."""
+        """Note the times of several tasks."""
         self._measured += times
 
     def times(self) -> tuple[list[float], list[float]]:
@@ -626,7 +632,7 @@ class SqlPool(PoolTable):
         return waits[:MEASURED], run_times[:MEASURED]
 
     def trimmed(self) -> int:
-        """Let go of what is hardly asked for again; return how much is kept in memory."""
+        """Drop what the next transaction hardly needs; return how many rows stay in memory."""
         self.known_keys.forget_all()
         assert isinstance(self.fresh, SqlFresh)  # noqa: S101
         self.fresh.let_go()
@@ -635,7 +641,7 @@ class SqlPool(PoolTable):
     # Writing
 
     def write(self) -> None:
-        """Send what has changed to the file."""
+        """Write what has changed."""
         backlog = self.backlog
         assert isinstance(backlog, SqlBacklog)  # noqa: S101
         self.sql_backlog = backlog
@@ -697,7 +703,7 @@ class SqlPool(PoolTable):
             _text(self.starved),
             _text(self.hungry),
             "" if self.limiter is None else _text(self.limiter),
-            int(self.spec.special),
+            int(self.spec.has_flow_control),
         )
         ask = self.tables.ask
         is_new = self._settings is None
@@ -709,7 +715,7 @@ class SqlPool(PoolTable):
         self._settings, self._stored = settings, row
 
     def _text(self, spec: PoolSpec, column: int) -> str:
-        """Return settings as text; most of the time it is the text that was read."""
+        """Return settings as text; mostly the text as read."""
         assert self._settings is not None  # noqa: S101
         text: str = self._settings[column]
         return text if _specs.get(text) is spec else spec_text(spec)

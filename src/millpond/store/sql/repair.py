@@ -1,4 +1,4 @@
-"""Mending: a file whose rows do not fit together any more is put right, and nothing is hidden.
+"""Repair: make inconsistent rows consistent, and record that.
 
 Rows go wrong when somebody edits them by hand, or a disk does. Whatever can still be run is run.
 A task of which too little is left ends as `failed: corrupt`, where everybody sees it. What was held
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from millpond.store.sql.database import Connection, Dialect
 
 MANY = 50_000
-"""So many tasks are not all looked at by the way: that would take seconds."""
+"""Above so many tasks a check only runs on request: it takes seconds."""
 
 
-def damage(connection: Connection, dialect: Dialect, *, whole: bool = False) -> list[str]:
-    """Return what does not fit together; it only reads.
+def find_damage(connection: Connection, dialect: Dialect, *, whole: bool = False) -> list[str]:
+    """Return every inconsistency; reads only.
 
     Among very many tasks it looks for those only that are held by nobody, unless it is to look at
     the `whole`.
@@ -43,8 +43,8 @@ def damage(connection: Connection, dialect: Dialect, *, whole: bool = False) -> 
         connection.execute("ROLLBACK")
 
 
-def mend(connection: Connection, dialect: Dialect, now: float) -> None:
-    """Put everything right, inside the transaction that is open."""
+def repair_rows(connection: Connection, dialect: Dialect, now: float) -> None:
+    """Repair everything, inside the open transaction."""
     sql = dialect.sql
     if connection.execute(sql["meta"]).fetchone() is None:
         connection.execute(sql["new_meta"])
@@ -67,7 +67,7 @@ def mend(connection: Connection, dialect: Dialect, now: float) -> None:
 
 
 def _end_lost_bodies(tables: SqlTables, now: float) -> None:
-    """Let tasks that are neither queued, running nor ended end where everybody sees them."""
+    """End tasks that are neither queued, running nor ended, visibly."""
     for place, identifier, body in tables.ask("lost_bodies").fetchall():
         if not tables.pools.understands(place >> 40):
             continue
@@ -89,7 +89,7 @@ def _end_lost_bodies(tables: SqlTables, now: float) -> None:
 
 
 def _count_anew(tables: SqlTables, pool: SqlPool, now: float) -> None:
-    """Put all that waits into a new queue, and count what there is."""
+    """Queue all waiting tasks again, and recount."""
     tasks = sorted(tables.live(pool), key=lambda task: task.seq)
     for task in tasks:
         assert isinstance(task, TaskRow)  # noqa: S101 - of these tables they all are
@@ -111,7 +111,7 @@ def _count_anew(tables: SqlTables, pool: SqlPool, now: float) -> None:
         if task.worker is None and isinstance(task, TaskRow):
             _queue_anew(tables, pool, task, now)
     pool.backlog.flush(now)
-    tables.order(pool.name, "mend", now)
+    tables.record_command(pool.name, "mend", now)
 
 
 def _queue_anew(tables: SqlTables, pool: SqlPool, task: TaskRow, now: float) -> None:
@@ -126,7 +126,7 @@ def _queue_anew(tables: SqlTables, pool: SqlPool, task: TaskRow, now: float) -> 
 
 
 def _count_runs(tables: SqlTables) -> None:
-    """Let each open run wait for as many tasks as it has: a lost one must not keep it open."""
+    """Recount the live tasks of each open run: a lost task must not keep it open."""
     rows = tables.ask("live_counts_of_runs").fetchall()
     for identifier, state, live in rows:
         run = tables.runs.take_in(identifier, state)

@@ -1,4 +1,4 @@
-"""A store whose tables are rows: each verb is a job of the writer's transaction."""
+"""A store over SQL rows: each verb is a job in a transaction of the writer."""
 
 from __future__ import annotations
 
@@ -17,28 +17,29 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
 import msgspec
 
 from millpond.core.control import CancelRun, Declare, DeclareBudget, Prune, Redrive
+from millpond.core.log_fields import about
 from millpond.core.store_time import read
 from millpond.errors import Miscounted, NewerPool, StoreClosed, StoreError
 from millpond.store.clock import ForwardClock, ServerClock, steady
 from millpond.store.protocol import ControlAnswer, Hint, LeaseAnswer
-from millpond.store.sql.handler_connection import Lent
-from millpond.store.sql.handler_transaction import SAVEPOINT, HeldTransaction, leave_savepoint
+from millpond.store.sql.handler_connection import HandlerConnectionBase
+from millpond.store.sql.handler_transaction import SAVEPOINT, HandlerTransaction, leave_savepoint
 from millpond.store.sql.pool import SqlPool
-from millpond.store.sql.repair import damage, mend
+from millpond.store.sql.repair import find_damage, repair_rows
 from millpond.store.sql.store_time import JumpLog, move_moments, without_doubt
 from millpond.store.sql.transactions import C
 from millpond.store.sql.unit_of_work import SqlTables
-from millpond.store.sql.view import RowsView
+from millpond.store.sql.view import SqlView
 from millpond.store.sql.writer import Writer, must_not_be_forked
-from millpond.store.verbs import api as steps
+from millpond.store.verbs import api as verbs
 from millpond.store.verbs.settle import holds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from contextlib import AbstractContextManager
 
-    from millpond.core.control import Order
-    from millpond.core.lease import LeaseAsk
+    from millpond.core.control import Command
+    from millpond.core.lease import LeaseRequest
     from millpond.core.plan import Wake
     from millpond.core.settle import Settlement
     from millpond.core.spec import PoolSpec
@@ -57,53 +58,53 @@ if TYPE_CHECKING:
 log = logging.getLogger("millpond.store")
 
 T = TypeVar("T")
-L = TypeVar("L", bound=Lent)
+L = TypeVar("L", bound=HandlerConnectionBase)
 C_co = TypeVar("C_co", bound="Connection", covariant=True)
 
 _OF_A_ROW = (StoreError, ValueError, TypeError, ArithmeticError, LookupError, AttributeError)
-"""What a damaged row may raise where it is read, compared or written again."""
+"""What a damaged row may raise when it is read, compared or written."""
 _LOOK_AGAIN = 60.0
-"""Seconds for which nobody looks again through a store in which nothing was found."""
+"""Seconds before the rows are searched again after a search found nothing."""
 
 _BODIES_KEPT = 20_000
 _ROWS_KEPT = 5_000
-"""How many rows are kept in memory between two transactions, at most."""
+"""How many rows stay in memory between two transactions, at most."""
 
 
-class Reader(Protocol[C_co]):
-    """Asks the database, and changes nothing in it; for one thread at a time."""
+class ReadConnection(Protocol[C_co]):
+    """Reads the database; for one thread at a time."""
 
     def ask(self, question: Callable[[C_co], T]) -> T:
-        """Return the answer; an error is one of ours."""
+        """Return the answer; errors are MillpondErrors."""
         ...
 
     def close(self) -> None:
-        """Let its connection go; safe twice."""
+        """Close its connection; safe twice."""
         ...
 
 
-class Wakes(Protocol):
-    """Carries hints to other processes and from them."""
+class HintChannel(Protocol):
+    """Sends hints to other processes and receives theirs."""
 
     def listen(self, tell: Callable[[Hint], None], loop: asyncio.AbstractEventLoop) -> None:
-        """Call `tell` on this loop with the hints of others."""
+        """Call `tell` on this loop with the hints of other processes."""
         ...
 
-    def hears(self) -> bool:
-        """Return whether no hint of others is lost as things stand."""
+    def receives_hints(self) -> bool:
+        """Return whether hints of other processes arrive at the moment."""
         ...
 
     def send(self, hint: Hint | None) -> float | None:
-        """Tell the others, after how many seconds to be called again if there is more to tell."""
+        """Send a hint; return after how many seconds to be called again, if at all."""
         ...
 
     def close(self) -> None:
-        """Tell and hear no more."""
+        """Stop sending and receiving."""
         ...
 
 
-class RowsStore(ABC, Generic[C, L]):
-    """What the stores of all databases have in common.
+class SqlStore(ABC, Generic[C, L]):
+    """What the stores of all databases share.
 
     Readers say it in their own way where there is one (`reading`).
 
@@ -117,10 +118,10 @@ class RowsStore(ABC, Generic[C, L]):
         self,
         where: str,
         dialect: Dialect,
-        reader: Reader[C],
+        reader: ReadConnection[C],
         *,
         clock: Callable[[], float],
-        wakes: Wakes | None = None,
+        wakes: HintChannel | None = None,
         inline: bool = False,
         reading: Dialect | None = None,
     ) -> None:
@@ -144,32 +145,32 @@ class RowsStore(ABC, Generic[C, L]):
         self._inline = self._writing if inline else None
         self._threads = None if inline else ThreadPoolExecutor(1, "millpond-reader")
         self._writer = None if inline else self._new_writer()
-        self._view = RowsView(self._read, clock, self._tell_all_newer)
+        self._view = SqlView(self._read, clock, self._tell_all_newer)
 
     # What each database does its own way
 
     @abstractmethod
     def _transactor(self, make_unit: Callable[[C], SqlTables]) -> Transactor[SqlTables, C]:
-        """Return what writes, over a connection of its own."""
+        """Return a transactor over a connection of its own."""
 
     def _new_writer(self) -> Writer[SqlTables]:
-        """Return what does the jobs of this process, one after another."""
+        """Return the writer of this process."""
         return Writer(self._writing, committed=self._committed)
 
     @abstractmethod
     def _connected(self) -> AbstractContextManager[C]:
-        """Open a connection for whatever takes long, and close it afterwards."""
+        """Open a connection for slow work, and close it afterwards."""
 
     @abstractmethod
     def _version_of(self, connection: C) -> int:
-        """Return a number that is another one after anybody else has written."""
+        """Return a number that changes when another process writes."""
 
     @abstractmethod
     def _lend(self, connection: C) -> L:
-        """Return what a handler is given in place of a connection."""
+        """Return the connection wrapper for a handler."""
 
     def _takes_time(self, tables: SqlTables, tasks: int | None = None) -> None:
-        """Hear that a transaction may do nothing for a while, or has so many tasks to think of."""
+        """Allow a transaction to be idle longer, for so many tasks."""
 
     @property
     def view(self) -> View:
@@ -177,7 +178,7 @@ class RowsStore(ABC, Generic[C, L]):
         return self._view
 
     def _unit(self, connection: C) -> SqlTables:
-        """Return what jobs work on: the last unit of work, while nobody else has written.
+        """Return the unit of work for jobs: the last one, while no other process has written.
 
         Asked inside the transaction, so nobody can write any more; a connection that was opened
         anew counts from another number.
@@ -195,7 +196,7 @@ class RowsStore(ABC, Generic[C, L]):
     def _new_unit(
         self, connection: Connection, bodies: dict[int, NewTask] | None = None
     ) -> SqlTables:
-        """Return what jobs work on, once it is known what time it is."""
+        """Return a unit of work with the store's time."""
         unit = self._bare_unit(connection, bodies)
         if self._keep_time(unit):
             unit = self._bare_unit(connection, bodies)
@@ -209,7 +210,7 @@ class RowsStore(ABC, Generic[C, L]):
     # What time it is
 
     def _keep_time(self, unit: SqlTables) -> bool:
-        """Find out what time it is, and tell the clock; return whether stored moments were moved.
+        """Decide the store's time and set the clock; return whether stored moments were moved.
 
         A clock that does not keep time for a store (one of a test) is believed as it is.
         """
@@ -226,7 +227,7 @@ class RowsStore(ABC, Generic[C, L]):
                 vouched = self._vouched_by_others(unit, reading.timeline.latest)
             reading = read(known, self._wall(unit), vouched)
         now = unit.timeline = reading.timeline
-        clock.told(now.latest, now.steps)
+        clock.set_to(now.latest, now.steps)
         if reading.jump is not None:
             self._jumps.tell(reading.jump, steady())
         if not reading.step:
@@ -235,26 +236,26 @@ class RowsStore(ABC, Generic[C, L]):
         unit.latest = now.latest
         move_moments(unit, reading.step)
         if reading.step < 0.0:
-            mend(unit.connection, self._dialect, now.latest)
+            repair_rows(unit.connection, self._dialect, now.latest)
         self._time_moved(cast("C", unit.connection))
         return True
 
     def _time_moved(self, connection: C) -> None:
-        """Hear that what was known of the store is not so any more: its time was moved."""
+        """Drop cached knowledge: the store's time was moved."""
 
     def _wall(self, unit: SqlTables) -> float:
-        """Return what the wall clock says that this store goes by."""
+        """Return the store's wall clock."""
         del unit
         clock = self._clock
         return clock.wall() if isinstance(clock, ForwardClock) else clock()
 
     def _is_doubtful(self) -> bool:
-        """Look for evidence about a clock that jumped; return whether to doubt it."""
+        """Return whether other evidence contradicts a clock that jumped."""
         clock = self._clock
         return isinstance(clock, ForwardClock) and clock.is_doubtful()
 
     def _vouched_by_others(self, unit: SqlTables, moment: float) -> float | None:
-        """Return what time it is by the renewals of others; None if none is known to live.
+        """Return the time by the renewals of other live workers; None if there are none.
 
         Asked by a process that has just come, where the clock says that much time has passed. A
         worker that lives has renewed within its lease: if the clock says otherwise, it was set.
@@ -270,12 +271,12 @@ class RowsStore(ABC, Generic[C, L]):
         return max(unit.latest, *renewed) if renewed else None
 
     def _lives(self, unit: SqlTables, owner: str, renewed: float) -> bool:
-        """Return whether a process is known to live that can have renewed until `renewed`."""
+        """Return whether a process is alive that can have renewed until `renewed`."""
         del unit, owner, renewed
         return False
 
     def _keep(self, unit: SqlTables) -> None:
-        """Keep a unit of work that was committed, unless it has grown."""
+        """Keep a committed unit of work, unless it has grown too large."""
         self._kept = unit if unit.trimmed() <= _ROWS_KEPT else None
 
     # Others
@@ -286,53 +287,58 @@ class RowsStore(ABC, Generic[C, L]):
             self._wakes.listen(tell, asyncio.get_running_loop())
 
     @property
-    def hears(self) -> bool:
-        """Whether no hint of other processes is lost as things stand."""
-        return self._wakes is not None and self._wakes.hears()
+    def receives_hints(self) -> bool:
+        """Whether hints of other processes arrive at the moment."""
+        return self._wakes is not None and self._wakes.receives_hints()
 
-    def renewer(self) -> Renewer:
-        """Return what renews from a thread of its own."""
-        return Renewer(self._transactor(self._new_unit), self._clock)
+    def renewer(self) -> SqlRenewer:
+        """Return a renewer for a thread of its own."""
+        return SqlRenewer(self._transactor(self._new_unit), self._clock)
 
     async def changed(self) -> bool:
-        """Return whether anybody wrote since it was last asked."""
+        """Return whether another process wrote since the last call."""
         version = await self._on_reader(self._version_of)
         before, self._seen_version = self._seen_version, version
         return version != before
 
-    async def mend(self, *, whole: bool = False) -> tuple[str, ...]:
-        """Look whether all rows fit together, and put right what does not; return what was wrong.
+    async def repair(self, *, whole: bool = False) -> tuple[str, ...]:
+        """Check that all rows are consistent, repair them, and return what was wrong.
 
         It looks without keeping anybody from writing, and has a connection of its own for it. At
         very many tasks it looks only if it is to look at the `whole`.
         """
         self._must_be_open()
         if self._inline is not None:
-            return self._mended(whole=whole)
-        return await aside(partial(self._mended, whole=whole))
+            return self._find_and_repair(whole=whole)
+        return await in_daemon_thread(partial(self._find_and_repair, whole=whole))
 
-    def _mended(self, *, whole: bool = False) -> tuple[str, ...]:
+    def _find_and_repair(self, *, whole: bool = False) -> tuple[str, ...]:
         transactor = self._transactor(self._new_unit)
         try:
             with self._connected() as connection:
-                wrong = damage(connection, self._reading, whole=whole)
+                wrong = find_damage(connection, self._reading, whole=whole)
             if wrong:
-                log.error("in %s something is wrong, and is put right: %s", self._where, wrong[:5])
-                transactor.run(self._mend)
+                log.error(
+                    "repairing inconsistent rows in %s: %s",
+                    self._where,
+                    wrong[:5],
+                    extra=about("store.repaired", reason="; ".join(wrong[:5])),
+                )
+                transactor.run(self._repair)
         except transactor.errors as error:
             raise transactor.translated(error) from error
         finally:
             transactor.close()
         return tuple(wrong)
 
-    def _mend(self, tables: SqlTables) -> None:
-        """Put things right: a job for a unit of work in which nothing else was done yet."""
+    def _repair(self, tables: SqlTables) -> None:
+        """Repair: a job for an unused unit of work."""
         self._takes_time(tables)
-        mend(tables.connection, self._dialect, self._clock())
+        repair_rows(tables.connection, self._dialect, self._clock())
         tables.read_meta()
 
     def _committed(self, answers: Sequence[Any]) -> float | None:
-        """Tell the others, in the writer's thread, what was just stored."""
+        """Notify other processes of a commit, in the writer's thread."""
         if self._wakes is None:
             return None
         return self._wakes.send(hint_of(answers) if answers else None)
@@ -352,13 +358,17 @@ class RowsStore(ABC, Generic[C, L]):
             if not error.of_counts:
                 raise
             # A count is wrong, whoever met it: counted anew, the same job goes through.
-            log.error("%s; its counts are counted anew", error)  # noqa: TRY400 - not where it was
-            if not await self.mend() and not isinstance(error, Miscounted):
+            log.error(  # noqa: TRY400 - the traceback says nothing about the cause
+                "%s; recounting",
+                error,
+                extra=about("store.miscounted", reason=str(error)),
+            )
+            if not await self.repair() and not isinstance(error, Miscounted):
                 raise
             return await self._do_once(job)
 
     async def _do_over_rows(self, job: Callable[[SqlTables], T], *, whole: bool = True) -> T:
-        """Do a job that meets rows of many tasks; one that is damaged is found and set aside.
+        """Do a job that reads rows of many tasks; search for a damaged row and repair it.
 
         So it stops neither its pool nor the others. A verb that is given values itself does not
         have the `whole` store looked through for what may be the fault of those.
@@ -371,8 +381,13 @@ class RowsStore(ABC, Generic[C, L]):
             now = time.monotonic()
             if now < self._look_again:
                 raise
-            log.error("a row of %s is damaged (%r); it is looked for", self._where, error)  # noqa: TRY400
-            if not await self.mend(whole=whole):
+            log.error(  # noqa: TRY400 - the traceback says nothing about the cause
+                "a row of %s is damaged (%r); searching for it",
+                self._where,
+                error,
+                extra=about("store.row_damaged", reason=repr(error)),
+            )
+            if not await self.repair(whole=whole):
                 # There is nothing to be found, and looking takes long.
                 self._look_again = now + _LOOK_AGAIN
                 raise
@@ -385,7 +400,7 @@ class RowsStore(ABC, Generic[C, L]):
             answer = self._do_inline(job)
         if self._writing.miscounted:
             self._writing.miscounted = False
-            await self.mend()
+            await self.repair()
         return answer
 
     def _do_inline(self, job: Callable[[SqlTables], T]) -> T:
@@ -396,7 +411,7 @@ class RowsStore(ABC, Generic[C, L]):
         return await self._on_reader(partial(self._answer, question))
 
     def _answer(self, question: Callable[[SqlTables], T], connection: C) -> T:
-        """Answer a question of one moment; whatever it made of the tables is forgotten."""
+        """Answer a question from one snapshot; its unit of work is discarded."""
         connection.execute(self._dialect.begin_reading)
         try:
             return question(SqlTables(connection, self._reading, 0, readonly=True))
@@ -405,7 +420,7 @@ class RowsStore(ABC, Generic[C, L]):
                 connection.execute("ROLLBACK")
 
     async def _on_reader(self, question: Callable[[C], T]) -> T:
-        """Ask something of the reading connection, in the thread that has it."""
+        """Ask the reading connection, in its thread."""
         self._must_be_open()
         if self._threads is None:
             return self._reader.ask(question)
@@ -421,18 +436,18 @@ class RowsStore(ABC, Generic[C, L]):
     async def submit(
         self, batches: Sequence[Batch], *, now: float | None = None, entropy: int | None = None
     ) -> SubmitAnswer:
-        """Take in batches, each whole or not at all where its pool's policy says so."""
+        """Accept batches, each as a whole or not at all where its pool's policy says so."""
 
         def job(tables: SqlTables) -> SubmitAnswer:
             new = [one for batch in batches for one in batch.tasks]
             self._takes_time(tables, len(new))
             tables.expect(new)
-            return steps.submit(tables, batches, self._moment(now), entropy)
+            return verbs.submit(tables, batches, self._moment(now), entropy)
 
         return await self._do(job)
 
     async def lease(
-        self, ask: LeaseAsk, *, now: float | None = None, entropy: int | None = None
+        self, ask: LeaseRequest, *, now: float | None = None, entropy: int | None = None
     ) -> LeaseAnswer:
         """Give a worker the next tasks of a pool, within every limit in force."""
 
@@ -440,7 +455,7 @@ class RowsStore(ABC, Generic[C, L]):
             if self._is_newer(tables, ask.pool):
                 return LeaseAnswer()
             _expect(tables, ask)
-            answer = steps.lease(tables, ask, self._moment(now), entropy)
+            answer = verbs.lease(tables, ask, self._moment(now), entropy)
             self._remember(tables, answer)
             return answer
 
@@ -449,16 +464,16 @@ class RowsStore(ABC, Generic[C, L]):
     async def renew(
         self, worker: str, lease: float, *, now: float | None = None, entropy: int | None = None
     ) -> RenewAnswer:
-        """Keep everything a worker holds for `lease` seconds more."""
+        """Renew all leases of a worker for `lease` seconds."""
         return await self._do_over_rows(
-            lambda tables: steps.renew(tables, worker, lease, self._moment(now), entropy)
+            lambda tables: verbs.renew(tables, worker, lease, self._moment(now), entropy)
         )
 
     async def settle(
         self,
         settlements: Sequence[Settlement],
         *,
-        then: LeaseAsk | None = None,
+        then: LeaseRequest | None = None,
         now: float | None = None,
         entropy: int | None = None,
     ) -> SettleAnswer:
@@ -472,7 +487,7 @@ class RowsStore(ABC, Generic[C, L]):
             ask = None if then is None or self._is_newer(tables, then.pool) else then
             if ask is not None:
                 _expect(tables, ask, leaving=len(settlements))
-            answer = steps.settle(tables, settlements, self._moment(now), entropy, then=ask)
+            answer = verbs.settle(tables, settlements, self._moment(now), entropy, then=ask)
             if then is not None and ask is None:
                 answer = msgspec.structs.replace(answer, lease=LeaseAnswer())
             # Also what is tried again: that may happen in another process.
@@ -494,11 +509,11 @@ class RowsStore(ABC, Generic[C, L]):
         now: float | None,
         entropy: int | None,
     ) -> SubmitAnswer:
-        """Take in batches inside the transaction that is open on a connection of somebody's."""
+        """Accept batches inside the open transaction of a caller's connection."""
         unit = self._new_unit(connection)
         for spec in declare:
-            steps.control(unit, Declare(spec), self._moment(now), entropy)
-        answer = steps.submit(unit, batches, self._moment(now), entropy)
+            verbs.control(unit, Declare(spec), self._moment(now), entropy)
+        answer = verbs.submit(unit, batches, self._moment(now), entropy)
         unit.write()
         return answer
 
@@ -510,7 +525,7 @@ class RowsStore(ABC, Generic[C, L]):
         now: float | None = None,
         entropy: int | None = None,
     ) -> tuple[SettleAnswer, T | None]:
-        """End an attempt in one transaction with what `write` does; if that raises, do nothing.
+        """Settle an attempt in one transaction with the writes of `write`; undo both if it raises.
 
         Without the current fence it is not called. It may be called again where a transaction
         failed, and nothing of the call before is left then.
@@ -521,7 +536,7 @@ class RowsStore(ABC, Generic[C, L]):
             if holds(tables, settlement.fence):
                 written.do(tables.connection, self._lend(cast("C", tables.connection)), write)
             if written.error is None:
-                written.answer = steps.settle(tables, (settlement,), self._moment(now), entropy)
+                written.answer = verbs.settle(tables, (settlement,), self._moment(now), entropy)
                 self._forget(written.ended)
             return written
 
@@ -531,14 +546,14 @@ class RowsStore(ABC, Generic[C, L]):
         assert written.answer is not None  # noqa: S101 - nothing was raised
         return written.answer, written.value
 
-    def hold(self, limit: float) -> HeldTransaction[L]:
+    def handler_transaction(self, limit: float) -> HandlerTransaction[L]:
         """Return a transaction for a handler, not begun yet, that may last `limit` seconds."""
         self._must_be_open()
         transactor = self._transactor(self._new_unit)
-        return HeldTransaction(transactor, self._lend, self._clock, limit)
+        return HandlerTransaction(transactor, self._lend, self._clock, limit)
 
     async def announce(self, answer: Any) -> None:  # noqa: ANN401 - the answer of any verb
-        """Tell other processes what was stored over another connection than the writer's."""
+        """Notify other processes of a commit over another connection."""
 
         def job(_: SqlTables) -> object:
             self._forget(answer.ended)
@@ -554,30 +569,32 @@ class RowsStore(ABC, Generic[C, L]):
         now: float | None = None,
         entropy: int | None = None,
     ) -> RecoverAnswer:
-        """Do what time alone does: lose expired leases, fail expired and forgotten tasks."""
+        """Apply what only time causes: lose expired leases, fail expired and long-parked tasks."""
 
         def job(tables: SqlTables) -> RecoverAnswer:
             moment = self._moment(now)
-            answer = steps.recover(tables, limit, moment, entropy, generation=generation)
+            answer = verbs.recover(tables, limit, moment, entropy, generation=generation)
             self._tell_all_newer(tables)
             return answer
 
         return await self._do_over_rows(job)
 
     async def control(
-        self, order: Order, *, now: float | None = None, entropy: int | None = None
+        self, command: Command, *, now: float | None = None, entropy: int | None = None
     ) -> ControlAnswer:
-        """Carry out an order."""
+        """Carry out a command."""
 
         def job(tables: SqlTables) -> ControlAnswer:
-            if isinstance(order, CancelRun | Redrive):
+            if isinstance(command, CancelRun | Redrive):
                 self._takes_time(tables)
-            if isinstance(order, Declare | DeclareBudget) and self._declared_newer(tables, order):
+            if isinstance(command, Declare | DeclareBudget) and self._declared_newer(
+                tables, command
+            ):
                 return ControlAnswer()
-            asked = order
-            if isinstance(order, Prune) and now is None:
-                asked = without_doubt(order, tables.timeline)
-            return steps.control(tables, asked, self._moment(now), entropy)
+            carried_out: Command = command
+            if isinstance(command, Prune) and now is None:
+                carried_out = without_doubt(command, tables.timeline)
+            return verbs.control(tables, carried_out, self._moment(now), entropy)
 
         return await self._do(job)
 
@@ -590,14 +607,14 @@ class RowsStore(ABC, Generic[C, L]):
             return True
         return False
 
-    def _declared_newer(self, tables: SqlTables, order: Declare | DeclareBudget) -> bool:
-        """Return whether only a newer version understands what is stored under this name."""
+    def _declared_newer(self, tables: SqlTables, command: Declare | DeclareBudget) -> bool:
+        """Return whether only a newer version understands the stored settings of this name."""
         try:
-            if isinstance(order, DeclareBudget):
-                tables.budgets.get(order.spec.name)
+            if isinstance(command, DeclareBudget):
+                tables.budgets.get(command.spec.name)
             else:
-                tables.pools.get(order.spec.name)
-                tables.budgets.must_know(order.spec)
+                tables.pools.get(command.spec.name)
+                tables.budgets.must_know(command.spec)
         except NewerPool as error:
             self._tell_newer(error)
             return True
@@ -607,7 +624,7 @@ class RowsStore(ABC, Generic[C, L]):
         """Log a pool or budget that only a newer version understands, once."""
         if (error.pool, error.option) not in self._newer:
             self._newer.add((error.pool, error.option))
-            log.error("%s", error)
+            log.error("%s", error, extra=about("pool.newer", pool=error.pool, reason=str(error)))
 
     def _tell_all_newer(self, tables: SqlTables) -> None:
         """Log every such pool that was met in a unit of work."""
@@ -615,7 +632,7 @@ class RowsStore(ABC, Generic[C, L]):
             self._tell_newer(error)
 
     async def close(self) -> None:
-        """Let go of the database; safe twice."""
+        """Close the store; safe twice."""
         if self._closed:
             return
         self._closed = True
@@ -634,22 +651,22 @@ class RowsStore(ABC, Generic[C, L]):
             self._reader.close()
 
     def _forget(self, ended: Sequence[int]) -> None:
-        """Let go of the bodies of tasks that are no longer held."""
+        """Drop the bodies of tasks that are no longer leased."""
         for identifier in ended:
             self._bodies.pop(identifier, None)
 
     def _remember(self, tables: SqlTables, answer: LeaseAnswer) -> None:
-        """Keep the bodies of what is leased: its settle will want them again."""
+        """Keep the bodies of leased tasks for their settlement."""
         if len(self._bodies) > _BODIES_KEPT:
             self._bodies.clear()
         for one in (*answer.leased, *answer.claimed):
-            task = tables.glance(one.fence.task)
+            task = tables.peek(one.fence.task)
             if task is not None:
                 self._bodies[task.new.id] = task.new
 
 
 class _WrittenWith(Generic[T]):
-    """What became of a handler's writes in the transaction that settles its attempt."""
+    """The outcome of a handler's writes in the transaction that settles its attempt."""
 
     value: T | None = None
     error: BaseException | None = None
@@ -657,21 +674,21 @@ class _WrittenWith(Generic[T]):
 
     @property
     def wakes(self) -> Sequence[Wake]:
-        """What others are told."""
+        """For the hint to other processes."""
         return () if self.answer is None else self.answer.wakes
 
     @property
     def ended(self) -> Sequence[int]:
-        """What others are told."""
+        """For the hint to other processes."""
         return () if self.answer is None else self.answer.ended
 
     @property
     def finished_runs(self) -> Sequence[int]:
-        """What others are told."""
+        """For the hint to other processes."""
         return () if self.answer is None else self.answer.finished_runs
 
     def do(self, connection: Connection, lent: L, write: Callable[[L], T]) -> None:
-        """Let the handler write; what it raises is kept, and what it wrote until then is not."""
+        """Let the handler write; if it raises, keep the error and undo its writes."""
         connection.execute(f"SAVEPOINT {SAVEPOINT}")
         try:
             self.value = write(lent)
@@ -685,8 +702,8 @@ class _WrittenWith(Generic[T]):
         leave_savepoint(connection, undo=self.error is not None)
 
 
-async def aside(work: Callable[[], T]) -> T:
-    """Do something in a thread that nobody waits for when the loop or the process ends."""
+async def in_daemon_thread(work: Callable[[], T]) -> T:
+    """Run a function in a daemon thread; neither loop nor process waits for it at their end."""
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
 
@@ -714,7 +731,7 @@ async def aside(work: Callable[[], T]) -> T:
 
 
 def hint_of(answers: Sequence[Any]) -> Hint:
-    """Return what other processes should hear of these answers."""
+    """Return the hint for these answers."""
     wakes: dict[str, Wake] = {}
     ended: list[int] = []
     finished: list[int] = []
@@ -739,26 +756,26 @@ def hint_of(answers: Sequence[Any]) -> Hint:
     )
 
 
-class Renewer:
-    """Renews from a thread, and waits there: it has a connection of its own."""
+class SqlRenewer:
+    """Renews leases from a thread, over a connection of its own."""
 
     def __init__(self, transactor: Transactor[SqlTables, Any], clock: Callable[[], float]) -> None:
         self._transactor = transactor
         self._clock = clock
 
     def renew(self, worker: str, lease: float) -> RenewAnswer:
-        """Keep everything a worker holds for `lease` seconds more."""
+        """Renew all leases of a worker for `lease` seconds."""
         return self._transactor.run(
-            lambda tables: steps.renew(tables, worker, lease, self._clock())
+            lambda tables: verbs.renew(tables, worker, lease, self._clock())
         )
 
     def close(self) -> None:
-        """Let its connection go."""
+        """Close its connection."""
         self._transactor.close()
 
 
-def _expect(tables: SqlTables, ask: LeaseAsk, *, leaving: int = 0) -> None:
-    """Let as many tasks be read at once as this claim can take."""
+def _expect(tables: SqlTables, ask: LeaseRequest, *, leaving: int = 0) -> None:
+    """Read as many tasks at once as this claim can take."""
     pool = tables.pools.get(ask.pool)
     if isinstance(pool, SqlPool):
         spec = pool.spec

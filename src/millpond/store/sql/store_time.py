@@ -1,4 +1,4 @@
-"""What rows know of time: the timeline of a store, and the moments that move when it does."""
+"""The stored timeline, and the stored moments that move with it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from millpond.core.log_fields import about
 from millpond.core.store_time import KEPT, TOLERANCE, Jump, Timeline, alike, confirmation
 from millpond.core.ticks import rounded, ticks
 from millpond.store.sql.codec import SEQ_BITS, new_of
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("millpond.store")
 
 TOLD_AGAIN_AFTER = 3600.0
-"""Seconds after which a jump is told of again that is like one before."""
+"""Seconds after which a similar jump is logged again."""
 
 _SAID = {
     "back": (
@@ -46,7 +47,7 @@ _SAID = {
 
 
 class _Kept(msgspec.Struct, array_like=True):
-    """What is kept of a timeline beside its numbers."""
+    """The parts of a timeline that are stored as text."""
 
     steps: int = 0
     doubtful: float = 0.0
@@ -58,7 +59,7 @@ _decode = msgspec.json.Decoder(_Kept).decode
 
 
 def timeline_of(meta: Row) -> Timeline:
-    """Return what a row of `meta` says."""
+    """Return the timeline in a row of `meta`."""
     latest, behind, since, text = meta[0], *meta[8:11]
     if not text:
         return Timeline(latest, behind, since)
@@ -71,18 +72,18 @@ def timeline_of(meta: Row) -> Timeline:
 
 
 def clock_text(known: Timeline) -> str:
-    """Return what is kept of a timeline beside its numbers; nothing where no clock was set."""
+    """Return the text of a timeline; empty if the clock was never set."""
     kept = _Kept(known.steps, known.doubtful, known.doubted_at, known.jumps)
     return "" if kept == _Kept() else msgspec.json.encode(kept).decode()
 
 
 def said(jump: Jump, where: str) -> str:
-    """Return what to say of a jump."""
+    """Return the log message of a jump."""
     return _SAID[jump.kind].format(where=where, by=abs(jump.by), at=shown(jump.at))
 
 
 def shown(moment: float) -> str:
-    """Return a moment for people; one beyond all dates is told as a number."""
+    """Return a moment for people; one outside the calendar as a number."""
     try:
         return datetime.fromtimestamp(moment, UTC).isoformat(" ", "seconds")
     except (ValueError, OverflowError, OSError):
@@ -90,7 +91,7 @@ def shown(moment: float) -> str:
 
 
 def clock_risks(meta: Row | None, wall: float, where: str) -> Iterator[str]:
-    """Yield what `doctor` says of a store's time, by a row of `meta` and a clock of today."""
+    """Yield what `doctor` reports about a store's time, by a row of `meta` and a clock."""
     if meta is None:
         return
     known = timeline_of(meta)
@@ -117,37 +118,41 @@ def clock_risks(meta: Row | None, wall: float, where: str) -> Iterator[str]:
 
 
 class JumpLog:
-    """Tells the log of jumps: of each once, also where two clocks that differ take turns."""
+    """Logs clock jumps: each once, also where two clocks that differ take turns."""
 
     def __init__(self, where: str) -> None:
         self._where = where
-        self._told: list[tuple[Jump, float]] = []
+        self._logged: list[tuple[Jump, float]] = []
 
     def tell(self, jump: Jump, now: float) -> None:
-        """Tell of a jump, unless it is like one that was told of; `now` is by a steady clock."""
-        self._told = [one for one in self._told if now - one[1] < TOLD_AGAIN_AFTER][-KEPT:]
-        known = any(alike(one, jump) for one, _ in self._told)
+        """Log a jump, unless a similar one was logged; `now` is by a steady clock."""
+        self._logged = [one for one in self._logged if now - one[1] < TOLD_AGAIN_AFTER][-KEPT:]
+        known = any(alike(one, jump) for one, _ in self._logged)
         if not known:
-            self._told.append((jump, now))
+            self._logged.append((jump, now))
         quiet = known or jump.kind == "gap"
-        log.log(logging.DEBUG if quiet else logging.WARNING, said(jump, self._where))
+        log.log(
+            logging.DEBUG if quiet else logging.WARNING,
+            said(jump, self._where),
+            extra=about("clock.jumped", reason=jump.kind),
+        )
 
 
-def without_doubt(order: Prune, known: Timeline) -> Prune:
-    """Return an order to forget in which time does not count that nobody was there to see pass."""
+def without_doubt(prune: Prune, known: Timeline) -> Prune:
+    """Return a Prune without the doubtful seconds of the timeline."""
     if not known.doubtful:
-        return order
-    told = {name: getattr(order, name) for name in order.__struct_fields__}
+        return prune
+    told = {name: getattr(prune, name) for name in prune.__struct_fields__}
     earlier = {
         name: moment - known.doubtful
         for name, moment in told.items()
         if name.endswith("_before") and moment is not None
     }
-    return msgspec.structs.replace(order, **earlier)
+    return msgspec.structs.replace(prune, **earlier)
 
 
 def move_moments(unit: SqlTables, step: float) -> None:
-    """Move stored moments along with the store's time, and write the new time down.
+    """Move stored moments with the store's time, and store the new time.
 
     Nothing of the unit may be used afterwards. Forward, no lease is lost: those who hold one could
     not have renewed it. Back, what was written while the time was ahead is put in its place.
@@ -189,11 +194,11 @@ _MOVED = {
     "move_8_key": 1,
     "move_9_audit": 1,
 }
-"""Statements, and how often each is given the moment that is now."""
+"""Statements, and how often each takes the current moment."""
 
 
 def _given_moments(unit: SqlTables, now: float, by: float) -> list[tuple[int, float]]:
-    """Return the tasks that wait for a moment of the calendar, which does not move with the store.
+    """Return the tasks with run_at, whose moment does not move with the store.
 
     A moment that is nearer than the store goes back by was reckoned from the wrong time: it moves.
     """
@@ -207,7 +212,7 @@ def _given_moments(unit: SqlTables, now: float, by: float) -> list[tuple[int, fl
 
 
 def _moved(given: Any, ahead: int, by: int) -> Any:  # noqa: ANN401 - whatever JSON holds
-    """Return buckets of rates whose moments are moved: microseconds, of those that lie ahead."""
+    """Return buckets of rates with their future moments moved, in microseconds."""
     if isinstance(given, list):
         return [_moved(one, ahead, by) for one in given]
     return given - by if isinstance(given, int) and given > ahead else given

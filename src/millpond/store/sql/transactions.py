@@ -1,4 +1,4 @@
-"""One connection that writes, one transaction after another, each in its turn."""
+"""One writing connection: one transaction after another, each in its turn among processes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import logging
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar, Generic, NoReturn, Protocol, TypeVar
 
+from millpond.core.log_fields import about
 from millpond.errors import (
     IllegalTransition,
     MillpondError,
@@ -24,38 +25,38 @@ log = logging.getLogger("millpond.store")
 
 
 class UnitOfWork(Protocol):
-    """What jobs work on, made anew for each transaction."""
+    """What jobs work on in one transaction."""
 
     def write(self) -> None:
-        """Send to the database what the jobs changed."""
+        """Write what the jobs changed."""
         ...
 
     def committed(self) -> None:
-        """Hear that it is stored for good."""
+        """Note that the transaction was committed."""
         ...
 
 
-class Line(Protocol):
-    """Where those who are about to write stand in line; one holder at a time."""
+class WriteQueue(Protocol):
+    """A lock at which processes queue to write; one holder at a time."""
 
     def acquire(self) -> None:
-        """Wait for one's turn, however long it takes."""
+        """Wait for the lock, however long it takes."""
         ...
 
     def try_acquire(self) -> bool:
-        """Take one's turn if nobody has it."""
+        """Take the lock if it is free."""
         ...
 
     def wait(self) -> None:
-        """Stand in line behind whoever has it."""
+        """Wait behind the holder and the processes before this one."""
         ...
 
     def release(self) -> None:
-        """Let the next one go; harmless if it is not held."""
+        """Release the lock; no effect if it is not held."""
         ...
 
     def close(self) -> None:
-        """Leave for good; safe twice."""
+        """Close the lock; safe twice."""
         ...
 
 
@@ -65,30 +66,30 @@ T = TypeVar("T")
 
 
 class Transactor(ABC, Generic[Unit, C]):
-    """Begins, commits and undoes on a connection of its own; for one thread at a time.
+    """Begins, commits and rolls back on a connection of its own; for one thread at a time.
 
     The connection is opened when it is first needed, and anew after an error that spoils it. Below
     is what all databases have in common; what each does its own way stands at the end.
     """
 
     errors: ClassVar[tuple[type[Exception], ...]]
-    """What a call of the database may raise."""
+    """The exceptions of the database driver."""
 
     def __init__(
-        self, where: str, lock: Line, make_unit: Callable[[C], Unit], *, patience: float
+        self, where: str, lock: WriteQueue, make_unit: Callable[[C], Unit], *, patience: float
     ) -> None:
         self.where = where
-        """Which database it is, for people."""
+        """The name of the database, for people."""
         self.lock = lock
         self.patience = patience
-        """Seconds to wait for somebody else's transaction before giving up."""
+        """Seconds to wait for the transaction of another process before giving up."""
         self._make_unit = make_unit
         self._connection: C | None = None
         self.miscounted = False
-        """Whether something was stored by a write that touched other rows than it must."""
+        """Whether a write that changed an unexpected number of rows was committed."""
 
     def run(self, job: Callable[[Unit], T]) -> T:
-        """Do one job in a transaction of its own, in its turn; try again once if that may help."""
+        """Do one job in a transaction of its own; retry once if that may help."""
         self.lock.acquire()
         try:
             try:
@@ -125,7 +126,7 @@ class Transactor(ABC, Generic[Unit, C]):
         return answer
 
     def begin(self) -> Unit:
-        """Begin a transaction and give what jobs work on."""
+        """Begin a transaction and return its unit of work."""
         try:
             connection = self._begun()
             return self._make_unit(connection)
@@ -136,7 +137,7 @@ class Transactor(ABC, Generic[Unit, C]):
             raise
 
     def commit(self, unit: Unit) -> None:
-        """Write and commit; OutcomeUnknown if nobody can tell whether it happened."""
+        """Write and commit; raise OutcomeUnknown if the outcome is unknown."""
         unit.write()
         if not self.connection.in_transaction:
             # Some errors end a transaction by themselves; whoever met one did not pass it on.
@@ -153,10 +154,14 @@ class Transactor(ABC, Generic[Unit, C]):
             unit.committed()
         except Exception:
             # It is stored. An error now would have it done a second time.
-            log.exception("after a commit to %s", self.where)
+            log.exception(
+                "a hook after the commit to %s failed; the commit is stored",
+                self.where,
+                extra=about("commit.hook_failed"),
+            )
 
     def undo(self, error: BaseException) -> None:
-        """Leave nothing of a transaction behind, nor a connection that `error` has spoilt."""
+        """Roll back, and close a connection that `error` has made unusable."""
         spoilt = self.is_poisonous(error) or self.is_poisonous(error.__cause__)
         if self._connection is not None and self._connection.in_transaction:
             try:
@@ -167,23 +172,23 @@ class Transactor(ABC, Generic[Unit, C]):
             self._disconnect()
 
     def close(self) -> None:
-        """Let go of connection and lock; safe twice."""
+        """Close connection and lock; safe twice."""
         self._disconnect()
         self.lock.close()
 
     @property
     def connection(self) -> C:
-        """The connection, opened if need be."""
+        """The connection; opened at first use."""
         if self._connection is None:
             self._connection = self._opened()
         return self._connection
 
     def of_database(self, error: BaseException) -> bool:
-        """Return whether the database raised this, translated or not."""
+        """Return whether the database raised this error, translated or not."""
         return isinstance(error, self.errors) or isinstance(error.__cause__, self.errors)
 
     def is_answer(self, error: MillpondError) -> bool:
-        """Return whether an error is what a job answers, having changed nothing.
+        """Return whether an error is the answer of a job that has changed nothing.
 
         What the database raised is not, and neither is a bug of ours: who knows what came before.
         """
@@ -218,22 +223,22 @@ class Transactor(ABC, Generic[Unit, C]):
 
     @abstractmethod
     def _dispose(self, connection: C) -> None:
-        """Close a connection that may be broken, whatever it takes."""
+        """Close a connection that may be broken; never raises."""
 
     @abstractmethod
     def interrupt(self) -> None:
-        """Stop the statement that is at work; from another thread."""
+        """Cancel the running statement; from another thread."""
 
     @abstractmethod
     def translated(self, error: Exception) -> StoreError:
-        """Return our error for one of the database's, saying what to do; the cause is attached."""
+        """Return the MillpondError for an error of the database; it says what to do."""
 
     @abstractmethod
     def is_poisonous(self, error: BaseException | None) -> bool:
-        """Return whether the connection that raised this should not be used any more."""
+        """Return whether the connection that raised this is unusable."""
 
     def _may_pass(self, error: BaseException | None) -> bool:
-        """Return whether what raised this may well succeed if it is done again at once."""
+        """Return whether an immediate retry may succeed."""
         return self.is_poisonous(error)
 
     def _commit(self) -> None:
@@ -242,19 +247,19 @@ class Transactor(ABC, Generic[Unit, C]):
 
     @abstractmethod
     def _did_not_commit(self, error: Exception) -> bool:
-        """Return whether a COMMIT that raised this has certainly not happened."""
+        """Return whether a COMMIT that raised this certainly did not happen."""
 
     @abstractmethod
     def _name_of(self, error: Exception) -> str:
-        """Return the database's own name for what happened."""
+        """Return the database's own name of an error."""
 
     @abstractmethod
     def kept_waiting(self) -> StoreLocked:
-        """Return the error for those who stood in line for too long."""
+        """Return the error for jobs that waited too long for the lock."""
 
     def has_to_tidy(self) -> bool:
-        """Return whether there is something to put in order, in a turn of its own."""
+        """Return whether the database needs maintenance."""
         return False
 
     def tidy(self) -> None:
-        """Put it in order; the caller holds the lock."""
+        """Do the maintenance; the caller holds the lock."""

@@ -1,4 +1,4 @@
-"""The reading side: each question is asked inside one read transaction, of one moment."""
+"""The reading side: each question is one read transaction."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from millpond.core.quantiles import quantiles
 from millpond.core.run import view as run_view
 from millpond.core.ticks import rounded
 from millpond.store.protocol import (
-    MOST_HELD,
+    MOST_HELD_UNITS,
     AuditPage,
     LaneState,
     LaneView,
@@ -24,11 +24,11 @@ from millpond.store.sql.audit import decoded, may_name
 from millpond.store.sql.codec import SEQ_BITS, plain
 from millpond.store.sql.pool import SqlPool
 from millpond.store.verbs import budgets
-from millpond.store.verbs.audit_filter import meant
+from millpond.store.verbs.audit_filter import matching
 from millpond.store.verbs.control import pool_named
 from millpond.store.verbs.endings import processed
 from millpond.store.verbs.lease import could_lease
-from millpond.store.verbs.tables import in_order
+from millpond.store.verbs.tables import by_pool_and_place
 from millpond.store.verbs.why import facts_about
 
 if TYPE_CHECKING:
@@ -48,8 +48,8 @@ _ROWS_SEARCHED = 5000
 _TERMINAL = tuple(status for status in Status if status.terminal)
 
 
-class RowsView:
-    """Reads of a store that keeps rows."""
+class SqlView:
+    """The view of a store over rows."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class RowsView:
         return await self._read(asked)
 
     async def status(self, tasks: Sequence[int]) -> tuple[str, ...]:
-        """Return where each task is: its status, or "expired", or "unknown"."""
+        """Return the status of each task, or "expired", or "unknown"."""
 
         def asked(tables: SqlTables) -> tuple[str, ...]:
             ids = (tables.listed(list(tasks)),)
@@ -109,7 +109,7 @@ class RowsView:
         limit: int = 100,
     ) -> TaskPage:
         """Return tasks of a pool behind place `after`, in the order of their places."""
-        check.whole("limit", limit, least=1)
+        check.integer("limit", limit, least=1)
 
         def asked(tables: SqlTables) -> TaskPage:
             table = _pool(tables, pool)
@@ -203,10 +203,10 @@ class RowsView:
 
     async def run_tasks(self, run: int, *, limit: int = 100) -> tuple[Task, ...]:
         """Return queued and running tasks of a run, callbacks too, by pool and place."""
-        check.whole("limit", limit, least=1)
+        check.integer("limit", limit, least=1)
 
         def asked(tables: SqlTables) -> tuple[Task, ...]:
-            return tuple(map(plain, nsmallest(limit, tables.of_run(run), key=in_order)))
+            return tuple(map(plain, nsmallest(limit, tables.of_run(run), key=by_pool_and_place)))
 
         return await self._read(asked)
 
@@ -228,7 +228,7 @@ class RowsView:
         return await self._read(asked)
 
     async def names(self, begins: str = "") -> tuple[str, ...]:
-        """Return the pools that were ever declared, of those whose name begins so, by name."""
+        """Return the declared pools whose names begin so, by name."""
 
         def asked(tables: SqlTables) -> tuple[str, ...]:
             pools = tables.pools.values()
@@ -239,7 +239,7 @@ class RowsView:
         return await self._read(asked)
 
     async def due(self, *, now: float) -> tuple[str, ...]:
-        """Return the pools in which something due waits and starts are allowed at all."""
+        """Return the pools in which a due task waits and starts are allowed."""
         moment = rounded(now)
 
         def asked(tables: SqlTables) -> tuple[str, ...]:
@@ -278,7 +278,7 @@ class RowsView:
             if task is not None:
                 return _audit_of(tables, task, start, since)
             page = _audit(tables, start, limit)
-            return AuditPage(meant(page.records, since, None), page.next)
+            return AuditPage(matching(page.records, since, None), page.next)
 
         return await self._read(asked)
 
@@ -294,28 +294,28 @@ def _audit(tables: SqlTables, after: int, limit: int) -> AuditPage:
         if len(records) >= limit:
             break
     if first is None:
-        return AuditPage((), max(after, tables.told))
+        return AuditPage((), max(after, tables.record_count))
     return AuditPage(tuple(records[:limit]), first + len(records[:limit]))
 
 
 def _audit_of(tables: SqlTables, task: int, after: int, since: float | None) -> AuditPage:
-    """Return what some rows tell of one task; rows that do not name it are not decoded."""
+    """Return the records of one task in some rows; rows that do not contain its id are skipped."""
     records: list[Record] = []
     last = max(after, 0)
     for position, count, told in tables.ask("audit", (after, _ROWS_SEARCHED)):
         last = position
         if may_name(told, task):
             skipped = max(after - (position - count), 0)
-            records += meant(decoded(told)[skipped:], since, task)
-    return AuditPage(tuple(records), last if last > after else max(after, tables.told))
+            records += matching(decoded(told)[skipped:], since, task)
+    return AuditPage(tuple(records), last if last > after else max(after, tables.record_count))
 
 
 def _told_before(tables: SqlTables, moment: float) -> int:
-    """Return the position behind which all records of a moment and later are.
+    """Return the position behind which all records of a moment and later are stored.
 
     Time does not go back from one row to the next, so that one is found by halving.
     """
-    low, high = 0, tables.told
+    low, high = 0, tables.record_count
     while low < high:
         middle = (low + high) // 2
         row = tables.ask("audit_told_at", (middle,)).fetchone()
@@ -333,14 +333,14 @@ def _pool(tables: SqlTables, name: str) -> SqlPool:
 
 
 def _places(pool: SqlPool, after: int = 0) -> tuple[int, int]:
-    """Return the range in which the tasks of a pool stand."""
+    """Return the range of the places of a pool."""
     return pool.number << SEQ_BITS | after, (pool.number + 1) << SEQ_BITS
 
 
 def _candidates(
     tables: SqlTables, pool: SqlPool, status: Status | None, after: int
 ) -> Iterable[Task]:
-    """Return the tasks among which a page is to be found, in order."""
+    """Return the candidates for a page, in order."""
     if status is Status.RUNNING:
         found = tables.read_live("held_in_pool", (pool.number,))
         return [task for task in found if task.seq > after]
@@ -366,7 +366,7 @@ def _by_seq(task: Task) -> int:
 
 def _held_units(tables: SqlTables, pool: SqlPool, now: float) -> tuple[tuple[str, float], ...]:
     """Return the lanes or keys that are held back on their own, and until when."""
-    rows = tables.ask("held_units", (pool.number, now, MOST_HELD)).fetchall()
+    rows = tables.ask("held_units", (pool.number, now, MOST_HELD_UNITS)).fetchall()
     return tuple((str(unit), float(until)) for unit, until in rows)
 
 

@@ -1,4 +1,4 @@
-"""Checkpoints: what commits wrote to the WAL is carried over into the database itself.
+"""Checkpoints: copy the WAL into the database, and empty it.
 
 SQLite would do it at some commit of whichever connection comes along, several at once if it so
 happens. Ours do not (`wal_autocheckpoint=0`): old SQLite releases can damage a database in a rare
@@ -14,6 +14,7 @@ import os
 import time
 from typing import TYPE_CHECKING
 
+from millpond.core.log_fields import about
 from millpond.store.sqlite.errors import DATABASE_ERRORS
 
 if TYPE_CHECKING:
@@ -23,10 +24,10 @@ if TYPE_CHECKING:
 log = logging.getLogger("millpond.sqlite")
 
 LARGE = 4 * 1024 * 1024
-"""Bytes of WAL that are worth a checkpoint."""
+"""The size of the WAL, in bytes, for a checkpoint."""
 
 HUGE = 64 * 1024 * 1024
-"""Bytes of WAL that are worth making readers and writers wait for a while."""
+"""The size of the WAL, in bytes, for a checkpoint that makes others wait."""
 
 _WAIT, _WAIT_LONG = 0.1, 1.0
 """Seconds to wait for readers in all, for a large and for a huge WAL."""
@@ -37,7 +38,7 @@ places that readers who come later may have taken: a reader without a pause hold
 try for ever, and a few short ones not at all."""
 
 _AGAIN_AFTER = 10.0
-"""Seconds after which a refused checkpoint is tried again although the WAL has hardly grown."""
+"""Seconds before a refused checkpoint is retried although the WAL has hardly grown."""
 
 
 class Checkpointer:
@@ -48,7 +49,7 @@ class Checkpointer:
         self._wal = f"{os.fspath(path)}-wal"
         self._next_size = LARGE
         self._next_time = 0.0
-        self._told = False
+        self._logged = False
 
     def due(self) -> bool:
         """Whether the WAL is large, and the last try not just refused; costs one system call."""
@@ -58,7 +59,7 @@ class Checkpointer:
         return size >= self._next_size or time.monotonic() >= self._next_time
 
     def checkpoint(self, connection: sqlite3.Connection) -> bool:
-        """Carry everything over and empty the WAL; the caller holds the writers' lock.
+        """Copy and empty the WAL; the caller holds the writers' lock.
 
         False if a reader would not leave the WAL: what could be carried over is, and it is tried
         again when the WAL has grown by some more.
@@ -73,7 +74,12 @@ class Checkpointer:
             finally:
                 connection.execute("PRAGMA busy_timeout=0")
         except DATABASE_ERRORS as error:
-            log.warning("a checkpoint of %s failed: %s", self._path, error)
+            log.warning(
+                "a checkpoint of %s failed: %s",
+                self._path,
+                error,
+                extra=about("checkpoint.failed", reason=str(error)),
+            )
             emptied = False
         self._note(emptied=emptied, size=size)
         return emptied
@@ -89,17 +95,18 @@ class Checkpointer:
 
     def _note(self, *, emptied: bool, size: int) -> None:
         if emptied:
-            self._next_size, self._told = LARGE, False
+            self._next_size, self._logged = LARGE, False
             return
         self._next_size = size + max(LARGE, size // 4)
         self._next_time = time.monotonic() + _AGAIN_AFTER
-        if size >= HUGE and not self._told:
-            self._told = True
+        if size >= HUGE and not self._logged:
+            self._logged = True
             log.warning(
-                "the WAL of %s has %d MiB and cannot be emptied: some connection has been "
-                "reading for long; end its transaction",
+                "the WAL of %s has %d MiB and cannot be emptied: a connection has held a read "
+                "transaction open for long; end it",
                 self._path,
                 size // 2**20,
+                extra=about("wal.not_emptied"),
             )
 
     def _size(self) -> int:

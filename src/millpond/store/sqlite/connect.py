@@ -1,4 +1,4 @@
-"""Opening the database: every connection of ours has the same settings, and fails in clear words.
+"""Connect: every connection has the same settings and clear errors.
 
 The file itself is never opened by anything but SQLite: the locks of a process on a file are gone
 as soon as the process closes *any* descriptor of it, so an innocent `open(path).close()` would
@@ -19,6 +19,7 @@ import weakref
 from typing import TYPE_CHECKING, Literal, TypeAlias
 from urllib.parse import quote
 
+from millpond.core.log_fields import about
 from millpond.errors import (
     ConfigError,
     NotADatabase,
@@ -48,7 +49,7 @@ OLDEST_SQLITE = (3, 35, 0)
 """The first with RETURNING."""
 
 PATIENCE = 30.0
-"""Seconds to wait for somebody else's transaction before giving up."""
+"""Seconds to wait for the transaction of another connection before giving up."""
 
 READ_A_PAGE = "SELECT count(*) FROM sqlite_schema"
 
@@ -60,7 +61,7 @@ _SHORTEST_WAIT, _LONGEST_WAIT = 0.0002, 0.005
 
 
 class Connection(sqlite3.Connection):
-    """A connection that a forked child neither uses nor closes: it is the parent's."""
+    """A connection that a forked child neither uses nor closes."""
 
 
 def connect(
@@ -88,7 +89,7 @@ def connect(
 
 
 def connect_to_look(path: Path, *, patience: float = PATIENCE) -> Connection:
-    """Open a database that is there, whoever made it, to read it and to leave it as it is."""
+    """Open an existing database for reading only."""
     connection = _opened(path, patience, Connection, create=False)
     try:
         _insist(connection, path, "PRAGMA query_only=1", patience)
@@ -118,7 +119,7 @@ def _opened(path: Path, patience: float, factory: type[Connection], *, create: b
 
 
 def begin(connection: sqlite3.Connection, path: Path, *, patience: float = PATIENCE) -> None:
-    """Begin a transaction that may write, waiting for those of others in short steps.
+    """Begin a write transaction, waiting for other writers in short steps.
 
     SQLite's own way to wait sleeps up to a tenth of a second at a time, and so loses its turn to
     whoever does not sleep. A connection that begins here should have no busy timeout.
@@ -127,7 +128,7 @@ def begin(connection: sqlite3.Connection, path: Path, *, patience: float = PATIE
 
 
 def dispose(connection: sqlite3.Connection, path: Path) -> None:
-    """Close a connection that may be broken; it must not keep anybody from writing.
+    """Close a connection that may be broken; it must not block other writers.
 
     SQLite keeps a closed connection, and its transaction, until the last of its cursors is gone:
     those of a call that failed are gone with its traceback, whenever that is.
@@ -136,15 +137,25 @@ def dispose(connection: sqlite3.Connection, path: Path) -> None:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
     except DATABASE_ERRORS as error:
-        log.warning("a transaction on %s could not be undone: %s", path, error)
+        log.warning(
+            "rolling back a transaction on %s failed: %s",
+            path,
+            error,
+            extra=about("rollback.failed", reason=str(error)),
+        )
     try:
         connection.close()
     except DATABASE_ERRORS as error:
-        log.warning("closing %s failed: %s", path, error)
+        log.warning(
+            "closing %s failed: %s",
+            path,
+            error,
+            extra=about("close.failed", reason=str(error)),
+        )
 
 
 def identity_of(path: Path) -> FileIdentity | None:
-    """Return which file stands at a path, whatever it is called; None if none does."""
+    """Return device and inode of the file at a path; None if there is none."""
     try:
         found = os.stat(path)  # noqa: PTH116 - at each transaction
     except FileNotFoundError:
@@ -153,7 +164,7 @@ def identity_of(path: Path) -> FileIdentity | None:
 
 
 def is_another(opened: FileIdentity | None, path: Path) -> bool:
-    """Return whether another file has taken the place of the one that was opened.
+    """Return whether another file has replaced the opened one.
 
     One that was removed is not replaced by itself: what is written to it nobody will ever find, so
     that is refused.
@@ -182,7 +193,7 @@ def check_version(found: tuple[int, ...]) -> None:
 
 
 def _look(path: Path, *, create: bool) -> None:
-    """Refuse what can be seen to be wrong before SQLite tries, and says less about it."""
+    """Check the path first: the errors of SQLite say less."""
     folder = path.absolute().parent
     try:
         if not folder.is_dir():
@@ -197,7 +208,7 @@ def _look(path: Path, *, create: bool) -> None:
         raise _not_allowed(path, folder) from error
     if not found and not create:
         raise StoreMissing(
-            f"there is no database at {path}; open it with a Millpond to make it, or mend the path",
+            f"there is no database at {path}; create it with a Millpond, or correct the path",
             path=str(path),
         )
     if not _may(folder, os.W_OK | os.X_OK):
@@ -255,7 +266,7 @@ def _set_up(
 
 
 def _insist(connection: sqlite3.Connection, path: Path, statement: str, patience: float) -> object:
-    """Execute a statement until nobody is in its way; return the first value it answers.
+    """Execute a statement, retrying while the database is locked; return its first value.
 
     The switch to WAL needs the whole file for a moment and does not wait by itself.
     """
@@ -277,7 +288,7 @@ _THE_PARENTS: list[Connection] = []
 
 
 def _leave_to_the_parent() -> None:
-    """Keep what was open when this process was forked, so that it is never closed here.
+    """Keep the parent's connections referenced, so that this fork never closes them.
 
     Closing in the child would act on the parent's files with the child's locks, which are none.
     """

@@ -1,4 +1,4 @@
-"""Recounting a file: is it whole, and does what its tables say of each other fit together?"""
+"""Consistency of a file: integrity check, and agreement of the tables."""
 
 from __future__ import annotations
 
@@ -12,6 +12,6 @@ if TYPE_CHECKING:
 
 
 def check_tables(connection: Connection) -> list[str]:
-    """Return what is wrong, each in one sentence; nothing = all is well."""
+    """Return every problem as one sentence; none = all is well."""
     whole = connection.execute("PRAGMA integrity_check")
     return [*(said for (said,) in whole if said != "ok"), *check_rows(connection, SQLITE)]

@@ -1,4 +1,4 @@
-"""How SQLite says what every database is asked."""
+"""The statements in the dialect of SQLite."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from millpond.store.sql.database import Dialect
-from millpond.store.sql.load_queries import spoken
+from millpond.store.sql.load_queries import in_dialect
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,4 +31,6 @@ def _listed(values: Sequence[int] | Sequence[str]) -> str:
     return msgspec.json.encode(values).decode()
 
 
-SQLITE = Dialect(sql=spoken(_say, "millpond.store.sqlite"), listed=_listed, begin_reading="BEGIN")
+SQLITE = Dialect(
+    sql=in_dialect(_say, "millpond.store.sqlite"), listed=_listed, begin_reading="BEGIN"
+)

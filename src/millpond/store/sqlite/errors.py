@@ -1,4 +1,4 @@
-"""What SQLite's errors mean to a user: one table from its codes to our errors."""
+"""Translate SQLite errors: one table from result codes to MillpondErrors."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ POISONOUS = frozenset(
         sqlite3.SQLITE_READONLY,
     }
 )
-"""After these a connection is closed and a new one opened: what it remembers may be wrong."""
+"""Codes after which the connection is replaced: its cache may be wrong."""
 
 
 _OF_VALUE = frozenset(
@@ -121,13 +121,13 @@ _OF_VALUE = frozenset(
 )
 
 DATABASE_ERRORS = (sqlite3.Error, MemoryError)
-"""What a call of the database may raise: out of memory is Python's own error, not SQLite's."""
+"""What a call of the database may raise; out of memory is Python's own error."""
 
 DatabaseError: TypeAlias = sqlite3.Error | MemoryError
 
 
 def code_of(error: BaseException | None) -> int | None:
-    """Return SQLite's own code, without what extends it; None if SQLite did not say this."""
+    """Return the primary result code; None if SQLite did not raise this."""
     if isinstance(error, MemoryError):
         return sqlite3.SQLITE_NOMEM
     code = getattr(error, "sqlite_errorcode", None)
@@ -135,19 +135,19 @@ def code_of(error: BaseException | None) -> int | None:
 
 
 def name_of(error: DatabaseError) -> str:
-    """Return SQLite's own name for what happened."""
+    """Return SQLite's name of an error."""
     if isinstance(error, MemoryError):
         return "SQLITE_NOMEM"
     return getattr(error, "sqlite_errorname", "no code")
 
 
 def is_busy(error: DatabaseError) -> bool:
-    """Return whether waiting may help: another connection is in the way."""
+    """Return whether another connection holds the lock."""
     return code_of(error) == sqlite3.SQLITE_BUSY
 
 
 def is_poisonous(error: BaseException | None) -> bool:
-    """Return whether the connection that raised this should not be used any more.
+    """Return whether the connection that raised this is unusable.
 
     An error of the database whose code is not known is not trusted either.
     """
@@ -156,14 +156,14 @@ def is_poisonous(error: BaseException | None) -> bool:
 
 
 def is_of_value(error: DatabaseError) -> bool:
-    """Return whether SQLite, or its driver, refuses a value and would take others."""
+    """Return whether SQLite or its driver refused one value."""
     if code_of(error) is None:
         return isinstance(error, (sqlite3.InterfaceError, sqlite3.ProgrammingError))
     return code_of(error) in _OF_VALUE
 
 
 def translated(error: DatabaseError, path: Path, *, waited: float = 0.0) -> StoreError:
-    """Return our error for SQLite's, naming the file and what to do; the cause stays attached."""
+    """Return the MillpondError for a SQLite error; it names the file and says what to do."""
     code = code_of(error)
     name = name_of(error)
     kind, advice = _MEANINGS.get(code, (StoreError, "")) if code is not None else (StoreError, "")
@@ -184,9 +184,9 @@ def translated(error: DatabaseError, path: Path, *, waited: float = 0.0) -> Stor
 
 
 def folder_missing(path: Path) -> StoreMissing:
-    """Return the error for a database whose folder is not there."""
+    """Return the error for a missing folder."""
     return StoreMissing(
         f"the folder {path.parent} does not exist, so {path.name} cannot be made in it; "
-        "make the folder first, or mend the path",
+        "create the folder first, or correct the path",
         path=str(path),
     )

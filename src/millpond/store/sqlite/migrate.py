@@ -1,4 +1,4 @@
-"""Migrations: numbered SQL files, each applied once, whole, and under the database's write lock."""
+"""Migrations: numbered SQL files, each applied once, in one transaction with the write lock."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def known_migrations() -> tuple[Migration, ...]:
 
 
 def must_be_there(path: Path) -> None:
-    """Refuse a file that would have to be made first, for somebody who must not make one."""
+    """Raise if the file does not exist and may not be created."""
     if not path.exists():
         known = known_migrations()
         raise refused(known, known, str(path))
@@ -47,7 +47,7 @@ def migrate(
     migrations: Sequence[Migration] | None = None,
     patience: float = PATIENCE,
 ) -> int:
-    """Bring the tables up to this release; return the version in force.
+    """Migrate the tables to this release; return the version.
 
     Of processes that open the file at once one migrates, and the others wait and find it done.
     Where `allowed` is False, or the file is not one of ours to change, nothing is changed.
@@ -65,7 +65,7 @@ def migrate(
 
 
 def _applied(connection: sqlite3.Connection) -> Mapping[int, str]:
-    """Return the digests of the migrations the file has seen, by version."""
+    """Return the digests of the applied migrations, by version."""
     there = "SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = 'millpond_schema'"
     if connection.execute(there).fetchone() is None:
         return {}

@@ -1,4 +1,4 @@
-"""Presence: a process that lives holds a lock; a lock that is free tells that its process is gone.
+"""Presence: a live process holds a lock file; a free lock means that its process is dead.
 
 Whoever was killed says no goodbye, and pids are used again. But the kernel frees the locks of a
 process when it ends, however it ends. Each open store holds a lock on a file of its own in a folder
@@ -21,10 +21,11 @@ import weakref
 from pathlib import Path
 from urllib.parse import quote, unquote
 
+from millpond.core.log_fields import about
 from millpond.store.sqlite.sidecar_files import folder_beside, give
 
 AVAILABLE = sys.platform != "win32"
-"""Windows has no such locks: there, the gone are found when their leases are over."""
+"""Windows has no such locks: there, dead workers are found when their leases expire."""
 
 if AVAILABLE:
     import fcntl
@@ -33,14 +34,14 @@ log = logging.getLogger("millpond.sqlite")
 
 _FOLDER, _ENDING = "-alive", ".lock"
 _UNFINISHED = "+"
-"""How the name of a file begins that nobody should look at; an owner's never does."""
+"""The prefix of temporary files; no owner's file has it."""
 
 _LEFT_OVER = 60.0
-"""Seconds after which such a file is cleared away."""
+"""Seconds after which a temporary file is removed."""
 
 
 class Presence:
-    """Who is there and who is gone, of the processes that share one file. For any thread."""
+    """Which processes that share one file are alive or dead. For any thread."""
 
     def __init__(self, path: Path) -> None:
         self._database = path
@@ -49,7 +50,7 @@ class Presence:
         _PRESENT.add(self)
 
     def appear(self, owner: str) -> None:
-        """Be there as `owner`, until `leave` or the end of the process.
+        """Hold the lock file of `owner`, until `leave` or the end of the process.
 
         Where that is not possible it is logged: if this process dies, the others find out when its
         leases are over.
@@ -61,34 +62,39 @@ class Presence:
             self._clear()
             self._own[owner] = self._locked(self._file(owner))
         except OSError as error:
-            log.warning("others cannot see at once if %s is gone: %s", owner, error)
+            log.warning(
+                "no lock file for %s; if it is killed, its leases last until they expire: %s",
+                owner,
+                error,
+                extra=about("presence.unavailable", reason=str(error)),
+            )
 
     def leave(self, owner: str) -> None:
-        """Be there no more; nobody will call it gone. Safe twice."""
+        """Remove the lock file, so that the process is not reported dead. Safe twice."""
         descriptor = self._own.pop(owner, None)
         if descriptor is not None:
             _remove(self._file(owner))  # first, so that nobody ever sees it free
             os.close(descriptor)
 
     def gone(self) -> tuple[str, ...]:
-        """Return the owners of other processes that ended without leaving."""
+        """Return the owners of dead processes: their lock is free."""
         found = [name for name in self._names() if not name.startswith(_UNFINISHED)]
         free = [name for name in found if _is_free(self._path(name))]
         return tuple(sorted(unquote(name.removesuffix(_ENDING)) for name in free))
 
     def lives(self, owner: str) -> bool:
-        """Return whether a process is there as `owner`, and holds its lock."""
+        """Return whether a live process holds the lock file of `owner`."""
         file = self._file(owner)
         return os.path.exists(file) and not _is_free(file)  # noqa: PTH110 - a text, as all here
 
     def forget(self, owner: str) -> None:
-        """Clear away what is left of one that is gone; of one that lives, nothing."""
+        """Remove the lock file of a dead process; never of a live one."""
         file = self._file(owner)
         if _is_free(file):
             _remove(file)
 
     def _locked(self, file: str) -> int:
-        """Make the file and lock it, so that it is never seen free: it gets its name last."""
+        """Create and lock the file before it gets its name, so that it is never seen unlocked."""
         unfinished = self._path(f"{_UNFINISHED}{secrets.token_hex(8)}{_ENDING}")
         descriptor = os.open(unfinished, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
@@ -102,7 +108,7 @@ class Presence:
         return descriptor
 
     def _clear(self) -> None:
-        """Remove what processes left that ended while they appeared."""
+        """Remove temporary files of processes that died while appearing."""
         long_ago = time.time() - _LEFT_OVER
         for name in self._names():
             file = self._path(name)
@@ -125,7 +131,7 @@ class Presence:
 
 
 def _is_free(file: str) -> bool:
-    """Whether nobody holds the file. In doubt it is held."""
+    """Whether the file is unlocked. In doubt it is locked."""
     try:
         descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -154,7 +160,12 @@ def _remove(file: str) -> None:
     except FileNotFoundError:
         pass
     except OSError as error:
-        log.debug("%s stays: %s", file, error)
+        log.debug(
+            "cannot remove lock file %s: %s",
+            file,
+            error,
+            extra=about("presence.not_removed", reason=str(error)),
+        )
 
 
 _PRESENT: weakref.WeakSet[Presence] = weakref.WeakSet()

@@ -1,4 +1,4 @@
-"""The connection that only reads: it is opened anew after an error that spoils it."""
+"""The reading connection: reopened after an error that makes it unusable."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Reader:
-    """Asks the database, and changes nothing in it; for one thread at a time."""
+class SqliteReadConnection:
+    """Reads the database; for one thread at a time."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class Reader:
         self._prepared = False
 
     def ask(self, question: Callable[[sqlite3.Connection], T]) -> T:
-        """Return the answer; a question is asked once more if a new connection may help."""
+        """Return the answer; retry once if a new connection may help."""
         try:
             return self._once(question)
         except DATABASE_ERRORS as error:
@@ -62,7 +62,7 @@ class Reader:
         return self._connection
 
     def close(self) -> None:
-        """Let the connection go; safe twice."""
+        """Close the connection; safe twice."""
         connection, self._connection = self._connection, None
         if connection is not None:
             dispose(connection, self._path)

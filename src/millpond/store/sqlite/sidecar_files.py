@@ -1,4 +1,4 @@
-"""What stands beside the database is for whoever may write the database, and for nobody else."""
+"""Files beside the database: writable for exactly the writers of the database."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import logging
 import os
 from typing import TYPE_CHECKING
 
+from millpond.core.log_fields import about
 from millpond.store.private_files import check, opened, sharing_of
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ _OWNER_WRITES, _WRITES = 0o200, 0o222
 
 
 def folder_beside(database: Path, ending: str) -> Path:
-    """Make the folder `<database><ending>` if it is not there, and return it."""
+    """Create the folder `<database><ending>` if missing, and return it."""
     folder = database.absolute().with_name(database.name + ending)
     try:
         folder.mkdir(mode=0o700)
@@ -32,7 +33,7 @@ def folder_beside(database: Path, ending: str) -> Path:
 
 
 def file_beside(database: Path, ending: str) -> int:
-    """Open the empty file `<database><ending>`, making it if need be; return its descriptor."""
+    """Open the empty file `<database><ending>`, creating it if missing; return its descriptor."""
     file = database.absolute().with_name(database.name + ending)
     try:
         return opened(file, os.O_RDWR, sharing_of(database))
@@ -43,7 +44,7 @@ def file_beside(database: Path, ending: str) -> int:
 
 
 def give(file: Path, database: Path, rights: int | None = None) -> None:
-    """Give a file to those who may write the database, as far as this user may."""
+    """Make a file writable for the writers of the database, as far as this user may."""
     writers = _writers(database)
     try:
         group = database.stat().st_gid
@@ -51,11 +52,16 @@ def give(file: Path, database: Path, rights: int | None = None) -> None:
             os.chown(file, -1, group)
         file.chmod(writers << 1 | writers if rights is None else rights)
     except OSError as error:
-        log.debug("the rights of %s stay as they are: %s", file, error)
+        log.debug(
+            "cannot change the permissions of %s: %s",
+            file,
+            error,
+            extra=about("sidecar.permissions_kept", reason=str(error)),
+        )
 
 
 def _writers(database: Path) -> int:
-    """Who may write the database, as bits of a mode."""
+    """Return who may write the database, as mode bits."""
     try:
         return (database.stat().st_mode | _OWNER_WRITES) & _WRITES
     except OSError:

@@ -1,4 +1,4 @@
-"""The SQLite store behind the store protocol: what is its own, and not that of all rows."""
+"""The SQLite store: what differs from other SQL stores."""
 
 from __future__ import annotations
 
@@ -11,18 +11,20 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from millpond.core.log_fields import about
 from millpond.store.clock import ForwardClock
 from millpond.store.private_files import check_place_of
-from millpond.store.sql.store import RowsStore
+from millpond.store.shared import SharedStore
+from millpond.store.sql.store import SqlStore
 from millpond.store.sqlite.caller_transaction import driver_connection, joined
 from millpond.store.sqlite.connect import Connection, connect
 from millpond.store.sqlite.dialect import SQLITE
-from millpond.store.sqlite.handler_connection import LentConnection
+from millpond.store.sqlite.handler_connection import SqliteHandlerConnection
 from millpond.store.sqlite.migrate import migrate, must_be_there
 from millpond.store.sqlite.presence import Presence
-from millpond.store.sqlite.reader import Reader
+from millpond.store.sqlite.reader import SqliteReadConnection
 from millpond.store.sqlite.transactions import SqliteTransactor
-from millpond.store.sqlite.wake import Wakes
+from millpond.store.sqlite.wake import SqliteHintChannel
 
 if TYPE_CHECKING:
     import sqlite3
@@ -39,12 +41,12 @@ if TYPE_CHECKING:
 log = logging.getLogger("millpond.sqlite")
 
 _OFF = (
-    "the clock of this process (%s) is %.0f s ahead of the kernel's; the kernel's is used: see "
-    "what sets it (faketime, a patched time.time)"
+    "the clock of this process (store %s) is %.0f s ahead of the kernel's clock; using the "
+    "kernel's. Find what sets it (faketime, a patched time.time)"
 )
 
 
-class SqliteStore(RowsStore["sqlite3.Connection", LentConnection]):
+class SqliteStore(SqlStore["sqlite3.Connection", SqliteHandlerConnection], SharedStore):
     """One file that many processes of one machine share.
 
     `inline=True` does every verb on the caller's thread: for tests whose time stands still while
@@ -80,17 +82,17 @@ class SqliteStore(RowsStore["sqlite3.Connection", LentConnection]):
         if isinstance(clock, ForwardClock):
             clock.is_doubtful()  # one that is this process's alone is corrected before it is used
             if clock.off:
-                log.error(_OFF, path, clock.off)
+                log.error(_OFF, path, clock.off, extra=about("clock.off"))
         super().__init__(
             str(path),
             SQLITE,
-            Reader(path, self._open, first),
+            SqliteReadConnection(path, self._open, first),
             clock=clock,
-            wakes=None if inline or not owner else Wakes(path, owner),
+            wakes=None if inline or not owner else SqliteHintChannel(path, owner),
             inline=inline,
         )
         self.presence = None if inline else Presence(path)
-        """Which processes of this host are there."""
+        """The live processes of this host."""
 
     @classmethod
     async def open(
@@ -117,7 +119,7 @@ class SqliteStore(RowsStore["sqlite3.Connection", LentConnection]):
         now: float | None = None,
         entropy: int | None = None,
     ) -> tuple[SubmitAnswer, sqlite3.Connection]:
-        """Take in batches inside the transaction that is open on a connection of the caller's.
+        """Accept batches inside the open transaction of a caller's connection.
 
         In the caller's thread; pools that the file may not know are declared with them. Return the
         driver's connection, too: its `in_transaction` tells when the transaction is over.
@@ -145,5 +147,5 @@ class SqliteStore(RowsStore["sqlite3.Connection", LentConnection]):
         version: int = connection.execute("PRAGMA data_version").fetchone()[0]
         return version
 
-    def _lend(self, connection: sqlite3.Connection) -> LentConnection:
-        return LentConnection(connection)
+    def _lend(self, connection: sqlite3.Connection) -> SqliteHandlerConnection:
+        return SqliteHandlerConnection(connection)

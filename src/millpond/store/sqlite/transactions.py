@@ -1,4 +1,4 @@
-"""Transactions on a file: one writer at a time, in line, and the WAL emptied in between."""
+"""Transactions on a file: one writer at a time, and checkpoints in between."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _NOT_COMMITTED = frozenset(
         sqlite3.SQLITE_READONLY,
     }
 )
-"""A COMMIT that says one of these did not happen; after any other error nobody can tell."""
+"""Codes of a COMMIT that certainly did not happen; other errors leave it unknown."""
 
 
 class SqliteTransactor(Transactor[Unit, sqlite3.Connection]):
@@ -56,7 +56,7 @@ class SqliteTransactor(Transactor[Unit, sqlite3.Connection]):
         self._open_connection = open_connection
         self._checkpointer = Checkpointer(path)
         self._file: FileIdentity | None = None
-        """Which file the connection is of, whatever has its name by now."""
+        """Device and inode of the opened file."""
 
     def _opened(self) -> sqlite3.Connection:
         connection = self._open_connection()
@@ -83,16 +83,16 @@ class SqliteTransactor(Transactor[Unit, sqlite3.Connection]):
         dispose(connection, self.path)
 
     def interrupt(self) -> None:
-        """Stop the statement that is at work."""
+        """Cancel the running statement."""
         if self._connection is not None:
             self._connection.interrupt()
 
     def translated(self, error: Exception) -> StoreError:
-        """Return our error for SQLite's."""
+        """Return the MillpondError for a SQLite error."""
         return translated(error, self.path)  # type: ignore[arg-type]
 
     def is_poisonous(self, error: BaseException | None) -> bool:
-        """Return whether the connection that raised this should not be used any more."""
+        """Return whether the connection that raised this is unusable."""
         return is_poisonous(error)
 
     def _did_not_commit(self, error: Exception) -> bool:
@@ -102,7 +102,7 @@ class SqliteTransactor(Transactor[Unit, sqlite3.Connection]):
         return name_of(error)  # type: ignore[arg-type]
 
     def kept_waiting(self) -> StoreLocked:
-        """Return the error for those who stood in line for too long."""
+        """Return the error for jobs that waited too long for the lock."""
         return StoreLocked(
             f"another process has kept {self._line} locked for more than {self.patience:g} s: it "
             f"was stopped or hangs while it writes to {self.path}; let it go on, or end it. "
@@ -116,5 +116,5 @@ class SqliteTransactor(Transactor[Unit, sqlite3.Connection]):
         return self._checkpointer.due()
 
     def tidy(self) -> None:
-        """Have the WAL emptied."""
+        """Empty the WAL."""
         self._checkpointer.checkpoint(self.connection)

@@ -14,7 +14,7 @@ SCHEME = "sqlite"
 _TO_COME = frozenset({"postgres", "postgresql"})
 _PERCENT = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _PASSWORD = re.compile(r"(:)[^:@/]*@")
-"""Also a URL that is refused ends in logs, so a password is not repeated."""
+"""A refused URL may end in logs, so its password is removed."""
 _ADVICE = (
     "write sqlite:///work.db (in the current folder), sqlite:////var/lib/work.db or "
     "postgresql://user:password@host/database; Millpond() without a URL keeps its pools in memory"
@@ -22,7 +22,7 @@ _ADVICE = (
 
 
 def path_of(url: str) -> Path:
-    """Return the file a URL names, as it was written: relative or absolute. It is not looked at."""
+    """Return the path of a URL, relative or absolute; the file is not accessed."""
     if not isinstance(url, str):
         _refuse(url, "is not a text")
     if "://" not in url and "=" in url:
@@ -49,7 +49,7 @@ def path_of(url: str) -> Path:
 
 
 def _path(url: str, rest: str) -> str:
-    """Return the decoded path of a URL that has nothing else to say."""
+    """Return the decoded path of a URL that has no other parts."""
     host, _, path = rest.partition("/")
     if host:
         _refuse(url, "names a host, and a SQLite store is a file of this machine")

@@ -1,4 +1,4 @@
-"""Wakes: processes that share a file tell each other what is worth a look.
+"""Hints between the processes that share a file, over UNIX sockets.
 
 Each open store has a datagram socket in a folder beside the database. After a commit a hint goes to
 every other socket there. A hint may be lost: whoever hears nothing looks by himself once a second.
@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from millpond.store.hints import Pending, sound
+from millpond.core.log_fields import about
+from millpond.store.hints import PendingHint, without_bad_moments
 from millpond.store.protocol import Hint
 from millpond.store.sqlite.sidecar_files import folder_beside, give
 
@@ -30,17 +31,17 @@ if TYPE_CHECKING:
 log = logging.getLogger("millpond.sqlite")
 
 PAUSE = 0.005
-"""Seconds between two messages; what happens in between goes together into the second."""
+"""Seconds between two messages; hints in between are merged into the second."""
 
 MOST_NAMED = 256
-"""How many ids of a kind a message names; beyond that it says that there are more."""
+"""How many ids of a kind a message has; beyond, it says that there are more."""
 
 _ENDING = ".sock"
 _LARGEST = 16 * 1024
 _LOOK_AGAIN, _TICK = 1.0, 0.05
 _AT_ONCE = 64
 _LONGEST_NAME = 100
-"""What every system allows in the address of a socket; Linux has 107."""
+"""The longest socket address that every system allows; Linux has 107."""
 
 _GONE = frozenset({errno.ECONNREFUSED, errno.ENOENT})
 
@@ -49,7 +50,7 @@ _decode = msgspec.msgpack.Decoder(Hint).decode
 
 
 def packed(hint: Hint) -> bytes:
-    """Return a message of a bounded size; what does not fit is said to be more."""
+    """Return a message of bounded size; if the hint does not fit, it says that there is more."""
     lists = (hint.wakes, hint.ended, hint.finished_runs, hint.cancelled)
     if max(map(len, lists)) > MOST_NAMED:
         hint = Hint(
@@ -64,13 +65,13 @@ def packed(hint: Hint) -> bytes:
     return message if len(message) <= _LARGEST else _encode(Hint(more=True))
 
 
-class Wakes:
+class SqliteHintChannel:
     """The socket of one open store. `send` is for the writer's thread, the rest for the loop's."""
 
     def __init__(self, path: Path, owner: str) -> None:
         self._database = path
         self._name = f"{hashlib.sha256(owner.encode()).hexdigest()[:16]}{_ENDING}"
-        self._pending = Pending()
+        self._pending = PendingHint()
         self._sent_at = 0.0
         self._peers: list[str] = []
         self._looked_at = self._changed_at = 0.0
@@ -87,8 +88,8 @@ class Wakes:
             self._do_without(error)
         _OPEN.add(self)
 
-    def hears(self) -> bool:
-        """Never for certain: whose queue is full is told nothing."""
+    def receives_hints(self) -> bool:
+        """Always False: a process whose queue is full misses hints."""
         return False
 
     @property
@@ -97,7 +98,7 @@ class Wakes:
         return self._socket is not None
 
     def listen(self, callback: Callable[[Hint], None], loop: asyncio.AbstractEventLoop) -> None:
-        """Call back on the loop with what others send from now on."""
+        """Call back on the loop with the hints of other processes."""
         if self._socket is None:
             return
         try:
@@ -110,7 +111,7 @@ class Wakes:
             self._listening = loop
 
     def send(self, hint: Hint | None = None) -> float | None:
-        """Tell the others, now or soon; return after how many seconds to call again, if at all."""
+        """Send a hint, now or soon; return after how many seconds to call again, if at all."""
         if self._socket is None:
             return None
         if hint is not None:
@@ -125,7 +126,7 @@ class Wakes:
         return None
 
     def close(self) -> None:
-        """Say what is still to be said, and leave; safe twice."""
+        """Send the pending hint, and close the socket; safe twice."""
         if self._socket is not None:
             if self._listening is not None:
                 self._listening.remove_reader(self._socket)
@@ -138,14 +139,15 @@ class Wakes:
 
     def _do_without(self, error: Exception) -> None:
         log.warning(
-            "processes that share %s cannot wake this one, or it them; they look once a second: %r",
+            "no wake-ups between the processes that share %s; polling every second: %r",
             self._database,
             error,
+            extra=about("hints.unavailable", reason=repr(error)),
         )
         self.close()
 
     def _address_of_folder(self) -> str:
-        """Return what to put before a name to address it; a long path is addressed by number."""
+        """Return the prefix of a socket address; a long path goes through a file descriptor."""
         direct = f"{self._folder}{os.sep}"
         if len(os.fsencode(direct + self._name)) <= _LONGEST_NAME:
             return direct
@@ -158,7 +160,7 @@ class Wakes:
     # --- sending ----------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        """Find out who else is there, if that may have changed since the last look."""
+        """Read the list of sockets, if it may have changed."""
         now = time.monotonic()
         try:
             changed_at = os.stat(self._folder).st_mtime  # noqa: PTH116 - at each commit
@@ -175,7 +177,7 @@ class Wakes:
         self._behind.intersection_update(self._peers)
 
     def _flush(self) -> None:
-        pending, self._pending = self._pending, Pending()
+        pending, self._pending = self._pending, PendingHint()
         if not pending:
             return
         self._look()
@@ -207,15 +209,20 @@ class Wakes:
         try:
             (self._folder / name).unlink(missing_ok=True)
         except OSError as error:
-            log.debug("%s stays: %s", name, error)
+            log.debug(
+                "cannot remove socket %s: %s",
+                name,
+                error,
+                extra=about("socket.not_removed", reason=str(error)),
+            )
         if name in self._peers:
             self._peers.remove(name)
 
     # --- hearing ----------------------------------------------------------------------------------
 
     def _heard(self, callback: Callable[[Hint], None]) -> None:
-        """Take in all that has arrived, and call back once."""
-        heard = Pending()
+        """Read everything that has arrived, and call back once."""
+        heard = PendingHint()
         for _ in range(_AT_ONCE):
             if self._socket is None:
                 return
@@ -224,18 +231,23 @@ class Wakes:
             except OSError:
                 break
             try:
-                heard.add(sound(_decode(message)))
+                heard.add(without_bad_moments(_decode(message)))
             except (msgspec.MsgspecError, RecursionError) as error:
-                log.debug("a message in %s makes no sense: %s", self._folder, error)
+                log.debug(
+                    "ignoring a malformed hint in %s: %s",
+                    self._folder,
+                    error,
+                    extra=about("hint.malformed", reason=str(error)),
+                )
         if heard:
             callback(heard.hint())
 
 
-_OPEN: weakref.WeakSet[Wakes] = weakref.WeakSet()
+_OPEN: weakref.WeakSet[SqliteHintChannel] = weakref.WeakSet()
 
 
 def _let_go_after_fork() -> None:
-    """The socket is the parent's: a child that kept it would make it look alive for ever."""
+    """Close the parent's socket in a forked child: it would make the parent look alive."""
     for wakes in list(_OPEN):
         if wakes._socket is not None:  # noqa: SLF001 - our own, in a child that may not use it
             wakes._socket.close()  # noqa: SLF001

@@ -1,4 +1,4 @@
-"""The writers' lock: who writes next is decided by the kernel, not by who sleeps least.
+"""The writers' lock: the kernel queues the writers of all processes fairly.
 
 SQLite lets one connection write at a time. Those that wait ask again and again, each after a
 sleep, so with some processes at work a few wait very long. Ours stand in line for a lock on a file
@@ -18,6 +18,7 @@ import sys
 import weakref
 from typing import TYPE_CHECKING
 
+from millpond.core.log_fields import about
 from millpond.store.sqlite.sidecar_files import file_beside
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("millpond.sqlite")
 
 FLOCK = sys.platform != "win32"
-"""Windows has no such locks: SQLite's own must do there."""
+"""Windows has no such locks: there, SQLite's own lock serves."""
 
 if FLOCK:
     import fcntl
@@ -35,7 +36,7 @@ _ENDING = "-writers"
 
 
 class WritersLock:
-    """One holder over all processes and connections of ours; an object serves one thread."""
+    """One holder among all processes; an object serves one thread."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.with_name(path.name + _ENDING)
@@ -46,12 +47,12 @@ class WritersLock:
         _OPEN.add(self)
 
     def acquire(self) -> None:
-        """Wait for one's turn, however long it takes."""
+        """Wait for the lock, however long it takes."""
         if not self.try_acquire():
             self.wait()
 
     def try_acquire(self) -> bool:
-        """Take the lock if nobody has it. Where there can be no such lock, everybody has it."""
+        """Take the lock if it is free; always True where such locks do not exist."""
         if self._crowded:
             # Others waited when we last came: whoever was woken by our release goes first.
             os.sched_yield()
@@ -63,17 +64,17 @@ class WritersLock:
         return True
 
     def wait(self) -> None:
-        """Stand in line behind whoever has it."""
+        """Wait behind the holder and the processes before this one."""
         self._crowded = True
         self._lock(wait=True)
 
     def release(self) -> None:
-        """Let the next one go; harmless if it is not held."""
+        """Release the lock; no effect if it is not held."""
         if self._descriptor is not None:
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
     def close(self) -> None:
-        """Give the lock up for good; safe twice."""
+        """Close the lock; safe twice."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)
@@ -91,7 +92,12 @@ class WritersLock:
             # No room for the file, no right to make it, too many files open: SQLite's lock is left.
             if not self._complained:
                 self._complained = True
-                log.warning("writers of %s do not stand in line: %s", self.path, error)
+                log.warning(
+                    "writers do not queue at lock file %s: %s",
+                    self.path,
+                    error,
+                    extra=about("write_queue.unavailable", reason=str(error)),
+                )
 
 
 _OPEN: weakref.WeakSet[WritersLock] = weakref.WeakSet()

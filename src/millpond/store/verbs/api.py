@@ -1,8 +1,8 @@
-"""Steps: each verb as one uninterrupted step over tables, and its answer.
+"""The verbs: each is one uninterrupted change of the tables, and its answer.
 
-A step asks the world nothing: its moment and its entropy are given. Whoever calls it sees to it
-that nothing else touches the tables meanwhile: a store in memory by not awaiting, a store on disk
-by a transaction.
+A verb reads no clock and draws no chance: its moment and its entropy are arguments. The caller
+makes sure that nothing else changes the tables meanwhile: a store in memory by not awaiting, a
+store on disk by a transaction.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ from millpond.store.verbs.submit import take_committed as _take_committed
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from millpond.core.control import Order
-    from millpond.core.lease import LeaseAsk
+    from millpond.core.control import Command
+    from millpond.core.lease import LeaseRequest
     from millpond.core.settle import Settlement
     from millpond.core.task import NewTask
     from millpond.store.protocol import Batch
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 def _begin(tables: Tables, now: float, entropy: int | None) -> float:
     tables.begin(entropy)
     moment = rounded(now)
-    # Time does not go back here, whatever a clock does: what was due stays due.
+    # Time never goes back here, whatever a clock does: what was due stays due.
     if moment > tables.latest:  # noqa: PLR1730 - max costs a call
         tables.latest = moment
     return tables.latest
@@ -59,7 +59,7 @@ def _begin(tables: Tables, now: float, entropy: int | None) -> float:
 def submit(
     tables: Tables, batches: Sequence[Batch], now: float, entropy: int | None = None
 ) -> SubmitAnswer:
-    """Take in batches, each whole or not at all where its pool's policy says so."""
+    """Accept batches, each as a whole or not at all where its pool's policy says so."""
     now = _begin(tables, now, entropy)
     answers = [_submit(tables, batch, now) for batch in batches]
     tables.end(now)
@@ -75,7 +75,7 @@ def submit(
 def take_committed(
     tables: Tables, tasks: Sequence[NewTask], now: float, entropy: int | None = None
 ) -> SubmitAnswer:
-    """Take in what others have submitted inside their own transactions; all of it is accepted."""
+    """Store tasks that callers submitted inside their own transactions; all are accepted."""
     now = _begin(tables, now, entropy)
     for new in tasks:
         _take_committed(tables, new, now)
@@ -90,14 +90,14 @@ def take_committed(
 
 
 def _with_run(tables: Tables, answer: BatchAnswer) -> BatchAnswer:
-    """Tell of a run as it is after the verb: an empty seed is over already."""
+    """Return the answer with its run as it is after the verb: an empty seed has ended already."""
     if answer.run is None:
         return answer
     run = run_view(tables.runs[answer.run.id], resumed=answer.run.resumed)
     return msgspec.structs.replace(answer, run=run)
 
 
-def lease(tables: Tables, ask: LeaseAsk, now: float, entropy: int | None = None) -> LeaseAnswer:
+def lease(tables: Tables, ask: LeaseRequest, now: float, entropy: int | None = None) -> LeaseAnswer:
     """Give a worker the next tasks of a pool, within every limit in force."""
     now = _begin(tables, now, entropy)
     pool_named(tables, ask.pool)
@@ -117,14 +117,14 @@ def lease(tables: Tables, ask: LeaseAsk, now: float, entropy: int | None = None)
 def renew(
     tables: Tables, worker: str, lease: float, now: float, entropy: int | None = None
 ) -> RenewAnswer:
-    """Keep everything a worker holds for `lease` seconds more."""
+    """Renew all leases of a worker for `lease` seconds."""
     check.number("lease", lease, above=0.0)
     now = _begin(tables, now, entropy)
     row = tables.workers.get(worker)
     if row is None:
         return RenewAnswer(alive=False)
     tables.renew(row, lease, now)
-    cancelled, interrupted = tables.asked_to_stop(row)
+    cancelled, interrupted = tables.stop_requests_of(row)
     return RenewAnswer(
         alive=True,
         cancelled=cancelled,
@@ -139,11 +139,11 @@ def settle(
     now: float,
     entropy: int | None = None,
     *,
-    then: LeaseAsk | None = None,
+    then: LeaseRequest | None = None,
 ) -> SettleAnswer:
     """End attempts, each only with its current fence, and lease the next if asked."""
     now = _begin(tables, now, entropy)
-    # Before anything is changed: a verb happens wholly or not at all.
+    # Before any change: a verb happens as a whole or not at all.
     for one in settlements:
         for new in one.follow_ups:
             pool_named(tables, new.pool)
@@ -156,7 +156,7 @@ def settle(
         settled=tuple([one[0] for one in ended]),
         after=tuple([one[1] for one in ended]),
         started=tuple([one[3] for one in ended]),
-        follow_ups=_told(tables, ended),
+        follow_ups=_follow_up_admissions(tables, ended),
         lease=leased,
         finished_runs=tables.finished_runs(),
         wakes=tables.wakes(),
@@ -165,8 +165,8 @@ def settle(
     )
 
 
-def _told(tables: Tables, ended: list[Ended]) -> tuple[tuple[Admission, ...], ...]:
-    """Tell of follow-ups as they are after the verb."""
+def _follow_up_admissions(tables: Tables, ended: list[Ended]) -> tuple[tuple[Admission, ...], ...]:
+    """Return the admissions of follow-ups as they are after the verb."""
     return tuple([tuple([admission(tables, taken) for taken in one[2]]) for one in ended])
 
 
@@ -178,7 +178,7 @@ def recover(
     *,
     generation: int | None = None,
 ) -> RecoverAnswer:
-    """Do what time alone does: lose expired leases, fail expired and forgotten tasks."""
+    """Apply what only time causes: lose expired leases, fail expired and long-parked tasks."""
     now = _begin(tables, now, entropy)
     if generation is not None and not leads(tables, generation, now):
         return RecoverAnswer(moved=0, deposed=True)
@@ -196,12 +196,14 @@ def recover(
     )
 
 
-def control(tables: Tables, order: Order, now: float, entropy: int | None = None) -> ControlAnswer:
-    """Carry out an order."""
+def control(
+    tables: Tables, command: Command, now: float, entropy: int | None = None
+) -> ControlAnswer:
+    """Carry out a command."""
     now = _begin(tables, now, entropy)
-    count, revision, left = _control(tables, order, now)
+    count, revision, left = _control(tables, command, now)
     tables.end(now)
-    cancelled, interrupted = tables.asked()
+    cancelled, interrupted = tables.stop_requests()
     return ControlAnswer(
         count=count,
         revision=revision,

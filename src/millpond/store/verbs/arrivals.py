@@ -1,4 +1,4 @@
-"""Arrivals: the live tasks of a pool in the order of their places."""
+"""The live tasks of a pool in the order of their places."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _QUEUED, _RUNNING = Status.QUEUED, Status.RUNNING
 
 
 class Arrivals:
-    """Tasks by seq, which only ever grows, so a new one is put at the end.
+    """Tasks by seq, which only grows, so a new task goes to the end.
 
-    What has ended stays behind until it outnumbers the living: then it is swept out together, at a
-    cost that new arrivals have paid for. (A task that is redriven is another object.)
+    Ended tasks stay until they outnumber the live ones and are then swept out together: O(1) per
+    task, amortised. (A redriven task is another object.)
     """
 
     __slots__ = ("_most", "_tasks")
@@ -30,35 +30,35 @@ class Arrivals:
         self._most = _SLACK
 
     def add(self, task: Task) -> None:
-        """Put a task that was given the next seq at the end."""
+        """Append a task, which has the highest seq."""
         tasks = self._tasks
         if tasks is None:
             tasks = self._tasks = []
         elif len(tasks) >= self._most:
-            # Before it comes: one that is redriven has yet to take the arrow that revives it.
-            tasks = self._tasks = [one for one in tasks if _lives(one)]
+            # Before the append: a redriven task is not live until its transition.
+            tasks = self._tasks = [one for one in tasks if _is_live(one)]
             self._most = 2 * len(tasks) + _SLACK
         tasks.append(task)
 
     def __iter__(self) -> Iterator[Task]:
         """Yield the live tasks in order."""
         tasks = self._tasks or []
-        ended = next((i for i, task in enumerate(tasks) if _lives(task)), len(tasks))
-        # Where work is done in order, nearly all that has ended stands in front.
+        ended = next((i for i, task in enumerate(tasks) if _is_live(task)), len(tasks))
+        # Where tasks run in order, nearly all ended ones are in front.
         del tasks[:ended]
-        return (task for task in tasks if _lives(task))
+        return (task for task in tasks if _is_live(task))
 
     def behind(self, seq: int) -> Iterator[Task]:
         """Yield the live tasks behind a place, in order."""
         tasks = self._tasks or []
         first = bisect_right(tasks, seq, key=_seq)
-        return (tasks[i] for i in range(first, len(tasks)) if _lives(tasks[i]))
+        return (tasks[i] for i in range(first, len(tasks)) if _is_live(tasks[i]))
 
 
 def _seq(task: Task) -> int:
     return task.seq
 
 
-def _lives(task: Task) -> bool:
+def _is_live(task: Task) -> bool:
     status = task.status
     return status is _QUEUED or status is _RUNNING

@@ -1,4 +1,4 @@
-"""Asked: which of the records of a page whoever reads the audit wants."""
+"""Filter a page of audit records."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ if TYPE_CHECKING:
     from millpond.core.audit import Record
 
 
-def meant(records: Sequence[Record], since: float | None, task: int | None) -> tuple[Record, ...]:
-    """Return those of a moment or later, and of a task, where these are given."""
+def matching(
+    records: Sequence[Record], since: float | None, task: int | None
+) -> tuple[Record, ...]:
+    """Return the records at `since` or later and of `task`, where these are given."""
     return tuple(
         record
         for record in records

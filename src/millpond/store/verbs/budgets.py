@@ -1,10 +1,10 @@
 """Budgets: one limit and one set of rates that several pools share.
 
-What of a budget is taken is what runs in its pools, so there is no count to keep beside theirs.
+The used part of a budget is the number of running tasks in its pools: there is no other count.
 
-Pools that wait for a budget stand in line. For each that got nothing a slot is kept free, and
-tokens for who waits for tokens; and as long as others want some, nobody takes more than an even
-share. Who stands in line is woken when there is room, and loses its place if it does not come.
+Pools that wait for a budget queue for it. Each pool that got nothing has a slot reserved, or tokens
+if it waits for tokens; while others wait, no pool takes more than an even share. A waiting pool is
+woken when there is room, and loses its place if it does not claim.
 """
 
 from __future__ import annotations
@@ -28,29 +28,30 @@ if TYPE_CHECKING:
     from millpond.core.spec import BudgetSpec, PoolSpec
     from millpond.core.task import NewTask, Task
     from millpond.store.verbs.tables import PoolTable, Tables
+    from millpond.store.verbs.tables.verb import VerbTables
 
 SERVED = 1 << 52
-"""The place of who got something and wants more: all who got nothing come before."""
+"""The place of a pool that got something and wants more: behind all that got nothing."""
 
 
 class Wait(msgspec.Struct, array_like=True):
-    """A pool that could start more but for a budget."""
+    """A pool that waits for a budget."""
 
     place: int
-    """In line: the lowest is next."""
+    """Its place in the queue: the lowest is next."""
     tokens_at: float | None = None
-    """When there will be tokens enough for it, if those are what it waits for."""
+    """When it has enough tokens, if it waits for tokens."""
     offered_at: float | None = None
-    """When it was told that there is room; None = not since it asked."""
+    """When it was woken because there is room; None = not since it asked."""
 
     def counts(self, now: float) -> bool:
-        """Return whether it may still come: it was not offered room, or only just."""
-        told = self.offered_at if self.tokens_at is None else self.tokens_at
-        return told is None or rounded(told + STARVED_FOR) > now
+        """Return whether it still waits: it was not woken, or only recently."""
+        offered_at = self.offered_at if self.tokens_at is None else self.tokens_at
+        return offered_at is None or rounded(offered_at + STARVED_FOR) > now
 
 
 class BudgetTable:
-    """One budget: its settings, the state of its rates, its pools and who of them waits."""
+    """One budget: its settings, the state of its rates, its pools and which of them wait."""
 
     __slots__ = ("buckets", "declared", "name", "operator_limit", "pools", "spec", "waiting")
 
@@ -58,38 +59,38 @@ class BudgetTable:
         self.name = spec.name
         self.spec = self.declared = spec
         self.operator_limit: int | None = None
-        """What an operator set by resize; it stays until reset, whatever is declared."""
+        """The limit that an operator set by resize; it stays until reset."""
         self.buckets: list[Bucket] = bucket.fresh(spec.rates)
         self.pools: dict[str, float] = {}
         """The pools that share it, and since when."""
         self.waiting: dict[str, Wait] = {}
 
 
-# Orders
+# Commands
 
 
-def declare(tables: Tables, order: DeclareBudget, now: float) -> int:
-    """Make a budget known, or take over a declaration that differs from the last one."""
-    budget = tables.budgets.get(order.spec.name)
+def declare(tables: Tables, command: DeclareBudget, now: float) -> int:
+    """Declare a budget, or apply a declaration that differs from the last one."""
+    budget = tables.budgets.get(command.spec.name)
     if budget is None:
-        tables.budgets[order.spec.name] = budget = BudgetTable(order.spec)
-    elif budget.declared == order.spec:
+        tables.budgets[command.spec.name] = budget = BudgetTable(command.spec)
+    elif budget.declared == command.spec:
         return 0
     else:
-        budget.declared = order.spec
+        budget.declared = command.spec
         _respec(tables, budget, now)
-    _tell(tables, budget, "declare", now)
+    _record(tables, budget, "declare", now)
     return 1
 
 
-def resize(tables: Tables, order: ResizeBudget, now: float) -> int:
-    """Set the limit of a budget by an operator's hand, or give it back to its declaration."""
-    budget = tables.budgets.get(order.budget)
+def resize(tables: Tables, command: ResizeBudget, now: float) -> int:
+    """Set the limit of a budget for an operator, or reset it to its declaration."""
+    budget = tables.budgets.get(command.budget)
     if budget is None:
-        raise ConfigError("budget", order.budget, "was never declared")
-    budget.operator_limit = order.max_concurrent
+        raise ConfigError("budget", command.budget, "was never declared")
+    budget.operator_limit = command.max_concurrent
     _respec(tables, budget, now)
-    _tell(tables, budget, "reset" if order.max_concurrent is None else "resize", now)
+    _record(tables, budget, "reset" if command.max_concurrent is None else "resize", now)
     return 1
 
 
@@ -104,20 +105,20 @@ def _respec(tables: Tables, budget: BudgetTable, now: float) -> None:
         tables.wake(pool, now)
 
 
-def _tell(tables: Tables, budget: BudgetTable, word: str, now: float) -> None:
+def _record(tables: Tables, budget: BudgetTable, word: str, now: float) -> None:
     limit = budget.spec.max_concurrent
-    tables.order(f"budget {budget.name}", f"{word} max_concurrent={limit}", now)
+    tables.record_command(f"budget {budget.name}", f"{word} max_concurrent={limit}", now)
 
 
 def check_known(tables: Tables, spec: PoolSpec) -> None:
-    """Object to a pool that names a budget which nobody declared."""
+    """Refuse a pool that names an undeclared budget."""
     for name in spec.budgets:
         if tables.budgets.get(name) is None:
             raise ConfigError("budgets", name, "was not declared; declare the budget first")
 
 
 def share(tables: Tables, pool: PoolTable, before: PoolSpec | None, now: float) -> None:
-    """Let a pool share the budgets it names from now on, and no others."""
+    """Add a pool to the budgets it names, and remove it from the others."""
     old = () if before is None else before.budgets
     for budget in (tables.budgets[name] for name in old if name not in pool.spec.budgets):
         budget.pools.pop(pool.name, None)
@@ -130,17 +131,17 @@ def share(tables: Tables, pool: PoolTable, before: PoolSpec | None, now: float) 
 # Claims
 
 
-def _of(tables: Tables, pool: PoolTable) -> list[BudgetTable]:
+def _of(tables: VerbTables, pool: PoolTable) -> list[BudgetTable]:
     return [tables.budgets[name] for name in pool.spec.budgets]
 
 
 def running(tables: Tables, budget: BudgetTable) -> int:
-    """Return how much of a budget is taken: what runs in its pools."""
+    """Return the used part of a budget: the running tasks of its pools."""
     return sum(tables.running_in(name) for name in budget.pools)
 
 
 def room(tables: Tables, pool: PoolTable, now: float) -> int:
-    """Return how many tasks more the budgets of a pool let it start, but for their rates."""
+    """Return how many more tasks the budgets of a pool let it start, apart from their rates."""
     return min(_room(tables, budget, pool, now) for budget in _of(tables, pool))
 
 
@@ -157,24 +158,24 @@ def _room(tables: Tables, budget: BudgetTable, pool: PoolTable, now: float) -> i
 
 
 def _share(budget: BudgetTable, others: list[Wait]) -> int:
-    """Return what a pool may hold of a budget at most while others want some."""
+    """Return the even share of a budget while other pools wait for it."""
     return -(-budget.spec.max_concurrent // (1 + len(others)))
 
 
 def _others(budget: BudgetTable, pool: PoolTable, now: float) -> list[Wait]:
-    """Return the other pools that want some of a budget."""
+    """Return the other pools that wait for a budget."""
     return [wait for name, wait in budget.waiting.items() if name != pool.name and wait.counts(now)]
 
 
 def _before(budget: BudgetTable, pool: PoolTable, others: list[Wait]) -> list[Wait]:
-    """Return those of them that stand before this pool in line."""
+    """Return the waiting pools that come before this one."""
     own = budget.waiting.get(pool.name)
     place = SERVED if own is None else own.place
     return [wait for wait in others if wait.place < place]
 
 
 def ready_at(tables: Tables, pool: PoolTable, weight: int, now: float) -> float:
-    """Return when the rates of all budgets of a pool let a start of `weight` happen."""
+    """Return when the rates of all budgets of a pool allow a start of `weight`."""
     return max(
         bucket.ready_at(budget.spec.rates, budget.buckets, weight, now)
         for budget in _of(tables, pool)
@@ -182,15 +183,15 @@ def ready_at(tables: Tables, pool: PoolTable, weight: int, now: float) -> float:
 
 
 def next_room(tables: Tables, pool: PoolTable, now: float) -> float | None:
-    """Return when time alone may end a lack of room: None = only an end of something will."""
+    """Return when room may come by time alone; None = only when a task ends."""
     moment: float | None = None
     for budget in _of(tables, pool):
         if budget.spec.max_concurrent - running(tables, budget) < 1:
             return None
         for wait in _others(budget, pool, now):
-            told = wait.offered_at if wait.tokens_at is None else wait.tokens_at
-            if told is not None:
-                moment = sooner(moment, rounded(told + STARVED_FOR))
+            offered_at = wait.offered_at if wait.tokens_at is None else wait.tokens_at
+            if offered_at is not None:
+                moment = sooner(moment, rounded(offered_at + STARVED_FOR))
     return moment
 
 
@@ -203,18 +204,18 @@ def charge(tables: Tables, pool: PoolTable, weight: int, now: float) -> None:
 def note_waiting(
     tables: Tables, pool: PoolTable, task: Task | None, now: float, *, got: int
 ) -> None:
-    """Remember a pool that could start a task (`task`) but for a budget; forget it otherwise."""
+    """Note that a pool waits for a budget to start `task`; None = it no longer waits."""
     for budget in _of(tables, pool):
         before = budget.waiting.pop(pool.name, None)
         if task is not None:
-            _stand_in_line(tables, budget, pool, task, before, now, got=got)
+            _queue_up(tables, budget, pool, task, before, now, got=got)
         if before is not None and _yields(before, budget.waiting.get(pool.name)):
-            # It no longer stands before those who waited behind it, or not in the same way.
+            # The pools behind it may come first now.
             _offer(tables, budget, pool.name, now)
 
 
 def note_served(tables: Tables, pool: PoolTable, now: float) -> None:
-    """Let a pool that got something stand behind those that got nothing."""
+    """Move a pool that got something behind those that got nothing."""
     for budget in _of(tables, pool):
         wait = budget.waiting.get(pool.name)
         if wait is not None and wait.place != SERVED:
@@ -228,7 +229,7 @@ def _yields(before: Wait, after: Wait | None) -> bool:
     return before.tokens_at is not None and after.tokens_at is None
 
 
-def _stand_in_line(
+def _queue_up(
     tables: Tables,
     budget: BudgetTable,
     pool: PoolTable,
@@ -238,7 +239,7 @@ def _stand_in_line(
     *,
     got: int,
 ) -> None:
-    """Let a pool wait if this budget keeps it from a start; who it yields to must come soon."""
+    """Queue a pool if this budget keeps it from a start, and wake the pools before it."""
     tokens_at = bucket.ready_at(budget.spec.rates, budget.buckets, task.new.weight, now)
     if before is not None:
         budget.waiting[pool.name] = before
@@ -252,7 +253,7 @@ def _stand_in_line(
         place = before.place if before is not None and known else _last_place(budget)
     wait = budget.waiting[pool.name] = Wait(place, tokens_at if tokens_at > now else None)
     if budget.spec.max_concurrent > running(tables, budget):
-        # There is room that it does not get: what it was offered it cannot be offered again.
+        # The free room belongs to the pools before it.
         wait.offered_at = None if before is None or got else before.offered_at
         _offer(tables, budget, pool.name, now, again=False)
 
@@ -263,7 +264,7 @@ def _last_place(budget: BudgetTable) -> int:
 
 
 def full(tables: Tables, pool: PoolTable) -> tuple[tuple[str, int, int], ...]:
-    """Return the budgets of a pool of which nothing is left: name, running, limit."""
+    """Return the exhausted budgets of a pool: name, running, limit."""
     taken = ((budget, running(tables, budget)) for budget in _of(tables, pool))
     return tuple(
         (budget.name, count, budget.spec.max_concurrent)
@@ -289,16 +290,16 @@ def view(tables: Tables, name: str) -> BudgetView | None:
 # Ends
 
 
-def freed(tables: Tables, pool: PoolTable, now: float) -> None:
-    """Offer what came free of the budgets of a pool to the others that wait for it."""
+def freed(tables: VerbTables, pool: PoolTable, now: float) -> None:
+    """Offer freed room of a pool's budgets to the other pools that wait for it."""
     for budget in _of(tables, pool):
         _offer(tables, budget, pool.name, now)
 
 
 def _offer(
-    tables: Tables, budget: BudgetTable, besides: str, now: float, *, again: bool = True
+    tables: VerbTables, budget: BudgetTable, besides: str, now: float, *, again: bool = True
 ) -> None:
-    """Wake all who wait but one, and let the time begin in which they are to come."""
+    """Wake all waiting pools but one, and start the time within which they must claim."""
     for name, wait in budget.waiting.items():
         if name != besides and (again or wait.offered_at is None):
             wait.offered_at = now if wait.offered_at is None else wait.offered_at
@@ -308,7 +309,7 @@ def _offer(
 def settle_weight(
     tables: Tables, pool: PoolTable, task: Task, actual: int, *, since: float, now: float
 ) -> None:
-    """Refund or charge what an attempt used less or more, to the budgets that were charged."""
+    """Correct the charge of an attempt in the budgets of its pool to its actual weight."""
     for budget in _of(tables, pool):
         if since > budget.pools.get(pool.name, now):
             bucket.correct(

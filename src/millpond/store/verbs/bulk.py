@@ -1,35 +1,40 @@
-"""Plain tasks, by the batch: the arrows of many tasks on which nothing else hangs.
+"""Plain tasks in bulk: start and complete many tasks at once.
 
-Most tasks have no run, no callback and no owner, and wait in a pool that only counts them. What a
-claim or its settlements change is then a sum, and each task needs no more than its own fields. The
-arrows, their order and their records are those of one task at a time.
+Most tasks have no run, no callback and no owner, and their pool only counts them. A claim or its
+settlements then change a sum and the tasks' own fields. Transitions, their order and their records
+are the same as task by task.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from millpond.core.lifecycle import Event, Status
+from millpond.core.lifecycle import Status, Transition
 from millpond.core.task import UNREADABLE
 from millpond.store.verbs.settle import APPLIED_PLAINLY, is_current, settle
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from millpond.core.lease import Worker
+    from millpond.core.lease import RegisteredWorker
     from millpond.core.settle import Settlement
     from millpond.core.task import Task
     from millpond.store.verbs.settle import Ended
     from millpond.store.verbs.tables import PoolTable, Tables
 
-_COMPLETED, _COMPLETE = Status.COMPLETED, Event.COMPLETE
+_COMPLETED, _COMPLETE = Status.COMPLETED, Transition.COMPLETE
 
 
 def start(
-    tables: Tables, pool: PoolTable, worker: Worker, most: int, token: int, now: float
+    tables: Tables, pool: PoolTable, worker: RegisteredWorker, most: int, token: int, now: float
 ) -> Sequence[Task]:
-    """Start the first tasks of a pool as long as they are plain; return which."""
-    if pool.backlog.grouped or pool.spec.special or pool.fresh.listed or worker.alone:
+    """Start the next tasks of a pool while they are plain; return them."""
+    if (
+        pool.backlog.grouped
+        or pool.spec.has_flow_control
+        or pool.fresh.listed
+        or worker.closures_only
+    ):
         return ()
     functions, unknown = worker.functions, worker.unknown
 
@@ -53,19 +58,19 @@ def start(
 
 
 def settle_all(tables: Tables, settlements: Sequence[Settlement], now: float) -> list[Ended]:
-    """Settle one after another; plain completions that follow each other are counted together."""
+    """Settle in order; plain completions that follow each other are applied in bulk."""
     ended: list[Ended] = []
     plain: list[Task] = []
-    glance = tables.glance
+    peek = tables.peek
     for one in settlements:
-        task = glance(one.fence.task)
+        task = peek(one.fence.task)
         if task is None or not _completes_plainly(tables, task, one):
             _end(tables, plain, now)
             ended.append(settle(tables, one, now))
             continue
         if plain and (task.worker != plain[0].worker or task.new.pool != plain[0].new.pool):
             _end(tables, plain, now)
-        # From now on another settlement of the same task is stale.
+        # Another settlement of the same task is stale from now on.
         task.status = _COMPLETED
         task.result = one.result
         task.error = None
@@ -83,7 +88,7 @@ def _end(tables: Tables, plain: list[Task], now: float) -> None:
 
 
 def _completes_plainly(tables: Tables, task: Task, settlement: Settlement) -> bool:
-    """Return whether a settlement with the current fence completes a task, and that is all."""
+    """Return whether a settlement completes a task and does nothing else."""
     new = task.new
     return (
         settlement.event is _COMPLETE
@@ -105,6 +110,6 @@ def _completes_plainly(tables: Tables, task: Task, settlement: Settlement) -> bo
 
 
 def _only_counts(pool: PoolTable) -> bool:
-    """Return whether an end in a pool tells nobody but its counts."""
+    """Return whether the end of a task changes nothing in its pool but counts."""
     spec = pool.spec
     return not pool.backlog.grouped and not spec.budgets and spec.adaptive is None

@@ -1,4 +1,4 @@
-"""Control: orders from operators, workers and the clock."""
+"""Control: carry out commands of operators, workers and maintenance."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ from millpond.core.adaptive import Limiter
 from millpond.core.admit import Reason
 from millpond.core.bucket import taken_over
 from millpond.core.control import (
-    AttemptOrder,
-    Bury,
+    AttemptCommand,
     Cancel,
     CancelAll,
     CancelRun,
+    ClaimLeadership,
     Close,
+    Command,
+    CommandPage,
     Declare,
     DeclareBudget,
+    DeclareDead,
+    Deregister,
     Disown,
     Hold,
-    Join,
-    Lead,
-    Leave,
-    Order,
-    Page,
     Pause,
-    PoolOrder,
+    PoolCommand,
     Progress,
     Prune,
     Purge,
     Redrive,
-    Remember,
+    Register,
     Resize,
     ResizeBudget,
     Resume,
+    SaveStep,
     Seal,
-    WholeOrder,
-    WorkerOrder,
+    UnpagedCommand,
+    WorkerCommand,
 )
-from millpond.core.lease import Worker
-from millpond.core.lifecycle import LIFECYCLE, Event, Status
+from millpond.core.lease import RegisteredWorker
+from millpond.core.lifecycle import LIFECYCLE, Status, Transition
 from millpond.core.settle import event_of_leaving
 from millpond.core.spec import PoolSpec, changed_fixed_field, fifo
 from millpond.core.task import CALLBACKS, Task, key_of
@@ -51,53 +51,55 @@ from millpond.errors import ConfigConflict, ConfigError, StaleRevision, UnknownP
 from millpond.store.verbs import budgets
 from millpond.store.verbs.flow import hold
 from millpond.store.verbs.prefetch import end_begun, give_back
-from millpond.store.verbs.recover import bury, everything_held
+from millpond.store.verbs.recover import everything_held, remove_dead
 from millpond.store.verbs.settle import is_current
-from millpond.store.verbs.tables import PoolTable, Tables, in_order
+from millpond.store.verbs.tables import PoolTable, Tables, by_pool_and_place
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-def control(tables: Tables, order: Order, now: float) -> tuple[int, int, Page | None]:
-    """Carry out an order; return how much it touched, the revision in force, and what is left."""
-    if isinstance(order, Purge | CancelAll):
-        pool = pool_named(tables, order.pool)
-        count, left = _cancel_page(tables, pool, order, now)
+def control(tables: Tables, command: Command, now: float) -> tuple[int, int, CommandPage | None]:
+    """Carry out a command; return how many tasks it changed, the revision, and the next page."""
+    if isinstance(command, Purge | CancelAll):
+        pool = pool_named(tables, command.pool)
+        count, left = _cancel_page(tables, pool, command, now)
         return count, pool.revision, left
-    return *_whole_order(tables, order, now), None
+    return *_unpaged_command(tables, command, now), None
 
 
-def _whole_order(tables: Tables, order: WholeOrder, now: float) -> tuple[int, int]:
-    match order:
+def _unpaged_command(tables: Tables, command: UnpagedCommand, now: float) -> tuple[int, int]:
+    match command:
         case Declare(spec):
             return _declare(tables, spec, now)
         case DeclareBudget():
-            return budgets.declare(tables, order, now), 0
+            return budgets.declare(tables, command, now), 0
         case ResizeBudget():
-            return budgets.resize(tables, order, now), 0
-        case Join() | Leave() | Bury() | Disown():
-            return _worker_order(tables, order, now), 0
-        case Lead():
-            return _lead(tables, order, now)
+            return budgets.resize(tables, command, now), 0
+        case Register() | Deregister() | DeclareDead() | Disown():
+            return _worker_command(tables, command, now), 0
+        case ClaimLeadership():
+            return _claim_leadership(tables, command, now)
         case Cancel(_, interrupt):
-            known = _meant(tables, order)
+            known = _named_tasks(tables, command)
             return sum(cancel(tables, task, now, interrupt=interrupt) for task in known), 0
         case Redrive():
-            return sum(_redrive(tables, task.new.id, now) for task in _meant(tables, order)), 0
-        case Progress() | Remember():
-            return _attempt_order(tables, order), 0
+            return sum(
+                _redrive(tables, task.new.id, now) for task in _named_tasks(tables, command)
+            ), 0
+        case Progress() | SaveStep():
+            return _attempt_command(tables, command), 0
         case Seal(run, holder):
             return _seal(tables, run, holder), 0
         case CancelRun(run):
             return _cancel_run(tables, run, now), 0
         case _:
-            pool = pool_named(tables, order.pool)
-            return _pool_order(tables, pool, order, now), pool.revision
+            pool = pool_named(tables, command.pool)
+            return _pool_command(tables, pool, command, now), pool.revision
 
 
 def pool_named(tables: Tables, name: str) -> PoolTable:
-    """Return a pool, or say which one is unknown."""
+    """Return a pool, or raise UnknownPool."""
     try:
         return tables.pools[name]
     except KeyError:
@@ -108,10 +110,10 @@ def pool_named(tables: Tables, name: str) -> PoolTable:
 # Pools
 
 
-def _pool_order(tables: Tables, pool: PoolTable, order: PoolOrder, now: float) -> int:
-    match order:
+def _pool_command(tables: Tables, pool: PoolTable, command: PoolCommand, now: float) -> int:
+    match command:
         case Pause(unit=unit) | Resume(unit=unit):
-            return _set_paused(tables, pool, unit, now, paused=isinstance(order, Pause))
+            return _set_paused(tables, pool, unit, now, paused=isinstance(command, Pause))
         case Resize(max_concurrent=limit, revision=revision):
             return _resize(tables, pool, limit, revision, now)
         case Hold(seconds=seconds, unit=unit):
@@ -119,20 +121,20 @@ def _pool_order(tables: Tables, pool: PoolTable, order: PoolOrder, now: float) -
             return 1
         case Close():
             pool.closed = True
-            tables.order(pool.spec.name, "close", now)
+            tables.record_command(pool.spec.name, "close", now)
             return 1
         case Prune():
-            return _prune(tables, pool, order)
+            return _prune(tables, pool, command)
         case Declare():
             return 0
         case _:
-            assert_never(order)
+            assert_never(command)
 
 
 def _declare(tables: Tables, spec: PoolSpec, now: float) -> tuple[int, int]:
-    """Create a pool, or take over a declaration that differs from the last one."""
+    """Create a pool, or apply a declaration that differs from the last one."""
     if spec.name.endswith(CALLBACKS):
-        raise ConfigError("name", spec.name, "is kept for the callbacks of a pool")
+        raise ConfigError("name", spec.name, "is reserved for the callbacks of a pool")
     budgets.check_known(tables, spec)
     pool = tables.pools.get(spec.name)
     if pool is None:
@@ -144,7 +146,7 @@ def _declare(tables: Tables, spec: PoolSpec, now: float) -> tuple[int, int]:
         tables.pools[spec.name + CALLBACKS] = PoolTable(_callback_spec(spec), now)
         if spec.budgets:
             budgets.share(tables, tables.pools[spec.name], None, now)
-        tables.order(spec.name, f"declare max_concurrent={spec.max_concurrent}", now)
+        tables.record_command(spec.name, f"declare max_concurrent={spec.max_concurrent}", now)
         return 1, 1
     _check_keep(pool, spec)
     kept = retention.taken_over(pool.declared.keep, spec.keep)
@@ -173,21 +175,21 @@ def _declare(tables: Tables, spec: PoolSpec, now: float) -> tuple[int, int]:
         companion.declared = _callback_spec(spec)
         limited = _with_limit(companion.declared, companion.operator_limit)
         _respec(tables, companion, limited, now)
-    tables.order(spec.name, f"declare max_concurrent={in_force.max_concurrent}", now)
+    tables.record_command(spec.name, f"declare max_concurrent={in_force.max_concurrent}", now)
     return 1, pool.revision
 
 
 def _check_keep(pool: PoolTable, spec: PoolSpec) -> None:
-    """Object to a declaration that would take tasks and keys away sooner than was promised."""
+    """Refuse a declaration that would remove tasks and keys sooner than promised."""
     stored, given = retention.in_force(pool.declared.keep), spec.keep
     if given is None or not given.given or given.shorten or not given.shorter(stored):
         return
     if not pool.next_seq:
         return
     raise ConfigConflict(
-        f"pool {spec.name!r} is stored with keep={stored}, and this declaration would forget "
-        f"sooner: keep={given}. Give the same values, leave keep out to take over what is stored, "
-        "or say Keep(..., shorten=True) to shorten it for everybody",
+        f"pool {spec.name!r} is stored with keep={stored}, and this declaration shortens it: "
+        f"keep={given}. Declare the same values, omit keep to use the stored ones, or declare "
+        "Keep(..., shorten=True) to shorten it for every process",
         pool=spec.name,
         field="keep",
         stored=stored,
@@ -196,12 +198,12 @@ def _check_keep(pool: PoolTable, spec: PoolSpec) -> None:
 
 
 def _with_limit(spec: PoolSpec, limit: int | None) -> PoolSpec:
-    """Return what is in force: as declared, but for the limit that an operator set."""
+    """Return a spec with the limit of an operator, if one is set."""
     return spec if limit is None else msgspec.structs.replace(spec, max_concurrent=limit)
 
 
 def _in_force(pool: PoolTable, declared: PoolSpec) -> PoolSpec:
-    """Return a declaration with the limit that an operator set, or that it has adapted to."""
+    """Return a declaration with the limit of an operator, or the adapted one."""
     if pool.operator_limit is None and pool.limiter is not None:
         return _with_limit(declared, pool.limiter.limit)
     return _with_limit(declared, pool.operator_limit)
@@ -219,7 +221,7 @@ def _respec(
     if changed_fixed_field(pool.spec, spec) is not None:
         pool.backlog = pool.backlog.rebuilt(spec)
         if pool.spec.lanes != spec.lanes:
-            # The lanes that were paused are no more.
+            # The paused lanes no longer exist.
             pool.paused_units = set()
     pool.spec = spec
     pool.backlog.respec(spec)
@@ -232,18 +234,18 @@ def _resize(
     tables: Tables, pool: PoolTable, limit: int | None, revision: int | None, now: float
 ) -> int:
     if limit is not None:
-        check.whole("max_concurrent", limit, least=0)
+        check.integer("max_concurrent", limit, least=0)
     if revision is not None and revision <= pool.revision:
         message = (
             f"revision={revision} of pool {pool.spec.name!r} is not above {pool.revision}, "
-            "which is in force: read its settings again and decide anew"
+            "the current one: read the settings again first"
         )
         raise StaleRevision(message, name=pool.spec.name, given=revision, current=pool.revision)
     pool.operator_limit = limit
     in_force = _in_force(pool, pool.declared)
     _respec(tables, pool, in_force, now, revision)
     word = "resize" if limit is not None else "reset"
-    tables.order(pool.spec.name, f"{word} max_concurrent={in_force.max_concurrent}", now)
+    tables.record_command(pool.spec.name, f"{word} max_concurrent={in_force.max_concurrent}", now)
     return 1
 
 
@@ -253,55 +255,55 @@ def _set_paused(
     if unit is None:
         pool.paused = paused
         if not paused:
-            # A hold is a pause that ends by itself: an operator who resumes ends it now.
+            # A resume also ends a hold.
             pool.not_before = 0.0
     else:
         pool.backlog.pause(unit, paused=paused)
         pool.pause(unit, paused=paused)
         tables.touch(pool)
     word = "pause" if paused else "resume"
-    tables.order(pool.spec.name, word if unit is None else f"{word} {unit}", now)
+    tables.record_command(pool.spec.name, word if unit is None else f"{word} {unit}", now)
     if not paused or pool.claimed:
-        # What is held ahead of a pause is wanted back, and whoever asks is told.
+        # Prefetched tasks must go back: wake their workers.
         tables.wake(pool.spec.name, now)
     return 1
 
 
-def _prune(tables: Tables, pool: PoolTable, order: Prune) -> int:
-    """Forget ended tasks of a pool and its callbacks, oldest first; keys stay known for longer."""
+def _prune(tables: Tables, pool: PoolTable, command: Prune) -> int:
+    """Remove ended tasks of a pool and its callbacks, oldest first; keys stay longer."""
     gone = 0
     for table in (pool, tables.pools.get(pool.spec.name + CALLBACKS)):
         if table is not None:
-            left = order.limit - gone
-            gone += tables.prune(table, order.completed_before, left, completed=True)
-            left = order.limit - gone
-            gone += tables.prune(table, order.failed_before, left, completed=False)
-    if order.keys_before is not None:
-        tables.prune_keys(pool, order.keys_before)
-    if order.audit_before is not None:
-        tables.prune_audit(order.audit_before)
+            left = command.limit - gone
+            gone += tables.prune(table, command.completed_before, left, completed=True)
+            left = command.limit - gone
+            gone += tables.prune(table, command.failed_before, left, completed=False)
+    if command.keys_before is not None:
+        tables.prune_keys(pool, command.keys_before)
+    if command.audit_before is not None:
+        tables.prune_audit(command.audit_before)
     return gone
 
 
 # Tasks
 
 
-def _meant(tables: Tables, order: Cancel | Redrive) -> list[Task]:
-    """Return the tasks that an order names, as far as they are known and of its pool."""
-    known = [task for i in order.tasks if (task := tables.tasks.get(i)) is not None]
-    if order.of is None:
+def _named_tasks(tables: Tables, command: Cancel | Redrive) -> list[Task]:
+    """Return the tasks that a command names and the store knows, of its pool if it has one."""
+    known = [task for i in command.tasks if (task := tables.tasks.get(i)) is not None]
+    if command.of is None:
         return known
-    return [task for task in known if task.new.pool.removesuffix(CALLBACKS) == order.of]
+    return [task for task in known if task.new.pool.removesuffix(CALLBACKS) == command.of]
 
 
 def cancel(tables: Tables, task: Task, now: float, *, interrupt: bool = False) -> int:
-    """Cancel a waiting task at once; tell a running one. Asking twice changes nothing."""
+    """Cancel a waiting task; request the stop of a running one. Repeats change nothing."""
     match task.status:
         case Status.QUEUED:
-            # Waiting, or held ahead by a worker that may be starting it just now.
+            # Waiting, or prefetched by a worker that may be starting it just now.
             return _cancel_waiting(tables, [task], Reason.CANCELLED, now, interrupt=interrupt)
         case Status.RUNNING:
-            return int(tables.ask_to_stop(task, now, interrupt=interrupt))
+            return int(tables.request_stop(task, now, interrupt=interrupt))
         case _:
             return 0
 
@@ -312,36 +314,42 @@ def _cancel_waiting(
     count = 0
     for task in [task for task in tasks if task.status is Status.QUEUED]:
         if task.claimed:
-            count += tables.ask_back(task, reason, now, interrupt=interrupt)
+            count += tables.request_return(task, reason, now, interrupt=interrupt)
             continue
         task.reason = reason
-        tables.move(task, Event.CANCEL, now)
+        tables.move(task, Transition.CANCEL, now)
         count += 1
     return count
 
 
 def _cancel_page(
-    tables: Tables, pool: PoolTable, order: Purge | CancelAll, now: float
-) -> tuple[int, Page | None]:
-    """Cancel a page of a pool's tasks, oldest first; return how many, and where to go on."""
-    after, upto = order.page or (0, pool.next_seq)
-    check.whole("limit", order.limit, least=1)
-    found = tables.live_page(pool, after, upto, order.limit)
-    left = (found[-1].seq, upto) if len(found) == order.limit else None
-    chosen = [task for task in found if order.unit is None or task.unit == order.unit]
-    if isinstance(order, Purge):
+    tables: Tables, pool: PoolTable, command: Purge | CancelAll, now: float
+) -> tuple[int, CommandPage | None]:
+    """Cancel one page of a pool's tasks, oldest first; return how many, and the next page."""
+    after, upto = command.page or (0, pool.next_seq)
+    check.integer("limit", command.limit, least=1)
+    found = tables.live_page(pool, after, upto, command.limit)
+    left = (found[-1].seq, upto) if len(found) == command.limit else None
+    chosen = [task for task in found if command.unit is None or task.unit == command.unit]
+    if isinstance(command, Purge):
         return _cancel_waiting(tables, chosen, Reason.PURGED, now), left
-    before = order.before
-    meant = [task for task in chosen if before is None or task.submitted_at < before]
-    return sum(cancel(tables, task, now, interrupt=order.interrupt) for task in meant), left
+    before = command.before
+    chosen_before = [task for task in chosen if before is None or task.submitted_at < before]
+    return sum(
+        cancel(tables, task, now, interrupt=command.interrupt) for task in chosen_before
+    ), left
 
 
 def _redrive(tables: Tables, identifier: int, now: float) -> int:
-    """Queue an ended task again, unless its code is gone or its key has passed to another."""
+    """Queue an ended task again, unless its code is lost or another task has its key."""
     task = tables.tasks.get(identifier)
     if task is not None and task.parked:
         return _try_again(tables, task, now)
-    if task is None or (task.status, Event.REDRIVE) not in LIFECYCLE or task.new.owner is not None:
+    if (
+        task is None
+        or (task.status, Transition.REDRIVE) not in LIFECYCLE
+        or task.new.owner is not None
+    ):
         return 0
     holder = tables.pools[task.new.pool].keys.get(key_of(task.new))
     if task.new.idempotency_key is not None and holder is not None and holder.task != identifier:
@@ -351,7 +359,7 @@ def _redrive(tables: Tables, identifier: int, now: float) -> int:
 
 
 def _try_again(tables: Tables, task: Task, now: float) -> int:
-    """Put a parked task back into the queue, whatever could not read it before."""
+    """Return a parked task to the queue, for every worker."""
     pool = tables.pools[task.new.pool]
     tables.unpark(pool, task, now)
     task.misfits = ()
@@ -360,18 +368,18 @@ def _try_again(tables: Tables, task: Task, now: float) -> int:
     return 1
 
 
-def _attempt_order(tables: Tables, order: AttemptOrder) -> int:
-    """Note what a running attempt says of itself; without the current fence nothing changes."""
-    task = tables.known(order.fence.task)
-    if task is None or not is_current(task, order.fence):
+def _attempt_command(tables: Tables, command: AttemptCommand) -> int:
+    """Store the report of a running attempt; without the current fence nothing changes."""
+    task = tables.known(command.fence.task)
+    if task is None or not is_current(task, command.fence):
         return 0
-    if isinstance(order, Progress):
-        task.progress = (order.fraction, order.text)
+    if isinstance(command, Progress):
+        task.progress = (command.fraction, command.text)
         return 1
     steps = task.steps if task.steps is not None else {}
-    if order.name in steps:
+    if command.name in steps:
         return 0
-    steps[order.name] = order.value
+    steps[command.name] = command.value
     task.steps = steps
     return 1
 
@@ -379,32 +387,32 @@ def _attempt_order(tables: Tables, order: AttemptOrder) -> int:
 # Workers and runs
 
 
-def _worker_order(tables: Tables, order: WorkerOrder, now: float) -> int:
-    if isinstance(order, Join):
-        return _join(tables, order, now)
-    worker = tables.workers.get(order.worker)
+def _worker_command(tables: Tables, command: WorkerCommand, now: float) -> int:
+    if isinstance(command, Register):
+        return _register(tables, command, now)
+    worker = tables.workers.get(command.worker)
     if worker is None:
         return 0
-    if isinstance(order, Bury):
-        return bury(tables, worker, now)
-    known = order.tasks if isinstance(order, Disown) else ()
+    if isinstance(command, DeclareDead):
+        return remove_dead(tables, worker, now)
+    known = command.tasks if isinstance(command, Disown) else ()
     held = [task for task in everything_held(tables, worker) if task.new.id not in known]
     for task in held:
-        if isinstance(order, Leave):
+        if isinstance(command, Deregister):
             _left_with(tables, task, now)
         elif task.claimed:
             give_back(tables, task, now)
         else:
             tables.release(task, now)
-    return len(held) + (bury(tables, worker, now) if isinstance(order, Leave) else 0)
+    return len(held) + (remove_dead(tables, worker, now) if isinstance(command, Deregister) else 0)
 
 
 def _left_with(tables: Tables, task: Task, now: float) -> None:
-    """Take back what a worker held when it left and had said nothing of: it may have begun."""
+    """Release a task of a worker that deregistered without settling it: it may have begun."""
     event = event_of_leaving(task)
-    if event is Event.FAIL and task.claimed:
+    if event is Transition.FAIL and task.claimed:
         end_begun(tables, task, Reason.STOPPED, now)
-    elif event is Event.FAIL:
+    elif event is Transition.FAIL:
         task.reason = Reason.STOPPED
         tables.move(task, event, now)
     elif task.claimed:
@@ -413,34 +421,34 @@ def _left_with(tables: Tables, task: Task, now: float) -> None:
         tables.release(task, now)
 
 
-def _join(tables: Tables, order: Join, now: float) -> int:
-    known = None if order.functions is None else frozenset(order.functions)
-    before = tables.workers.get(order.worker)
+def _register(tables: Tables, command: Register, now: float) -> int:
+    known = None if command.functions is None else frozenset(command.functions)
+    before = tables.workers.get(command.worker)
     if before is not None:
-        return _learn(tables, before, known, order.signatures, now)
+        return _register_again(tables, before, known, command.signatures, now)
     tables.workers_joined += 1
-    worker = tables.workers[order.worker] = Worker(
-        id=order.worker,
-        owner=order.owner,
+    worker = tables.workers[command.worker] = RegisteredWorker(
+        id=command.worker,
+        owner=command.owner,
         expires_at=now,
-        lease=order.lease,
+        lease=command.lease,
         number=tables.workers_joined,
         functions=known,
-        signatures=dict(order.signatures),
+        signatures=dict(command.signatures),
     )
-    tables.renew(worker, order.lease, now)
+    tables.renew(worker, command.lease, now)
     _wake_parked(tables, now)
     return 1
 
 
-def _learn(
+def _register_again(
     tables: Tables,
-    worker: Worker,
+    worker: RegisteredWorker,
     known: frozenset[str] | None,
     signatures: dict[str, str],
     now: float,
 ) -> int:
-    """Take in that a worker presents itself again: it may know more functions than before."""
+    """Register a known worker again: it may know more functions than before."""
     before = worker.functions
     if before is None:
         worker.signatures = {**worker.signatures, **signatures}
@@ -454,21 +462,21 @@ def _learn(
 
 
 def _wake_parked(tables: Tables, now: float) -> None:
-    """Let somebody look at pools where tasks wait for a worker that knows their function."""
+    """Wake the pools that have parked tasks."""
     for name, pool in tables.pools.items():
         if pool.parked:
             tables.wake(name, now)
 
 
-def _lead(tables: Tables, order: Lead, now: float) -> tuple[int, int]:
-    """Let a process lead if nobody does: nobody else holds an unexpired lead, or it is buried."""
+def _claim_leadership(tables: Tables, command: ClaimLeadership, now: float) -> tuple[int, int]:
+    """Let a process lead unless another holds an unexpired lead and is alive."""
     leader = tables.leader
-    if leader.owner != order.owner:
-        if leader.until > now and tables.lives(leader.owner):
+    if leader.owner != command.owner:
+        if leader.until > now and tables.has_live_worker(leader.owner):
             return 0, leader.generation
-        leader.owner = order.owner
+        leader.owner = command.owner
         leader.generation += 1
-    leader.until = rounded(now + order.lease)
+    leader.until = rounded(now + command.lease)
     return 1, leader.generation
 
 
@@ -491,7 +499,7 @@ def _seal(tables: Tables, identifier: int, holder: str) -> int:
 
 
 def _cancel_run(tables: Tables, identifier: int, now: float) -> int:
-    """Stop an open run: cancel what waits of it, tell what runs; its callbacks go on."""
+    """Stop an open run: cancel its waiting tasks, ask running ones to stop; callbacks go on."""
     run = tables.runs.get(identifier)
     if run is None or run.finished:
         return 0
@@ -502,8 +510,8 @@ def _cancel_run(tables: Tables, identifier: int, now: float) -> int:
         if task.worker is not None and not task.new.is_callback
     ]
     if run.stopped is None:
-        tables.order(run.new.pool, "cancel run", now, run=identifier)
-    count += sum(cancel(tables, task, now) for task in sorted(held, key=in_order))
+        tables.record_command(run.new.pool, "cancel run", now, run=identifier)
+    count += sum(cancel(tables, task, now) for task in sorted(held, key=by_pool_and_place))
     if run.stopped is None:
         tables.stop_run(run, Reason.CANCELLED, now)
     return count

@@ -1,11 +1,11 @@
-"""Endings: which tasks ended in a verb, and which lanes and pools ran dry by it."""
+"""Endings: which tasks ended in a verb, and which lanes and pools it drained."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from millpond.core.lifecycle import Status
-from millpond.store.protocol import Emptied, Lost
+from millpond.store.protocol import Drained, LostAttempt
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -15,28 +15,28 @@ if TYPE_CHECKING:
 
 _COMPLETED, _FAILED = Status.COMPLETED, Status.FAILED
 PROCESSED = (_COMPLETED, _FAILED)
-"""The ends of a task that was worked on; the others were taken out of the queue."""
+"""The ends of tasks that ran; other tasks were removed from the queue."""
 
 
 class Endings:
-    """What one verb ended. A lane or pool runs dry if it was not at the start and is at the end."""
+    """What one verb ended. A lane or pool is drained if the verb removed its last live task."""
 
     __slots__ = ("_came", "_ended", "_lost", "_ran_dry")
 
     def __init__(self) -> None:
         self._ended: list[int] = []
-        self._lost: list[Lost] = []
+        self._lost: list[LostAttempt] = []
         self._came: set[tuple[str, str | None]] | None = None
-        """What was dry when a task came to it in this verb."""
+        """Lanes and pools that were empty when this verb added a task."""
         self._ran_dry: dict[tuple[str, str | None], PoolTable] | None = None
-        """What was dry after a task of it ended in this verb."""
+        """Lanes and pools that were empty after this verb ended a task."""
 
     def __bool__(self) -> bool:
-        """Whether this verb ended a task; nothing runs dry without."""
+        """Whether this verb ended a task; without that nothing is drained."""
         return bool(self._ended)
 
     def begin(self) -> None:
-        """Start a verb: nothing has ended yet."""
+        """Begin a verb: nothing has ended yet."""
         if self._ended:
             self._ended = []
         if self._lost:
@@ -44,18 +44,20 @@ class Endings:
         self._came = self._ran_dry = None
 
     def lose(self, task: Task) -> None:
-        """Note that an attempt is lost with its worker, and that another follows."""
+        """Note an attempt that was lost with its worker and is followed by another."""
         new = task.new
         self._lost.append(
-            Lost(task=new.id, pool=new.pool, function=new.call.function, attempt=task.attempt)
+            LostAttempt(
+                task=new.id, pool=new.pool, function=new.call.function, attempt=task.attempt
+            )
         )
 
-    def lost(self) -> tuple[Lost, ...]:
-        """Return the attempts that were lost in this verb, and are followed by another."""
+    def lost(self) -> tuple[LostAttempt, ...]:
+        """Return the attempts that this verb lost and that are followed by another."""
         return tuple(self._lost)
 
     def coming(self, pool: PoolTable, lane: str | None) -> None:
-        """Note that a task is about to come to a lane, or to a pool without; was that dry?"""
+        """Note, before a task is added, whether its lane (or its pool without lanes) is empty."""
         if lane is None:
             dry = not pool.live and not pool.backlog.lanes
         else:
@@ -69,7 +71,7 @@ class Endings:
             self._came.add((pool.name, lane))
 
     def over(self, pool: PoolTable, task: Task) -> None:
-        """Note that a task has ended; it is no longer among the live ones."""
+        """Note a task that has ended; it no longer counts as live."""
         self._ended.append(task.new.id)
         lane = task.lane
         if lane is not None:
@@ -95,12 +97,12 @@ class Endings:
         """Return the tasks that ended."""
         return tuple(self._ended) if self._ended else ()
 
-    def emptied(self) -> tuple[Emptied, ...]:
-        """Return what ran dry, by pool and lane."""
+    def emptied(self) -> tuple[Drained, ...]:
+        """Return the drained lanes and pools, by pool and lane."""
         if self._ran_dry is None:
             return ()
         dried = [
-            Emptied(pool=name, lane=lane, processed=processed(pool, lane))
+            Drained(pool=name, lane=lane, processed=processed(pool, lane))
             for (name, lane), pool in self._ran_dry.items()
             if _is_dry(pool, lane)
         ]
@@ -119,5 +121,5 @@ def _is_dry(pool: PoolTable, lane: str | None) -> bool:
     return not pool.live if lane is None else not pool.backlog.live_in(lane)
 
 
-def _by_place(emptied: Emptied) -> tuple[str, str]:
+def _by_place(emptied: Drained) -> tuple[str, str]:
     return emptied.pool, emptied.lane or ""

@@ -10,13 +10,13 @@ from millpond.core.bucket import charge, ready_at
 from millpond.core.lease import (
     NO_STEPS,
     STARVED_FOR,
-    LeaseAsk,
     Leased,
-    Worker,
+    LeaseRequest,
+    RegisteredWorker,
     knows,
     may_hold,
 )
-from millpond.core.lifecycle import Event
+from millpond.core.lifecycle import Transition
 from millpond.core.plan import sooner
 from millpond.core.task import UNREADABLE, Fence, Task
 from millpond.core.ticks import rounded
@@ -28,20 +28,20 @@ from millpond.store.verbs import prefetch as ahead
 if TYPE_CHECKING:
     from millpond.store.verbs.tables import PoolTable, Tables
 
-UNKNOWN_TOLD = 10
-"""How many functions that a worker does not know it is told of at once."""
+MOST_UNKNOWN = 10
+"""How many unknown functions one answer names."""
 
 
-def lease(tables: Tables, ask: LeaseAsk, now: float) -> LeaseAnswer:
+def lease(tables: Tables, ask: LeaseRequest, now: float) -> LeaseAnswer:
     """Give a worker up to `ask.want` tasks."""
     worker = tables.workers.get(ask.worker)
     if worker is None:
         return LeaseAnswer(fenced=True)
     if worker.expires_at <= now:
-        # Late, but nobody took its leases: it asks, so it lives, and what it gets is kept.
+        # Its lease expired and was not taken: it is alive, so renew it.
         tables.renew(worker, worker.lease, now)
     pool = tables.pools[ask.pool]
-    # What this verb settled takes its place before what time made due, and that before the claim.
+    # First apply what this verb settled, then what became due, then claim.
     if pool.backlog.grouped:
         pool.backlog.flush(now)
     pool.backlog.promote(now)
@@ -49,7 +49,7 @@ def lease(tables: Tables, ask: LeaseAsk, now: float) -> LeaseAnswer:
         _unpark(tables, pool, worker, ask.want + ask.ahead, now)
     leased: list[Leased] = []
     token = tables.token()
-    # Each start takes one slot, and nothing else that happens in here takes or frees one.
+    # Each start takes one slot; nothing else here takes or frees one.
     free = slots(pool, worker, now)
     if pool.spec.budgets and free > 0:
         free = min(free, budgets.room(tables, pool, now))
@@ -64,7 +64,7 @@ def lease(tables: Tables, ask: LeaseAsk, now: float) -> LeaseAnswer:
         task = _next(tables, pool, worker, now)
         if task is None:
             break
-        if pool.spec.special:
+        if pool.spec.has_flow_control:
             _charge(tables, pool, task, now)
         tables.start(pool, task, worker, token, now)
         leased.append(_leased(task))
@@ -84,20 +84,25 @@ def lease(tables: Tables, ask: LeaseAsk, now: float) -> LeaseAnswer:
         give_back=bool(worker.ahead) and ahead.wanted_back(pool, worker, now),
         next_at=next_moment(tables, pool, worker, now),
         drained=pool.live == pool.running,
-        unknown=_unknown(pool, worker) if pool.parked and not worker.alone else (),
+        unknown=_unknown(pool, worker) if pool.parked and not worker.closures_only else (),
     )
 
 
-def _unknown(pool: PoolTable, worker: Worker) -> tuple[str, ...]:
-    """Return functions that parked tasks wait for and this worker does not know."""
+def _unknown(pool: PoolTable, worker: RegisteredWorker) -> tuple[str, ...]:
+    """Return functions of parked tasks that this worker does not know."""
     names = sorted(function for function in pool.parked if not knows(worker, function))
-    return tuple(names[:UNKNOWN_TOLD])
+    return tuple(names[:MOST_UNKNOWN])
 
 
 def _start_claims(
-    tables: Tables, pool: PoolTable, worker: Worker, most: int, leased: list[Leased], now: float
+    tables: Tables,
+    pool: PoolTable,
+    worker: RegisteredWorker,
+    most: int,
+    leased: list[Leased],
+    now: float,
 ) -> int:
-    """Start what a worker holds ahead: it was next before anything that is queued now."""
+    """Start prefetched tasks of a worker: they come before queued ones."""
     before = len(leased)
     while len(leased) - before < most:
         claim = ahead.startable(tables, pool, worker, now)
@@ -109,11 +114,16 @@ def _start_claims(
 
 
 def _claim_ahead(
-    tables: Tables, pool: PoolTable, worker: Worker, ask: LeaseAsk, token: int, now: float
+    tables: Tables,
+    pool: PoolTable,
+    worker: RegisteredWorker,
+    ask: LeaseRequest,
+    token: int,
+    now: float,
 ) -> tuple[Leased, ...]:
-    """Let a worker hold tasks beyond those it runs, unless others wait for work."""
+    """Prefetch tasks for a worker, unless other workers wait for work."""
     claimed: list[Leased] = []
-    # Nothing that happens in here makes it more or less, but for the claims themselves.
+    # Only the claims themselves change the room.
     room = 0 if _starved_before(pool, worker, now) else ahead.room(pool, worker, now)
     while (
         len(claimed) < min(ask.ahead, room)
@@ -125,23 +135,23 @@ def _claim_ahead(
     return tuple(claimed)
 
 
-def slots(pool: PoolTable, worker: Worker, now: float) -> int:
-    """Return how many tasks more the limits of the pool let this worker start now."""
+def slots(pool: PoolTable, worker: RegisteredWorker, now: float) -> int:
+    """Return how many more tasks the limits of the pool let this worker start now."""
     if pool.paused or pool.not_before > now:
         return 0
     limit = pool.spec.max_concurrent
     starved = _starved_before(pool, worker, now) if pool.starved else None
     if not starved:
         return limit - pool.running
-    # A free slot for each who got none, and no more than an even share for those who have some.
+    # Reserve a slot for each starved worker; the others get at most an even share.
     share = may_hold(limit, len(pool.holding.keys() | starved | {worker.id}), starved=True)
     return min(limit - pool.running - len(starved), share - pool.holding.get(worker.id, 0))
 
 
-def could_lease(tables: Tables, pool: PoolTable, worker: Worker, now: float) -> bool:
+def could_lease(tables: Tables, pool: PoolTable, worker: RegisteredWorker, now: float) -> bool:
     """Return whether `lease` would give this worker something; changes nothing.
 
-    It may say no too often: under a rate by weight the heaviest task that is in reach decides.
+    It may return False too often: under a rate by weight the heaviest startable task decides.
     """
     if slots(pool, worker, now) < 1:
         return False
@@ -159,7 +169,7 @@ def could_lease(tables: Tables, pool: PoolTable, worker: Worker, now: float) -> 
     in_line = (
         task
         for task in pool.backlog.startable(worker.owner, now)
-        if task.new.owner is not None or (not worker.alone and knows(worker, task.need))
+        if task.new.owner is not None or (not worker.closures_only and knows(worker, task.need))
     )
     due = (
         task
@@ -172,18 +182,20 @@ def could_lease(tables: Tables, pool: PoolTable, worker: Worker, now: float) -> 
     return bool(allowed) and all(allowed)
 
 
-def next_moment(tables: Tables, pool: PoolTable, worker: Worker, now: float) -> float | None:
-    """Return when time alone may let this worker start more, or None."""
+def next_moment(
+    tables: Tables, pool: PoolTable, worker: RegisteredWorker, now: float
+) -> float | None:
+    """Return when time alone may let this worker start more tasks, or None."""
     if pool.paused or pool.running >= pool.spec.max_concurrent:
         return None
     if pool.not_before > now:
         return pool.not_before
     if pool.parked and any(knows(worker, function) for function in pool.parked):
-        # As many as were asked for came back from their parking place; there are more.
+        # More tasks are parked than this request unparked.
         return now
     if pool.live == pool.running and not pool.backlog.grouped:
         return None
-    task = pool.backlog.peek(worker.owner, alone=worker.alone)
+    task = pool.backlog.peek(worker.owner, own_only=worker.closures_only)
     claim_at = ahead.next_start(tables, pool, worker, now) if worker.ahead else None
     if task is None and claim_at is None:
         return pool.backlog.next_moment()
@@ -191,15 +203,15 @@ def next_moment(tables: Tables, pool: PoolTable, worker: Worker, now: float) -> 
         last = min(pool.starved[one][1] for one in _starved_before(pool, worker, now))
         return rounded(last + STARVED_FOR)
     if pool.spec.budgets and task is not None and budgets.room(tables, pool, now) < 1:
-        # What its own rates hold back does not stand in line for a budget yet.
+        # A task that its own rates hold back does not wait for a budget yet.
         own = ready_at(pool.spec.rates, pool.buckets, task.new.weight, now)
         return own if own > now else budgets.next_room(tables, pool, now)
     moment = sooner(claim_at, pool.backlog.next_moment())
     return moment if task is None else sooner(rate_moment(tables, pool, task, now), moment)
 
 
-def _starved_before(pool: PoolTable, worker: Worker, now: float) -> set[str]:
-    """Return the workers that got nothing of late, and have waited longer than this one."""
+def _starved_before(pool: PoolTable, worker: RegisteredWorker, now: float) -> set[str]:
+    """Return the recently starved workers that have waited longer than this one."""
     own = pool.starved.get(worker.id)
     waiting_since = own[0] if own is not None and _is_recent(own[1], now) else now
     return {
@@ -213,46 +225,50 @@ def _is_recent(asked_at: float, now: float) -> bool:
     return rounded(asked_at + STARVED_FOR) > now
 
 
-def _note_starved(tables: Tables, pool: PoolTable, worker: Worker, now: float, *, got: int) -> None:
-    """Remember a worker that holds nothing and got nothing, though there was something to get."""
+def _note_starved(
+    tables: Tables, pool: PoolTable, worker: RegisteredWorker, now: float, *, got: int
+) -> None:
+    """Note a worker that holds nothing and got nothing although tasks were ready."""
     before = pool.starved.pop(worker.id, None)
     wanting = not got and worker.id not in pool.holding and not pool.paused
-    waits = pool.backlog.peek(worker.owner, alone=worker.alone) or ahead.startable(
+    waits = pool.backlog.peek(worker.owner, own_only=worker.closures_only) or ahead.startable(
         tables, pool, worker, now
     )
     if wanting and waits is not None and slots(pool, worker, now) < 1:
         since, last = before or (now, now)
         pool.starved[worker.id] = (since if _is_recent(last, now) else now, now)
     if before is not None and pool.starved.get(worker.id, (None,))[0] != before[0]:
-        # It no longer stands before those who waited behind it.
+        # Its place in the queue of waiters is free.
         tables.wake(pool.spec.name, now)
 
 
-def _next(tables: Tables, pool: PoolTable, worker: Worker, now: float) -> Task | None:
-    """Return the task to start now; what has expired or is unknown here is put aside."""
+def _next(tables: Tables, pool: PoolTable, worker: RegisteredWorker, now: float) -> Task | None:
+    """Return the task to start now; fail expired ones and park unknown ones on the way."""
     picky = worker.functions is not None or worker.unknown
-    alone = worker.alone
-    while (task := pool.backlog.peek(worker.owner, alone=alone)) is not None:
+    own_only = worker.closures_only
+    while (task := pool.backlog.peek(worker.owner, own_only=own_only)) is not None:
         if task.expires_at is not None and task.expires_at <= now:
             task.reason = Reason.EXPIRED
-            tables.move(task, Event.EXPIRE, now)
+            tables.move(task, Transition.EXPIRE, now)
             pool.backlog.flush(now)
         elif task.new.call.function == UNREADABLE:
             task.reason = Reason.CORRUPT
-            tables.move(task, Event.CORRUPT, now)
+            tables.move(task, Transition.CORRUPT, now)
             pool.backlog.flush(now)
         elif (picky or task.misfits) and task.new.owner is None and not knows(worker, task.need):
             tables.park(pool, task, now)
             pool.backlog.flush(now)
-        elif pool.spec.special and rate_moment(tables, pool, task, now) > now:
+        elif pool.spec.has_flow_control and rate_moment(tables, pool, task, now) > now:
             return None
         else:
             return task
     return None
 
 
-def _unpark(tables: Tables, pool: PoolTable, worker: Worker, want: int, now: float) -> None:
-    """Bring back parked tasks that this worker can run, as many as it asks for."""
+def _unpark(
+    tables: Tables, pool: PoolTable, worker: RegisteredWorker, want: int, now: float
+) -> None:
+    """Unpark tasks that this worker can run, as many as it wants."""
     for function in [function for function in pool.parked if knows(worker, function)]:
         for first in pool.parked[function].firsts(want):
             tables.unpark(pool, tables.tasks[first], now)
@@ -260,7 +276,7 @@ def _unpark(tables: Tables, pool: PoolTable, worker: Worker, want: int, now: flo
 
 
 def rate_moment(tables: Tables, pool: PoolTable, task: Task, now: float) -> float:
-    """Return when the rates of the pool and of its budgets let a task start: now or later."""
+    """Return when the rates of a pool and its budgets allow a start: now or later."""
     own = ready_at(pool.spec.rates, pool.buckets, task.new.weight, now)
     if not pool.spec.budgets:
         return own
@@ -274,12 +290,14 @@ def _charge(tables: Tables, pool: PoolTable, task: Task, now: float) -> None:
         budgets.charge(tables, pool, task.new.weight, now)
 
 
-def _note_waiting(tables: Tables, pool: PoolTable, worker: Worker, now: float, *, got: int) -> None:
-    """Remember a pool that could start more but for a budget, or that it could not."""
-    task = pool.backlog.peek(worker.owner, alone=worker.alone)
+def _note_waiting(
+    tables: Tables, pool: PoolTable, worker: RegisteredWorker, now: float, *, got: int
+) -> None:
+    """Note whether the pool could start more tasks if its budgets allowed it."""
+    task = pool.backlog.peek(worker.owner, own_only=worker.closures_only)
     stopped = pool.paused or pool.not_before > now or pool.running >= pool.spec.max_concurrent
     if not stopped and pool.live > pool.running and (task is None or slots(pool, worker, now) < 1):
-        # There is nothing for this worker; for others there may be, and their place is kept.
+        # Other workers may have tasks to start: the pool keeps its place.
         if got:
             budgets.note_served(tables, pool, now)
         return

@@ -1,48 +1,48 @@
-"""Recover: what time alone does to tasks."""
+"""Recover: lose expired leases, fail expired and long-parked tasks."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from millpond.core.admit import Reason
-from millpond.core.lifecycle import Event, Status
+from millpond.core.lifecycle import Status, Transition
 from millpond.core.settle import event_of_loss
 from millpond.core.ticks import rounded
 from millpond.store.verbs.prefetch import charge
-from millpond.store.verbs.tables import in_order
+from millpond.store.verbs.tables import by_pool_and_place
 
 if TYPE_CHECKING:
-    from millpond.core.lease import Worker
+    from millpond.core.lease import RegisteredWorker
     from millpond.core.order.heap import LazyHeap
     from millpond.core.task import Task
     from millpond.store.verbs.tables import Tables
 
-_WHY = {Event.STALE: Reason.STALE, Event.CANCEL: Reason.CANCELLED}
+_WHY = {Transition.STALE: Reason.STALE, Transition.CANCEL: Reason.CANCELLED}
 
 UNKNOWN_AFTER = 86_400.0
-"""Seconds for which a task may wait for a worker that knows its function, as it was called."""
+"""Seconds for which a parked task waits for a worker that can run it."""
 
 
 def recover(tables: Tables, limit: int, now: float) -> int:
-    """Lose the leases of workers that stopped renewing; fail what expired or nobody knows."""
+    """Lose the leases of workers that stopped renewing; fail expired and long-parked tasks."""
     moved = 0
     while moved < limit and (worker := _expired_worker(tables, now)) is not None:
-        moved += bury(tables, worker, now, limit - moved)
+        moved += remove_dead(tables, worker, now, limit - moved)
     expiring, parked = tables.expiring_tasks, tables.parked_since
-    moved += _fail_those(tables, expiring, now, Event.EXPIRE, now, limit - moved)
+    moved += _fail_those(tables, expiring, now, Transition.EXPIRE, now, limit - moved)
     forgotten = rounded(now - UNKNOWN_AFTER)
-    return moved + _fail_those(tables, parked, forgotten, Event.UNKNOWN, now, limit - moved)
+    return moved + _fail_those(tables, parked, forgotten, Transition.UNKNOWN, now, limit - moved)
 
 
 def _fail_those(
     tables: Tables,
     index: LazyHeap[int],
     until: float,
-    event: Event,
+    event: Transition,
     now: float,
     limit: int,
 ) -> int:
-    """Fail the waiting tasks whose moment has come; return how many."""
+    """Fail the waiting tasks whose moment has passed; return how many."""
     failed = found = 0
     while failed < limit:
         before = found
@@ -57,14 +57,14 @@ def _fail_those(
     return failed
 
 
-def _reason(task: Task, event: Event) -> Reason:
-    if event is Event.EXPIRE:
+def _reason(task: Task, event: Transition) -> Reason:
+    if event is Transition.EXPIRE:
         return Reason.EXPIRED
     return Reason.UNFIT_ARGUMENTS if task.misfits else Reason.UNKNOWN_FUNCTION
 
 
 def more(tables: Tables, now: float) -> bool:
-    """Return whether there is still something for `recover` to do."""
+    """Return whether `recover` has more to do."""
     return (
         _expired_worker(tables, now) is not None
         or _first(tables, tables.expiring_tasks, now) is not None
@@ -73,7 +73,7 @@ def more(tables: Tables, now: float) -> bool:
 
 
 def next_recovery(tables: Tables, now: float) -> float | None:
-    """Return when time alone gives `recover` something to do: now or later, or None."""
+    """Return when `recover` has something to do next: now or later, or None."""
     parked = tables.parked_since.lowest()
     firsts = (tables.expiring_workers.lowest(), tables.expiring_tasks.lowest())
     moments = [first[0] for first in firsts if first is not None]
@@ -82,8 +82,10 @@ def next_recovery(tables: Tables, now: float) -> float | None:
     return max(min(moments), now) if moments else None
 
 
-def bury(tables: Tables, worker: Worker, now: float, limit: int | None = None) -> int:
-    """Lose the leases of a dead worker and abandon its closures, up to `limit`; then forget it."""
+def remove_dead(
+    tables: Tables, worker: RegisteredWorker, now: float, limit: int | None = None
+) -> int:
+    """Lose the leases of a dead worker and fail its closures, up to `limit`; then remove it."""
     held = everything_held(tables, worker)
     for task in held[:limit]:
         lose(tables, task, now)
@@ -91,13 +93,13 @@ def bury(tables: Tables, worker: Worker, now: float, limit: int | None = None) -
     left = None if limit is None else limit - moved
     if worker.holding or worker.ahead:
         return moved
-    last = worker.owner is not None and not tables.lives(worker.owner, besides=worker)
+    last = worker.owner is not None and not tables.has_live_worker(worker.owner, besides=worker)
     if last:
         moved += _abandon_closures(tables, worker.owner or "", now, left)
     if last and tables.has_closures(worker.owner or ""):
         return moved
     if tables.leave_to_newer(worker, worker.owner if last else None):
-        # What is left of it only a newer version understands, and finds it as that of a dead one.
+        # A newer version handles the rest, and sees the worker as expired.
         worker.expires_at = min(worker.expires_at, now)
     else:
         remove(tables, worker, now)
@@ -106,25 +108,25 @@ def bury(tables: Tables, worker: Worker, now: float, limit: int | None = None) -
     return moved
 
 
-def everything_held(tables: Tables, worker: Worker) -> list[Task]:
-    """Return what a worker runs and what it holds ahead, by pool and place."""
+def everything_held(tables: Tables, worker: RegisteredWorker) -> list[Task]:
+    """Return the running and prefetched tasks of a worker, by pool and place."""
     held = (tables.tasks[identifier] for identifier in (*worker.holding, *worker.ahead))
-    return sorted(held, key=in_order)
+    return sorted(held, key=by_pool_and_place)
 
 
 def _let_go_of_runs(tables: Tables, owner: str) -> None:
-    """A process that is gone adds nothing more to the runs it held open."""
+    """Release the runs that a dead process held open."""
     for run in [run for run in tables.open_runs.values() if owner in run.holders]:
         run.holders.discard(owner)
         tables.touch_run(run)
 
 
 def lose(tables: Tables, task: Task, now: float) -> None:
-    """Take the lease of one task away: back to the queue, or the end of its budget."""
+    """Lose the lease of one task: queue it again, or fail it on its last attempt."""
     if task.claimed:
         charge(tables, task, now)
     event = event_of_loss(task)
-    if event is not Event.LOSE:
+    if event is not Transition.LOSE:
         task.reason = _WHY.get(event, Reason.LEASE_LOST)
     else:
         tables.endings.lose(task)
@@ -133,34 +135,34 @@ def lose(tables: Tables, task: Task, now: float) -> None:
     task.worker = None
 
 
-def remove(tables: Tables, worker: Worker, now: float) -> None:
-    """Forget a worker that holds nothing any more."""
+def remove(tables: Tables, worker: RegisteredWorker, now: float) -> None:
+    """Remove a worker that holds no tasks."""
     del tables.workers[worker.id]
     tables.expiring_workers.discard(worker.id)
     for pool in tables.pools.values():
         pool.hungry.pop(worker.id, None)
         if pool.starved.pop(worker.id, None) is not None:
-            # A slot may have been kept free for it.
+            # A slot may have been reserved for it.
             tables.wake(pool.spec.name, now)
 
 
 def _abandon_closures(tables: Tables, owner: str, now: float, limit: int | None) -> int:
-    """Fail the queued closures of a process whose last worker is gone: their code is gone."""
+    """Fail the queued closures of a process whose last worker is dead: their code is lost."""
     failed = 0
-    for task in sorted(tables.closures_of(owner), key=in_order)[:limit]:
+    for task in sorted(tables.closures_of(owner), key=by_pool_and_place)[:limit]:
         # The failure of one may have cancelled others, where their run says so.
         if task.status is Status.QUEUED:
-            failed += _fail(tables, task, Event.STALE, Reason.STALE, now)
+            failed += _fail(tables, task, Transition.STALE, Reason.STALE, now)
     return failed
 
 
-def _fail(tables: Tables, task: Task, event: Event, reason: Reason, now: float) -> int:
+def _fail(tables: Tables, task: Task, event: Transition, reason: Reason, now: float) -> int:
     task.reason = reason
     tables.move(task, event, now)
     return 1
 
 
-def _expired_worker(tables: Tables, now: float) -> Worker | None:
+def _expired_worker(tables: Tables, now: float) -> RegisteredWorker | None:
     soonest = tables.expiring_workers.lowest()
     if soonest is None or soonest[0] > now:
         return None

@@ -1,4 +1,4 @@
-"""Submit: admission, idempotency and the insert as one step."""
+"""Submit: admission, idempotency and the insert in one verb."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from millpond.core.admit import (
     too_heavy,
     too_large,
 )
-from millpond.core.lifecycle import Event, Status
-from millpond.core.order.backlog import lane_of
+from millpond.core.lifecycle import Status, Transition
+from millpond.core.order.rank import lane_of
 from millpond.core.run import NewRun, Run
 from millpond.core.run import view as run_view
 from millpond.core.spec import Backpressure, OnFull, OrderKind
@@ -40,11 +40,11 @@ if TYPE_CHECKING:
 _FIFO, _QUEUED = OrderKind.FIFO, Status.QUEUED
 
 WHOLE = (OnFull.BLOCK_SUBMITTER, OnFull.FAIL_SUBMITTER, OnFull.FAIL_FAST)
-"""The policies under which a batch is taken whole or not at all."""
+"""The policies that accept a batch as a whole or not at all."""
 
 
 def submit(tables: Tables, batch: Batch, now: float) -> BatchAnswer:
-    """Take in one batch, or refuse it whole with nothing changed."""
+    """Accept one batch, or refuse all of it and change nothing."""
     pool = tables.pools.get(batch.tasks[0].pool) if batch.tasks else None
     plain = batch.run is None and not batch.again
     if pool is not None and plain and _nothing_to_decide(tables, pool, batch.tasks):
@@ -53,7 +53,7 @@ def submit(tables: Tables, batch: Batch, now: float) -> BatchAnswer:
     refusal = _conflict(batch.tasks, known)
     run = tables.runs.get(_named_run(tables, batch.run)) if batch.run else None
     if run is not None and batch.run is not None:
-        # A run taken up again is not seeded a second time.
+        # A resumed run is not seeded a second time.
         if batch.run.holder is not None and not run.finished:
             run.holders.add(batch.run.holder)
         return BatchAnswer(run=run_view(run, resumed=True))
@@ -65,16 +65,16 @@ def submit(tables: Tables, batch: Batch, now: float) -> BatchAnswer:
     taken = [_take(tables, new, now, again=batch.again) for new in batch.tasks]
     if opened is not None:
         tables.touch_run(opened)
-    # Told at the end: a later task of the batch may have evicted an earlier one.
+    # At the end: a later task of the batch may have evicted an earlier one.
     admissions = tuple([admission(tables, one) for one in taken])
     return BatchAnswer(admissions=admissions, run=run_view(opened) if opened else None)
 
 
-# Where nothing is to be decided
+# The usual case: nothing to decide
 
 
 def _nothing_to_decide(tables: Tables, pool: PoolTable, tasks: Sequence[NewTask]) -> bool:
-    """Return whether every task is new, could start one day, and the pool takes whatever comes."""
+    """Return whether every task is new and can start, and the pool has no bound."""
     if pool.closed or pool.internal or pool.spec.backpressure is not None:
         return False
     if pool.buckets or pool.spec.budgets:
@@ -84,8 +84,8 @@ def _nothing_to_decide(tables: Tables, pool: PoolTable, tasks: Sequence[NewTask]
         if new.idempotency_key is not None or new.run is not None or new.id in stored:
             return False
         if new.owner is not None and new.owner != alive:
-            # Without rates no weight is too much.
-            if pool.spec.strict or not tables.lives(new.owner):
+            # Without rates no weight is too large.
+            if pool.spec.strict or not tables.has_live_worker(new.owner):
                 return False
             alive = new.owner
     return True
@@ -94,15 +94,15 @@ def _nothing_to_decide(tables: Tables, pool: PoolTable, tasks: Sequence[NewTask]
 def _take_plainly(
     tables: Tables, pool: PoolTable, tasks: Sequence[NewTask], now: float
 ) -> tuple[Admission, ...]:
-    """Insert tasks of which no later one can change what became of an earlier one."""
-    stored, told = tables.tasks, []
+    """Insert tasks that cannot affect each other."""
+    stored, admissions = tables.tasks, []
     for new in tasks:
         if new.id in stored:
             # Sent twice in one batch.
-            told.append(admission(tables, _take(tables, new, now)))
+            admissions.append(admission(tables, _take(tables, new, now)))
             continue
         task = tables.insert(new, now, outside=True)
-        told.append(
+        admissions.append(
             Admission(
                 task=new.id,
                 status=task.status,
@@ -112,7 +112,7 @@ def _take_plainly(
                 depth=pool.queued,
             )
         )
-    return tuple(told)
+    return tuple(admissions)
 
 
 # Known keys
@@ -128,13 +128,13 @@ def _known(tables: Tables, new: NewTask, *, again: bool = False) -> Known | None
     if pool is not None and new.idempotency_key is not None:
         holder = holder_of_key(pool, new)
     if holder is None and again and new.id in tables.removed:
-        # How it ended nobody remembers; that it was taken is what its sender does not know yet.
+        # How it ended is not stored; the sender only needs to know that it was accepted.
         return known_by(new, _QUEUED)
     return holder
 
 
 def holder_of_key(pool: PoolTable, new: NewTask) -> Known | None:
-    """Return what an idempotency key stands for, if it still answers under the asked mode."""
+    """Return the entry of an idempotency key, if it still answers under this dedupe mode."""
     known = pool.keys.get(key_of(new))
     if known is None or not answers_for(new.dedupe, known.status):
         return None
@@ -160,7 +160,7 @@ def _conflict(tasks: Sequence[NewTask], known: dict[int, Known | None]) -> Refus
 
 
 def _without_known(tasks: Sequence[NewTask], known: dict[int, Known | None]) -> list[NewTask]:
-    """Return what is really new: known keys and repeats within the batch are not counted."""
+    """Return the new tasks, without known keys and repeats within the batch."""
     fresh: dict[object, NewTask] = {}
     for new in tasks:
         if known[new.id] is None:
@@ -174,7 +174,7 @@ def _without_known(tasks: Sequence[NewTask], known: dict[int, Known | None]) -> 
 def _refused(
     tables: Tables, fresh: Sequence[NewTask], run: NewRun | None, now: float
 ) -> Refusal | None:
-    """Return why a batch cannot be taken, or None."""
+    """Return why a batch is refused, or None."""
     if not fresh:
         return None
     name = fresh[0].pool
@@ -211,7 +211,7 @@ def _hopeless(tables: Tables, pool: PoolTable, fresh: Sequence[NewTask]) -> Refu
 def _run_refuses(
     tables: Tables, fresh: Sequence[NewTask], opening: NewRun | None
 ) -> Refusal | None:
-    """Return the refusal of a run that takes no more: it has ended, or its budget is used up."""
+    """Return the refusal of a run that accepts no more: ended, or over budget."""
     runs = [new.run for new in fresh if new.run is not None]
     reason = _shut(tables, runs, opening) if runs else None
     return None if reason is None else Refusal(reason=reason, pool=fresh[0].pool)
@@ -242,7 +242,7 @@ def _full(pool: PoolTable, fresh: Sequence[NewTask]) -> Refusal | None:
     for key, count in per_key.items():
         counted = depth(pool, key)
         of_key = 0 if key is None else counted.key + count - 1
-        # Lanes are looked at below: a batch without keys comes to several.
+        # `_lane_full` checks lanes: a batch without keys goes to several.
         after = Depth(counted.pool + len(fresh) - 1, of_key)
         verdict = admit(pool.spec, after)
         if isinstance(verdict, Full):
@@ -251,7 +251,7 @@ def _full(pool: PoolTable, fresh: Sequence[NewTask]) -> Refusal | None:
 
 
 def _lane_full(pool: PoolTable, fresh: Sequence[NewTask]) -> Refusal | None:
-    """Return why a lane has no room for its part of a batch, or None."""
+    """Return why a lane has no room for its tasks of a batch, or None."""
     policy, lanes = pool.spec.backpressure, pool.spec.lanes
     if policy is None or policy.per_lane is None or lanes is None:
         return None
@@ -330,14 +330,14 @@ def _units_have_room(tables: Tables, pool: PoolTable, fresh: Sequence[NewTask], 
 
 
 def _live_in(tables: Tables, pool: PoolTable, unit: str) -> int:
-    """Return how many tasks of a lane or key wait or run, those set aside too."""
+    """Return how many tasks of a lane or key wait or run, parked ones too."""
     if not pool.parked_apart:
         return pool.backlog.live_in(unit)
     return sum(task.unit == unit for task in tables.live(pool))
 
 
 def _unit(pool: PoolTable, new: NewTask) -> str | None:
-    """Return the lane or key that will limit a task; a lane not chosen yet limits nothing."""
+    """Return the lane or key that limits a task; None while its lane is not chosen."""
     if pool.spec.lanes is None or new.key is None:
         return new.key
     return lane_of(new.key, pool.spec.lanes)
@@ -345,7 +345,7 @@ def _unit(pool: PoolTable, new: NewTask) -> str | None:
 
 def _rates_have_room(pool: PoolTable, fresh: Sequence[NewTask], now: float) -> bool:
     for rate, bucket in zip(pool.spec.rates, pool.buckets, strict=True):
-        # Those who wait already will take their part first.
+        # Waiting tasks are charged first.
         cost = pool.backlog.ready + sum(rate.cost(new.weight) for new in fresh)
         if cost > rate.depth or bucket.ready_at(rate, cost, now) > now:
             return False
@@ -353,7 +353,7 @@ def _rates_have_room(pool: PoolTable, fresh: Sequence[NewTask], now: float) -> b
 
 
 def depth(pool: PoolTable, key: str | None) -> Depth:
-    """Count what a bound looks at."""
+    """Return the counts that a bound compares."""
     policy = pool.spec.backpressure
     of_key = 0 if key is None else pool.fresh.of_key(key)
     if policy is None or policy.per_lane is None:
@@ -362,18 +362,18 @@ def depth(pool: PoolTable, key: str | None) -> Depth:
 
 
 def _lane_for(pool: PoolTable, key: str | None) -> str:
-    """Return the lane that one more task would come to."""
+    """Return the lane of the next task."""
     lanes = pool.spec.lanes or 1
     if key is not None:
         return lane_of(key, lanes)
     return str(lane_without_key(pool, pool.next_lane) % lanes)
 
 
-# Taking
+# Inserting
 
 
-class Taken(msgspec.Struct, frozen=True, gc=False):
-    """What `_take` did with one task; how it stands is told when the batch is through."""
+class Accepted(msgspec.Struct, frozen=True, gc=False):
+    """What `_take` did with one task; its admission is made when the batch is complete."""
 
     task: int
     duplicate: bool = False
@@ -383,26 +383,26 @@ class Taken(msgspec.Struct, frozen=True, gc=False):
     reason: str | None = None
 
 
-def _take(tables: Tables, new: NewTask, now: float, *, again: bool = False) -> Taken:
-    """Take one task of a batch that is not refused: a duplicate, a drop or an insert."""
+def _take(tables: Tables, new: NewTask, now: float, *, again: bool = False) -> Accepted:
+    """Accept one task of a batch: a duplicate, a drop or an insert."""
     if again or new.idempotency_key is not None or new.id in tables.tasks:
         known = _known(tables, new, again=again)
         if known is not None:
-            return Taken(known.task, known.task != new.id, known=known.status)
+            return Accepted(known.task, known.task != new.id, known=known.status)
     pool = tables.pools[new.pool]
     if pool.spec.backpressure is not None:
         verdict = admit(pool.spec, depth(pool, new.key))
         if isinstance(verdict, Drop):
             tables.refuse(new, verdict.reason, now)
-            return Taken(new.id, depth=pool.queued, known=Status.REJECTED, reason=verdict.reason)
+            return Accepted(new.id, depth=pool.queued, known=Status.REJECTED, reason=verdict.reason)
         if isinstance(verdict, Evict):
             _evict(tables, pool, new, verdict, now)
     task = store(tables, new, now, outside=True)
-    return Taken(new.id, False, _position(pool, task), pool.queued)
+    return Accepted(new.id, False, _position(pool, task), pool.queued)
 
 
 def _position(pool: PoolTable, task: Task) -> int | None:
-    """Return how many wait ahead of a task that has just come: in its lane, or in a fifo pool."""
+    """Return how many tasks wait ahead of a new one: in its lane, or in a fifo pool."""
     backlog = pool.backlog
     if backlog.lanes and (unit := task.unit) is not None:
         return backlog.live_in(unit) - backlog.running_in(unit) - 1
@@ -412,29 +412,29 @@ def _position(pool: PoolTable, task: Task) -> int | None:
 
 
 def store(tables: Tables, new: NewTask, now: float, *, outside: bool) -> Task:
-    """Insert a task and let it hold its idempotency key."""
+    """Insert a task, with its idempotency key."""
     task = tables.insert(new, now, outside=outside)
     if new.idempotency_key is not None:
         tables.pools[new.pool].keys[key_of(new)] = known_by(new, task.status)
     return task
 
 
-def follow_up(tables: Tables, new: NewTask, now: float) -> Taken:
-    """Store what a completed attempt submitted: never refused, not counted by a bound."""
+def follow_up(tables: Tables, new: NewTask, now: float) -> Accepted:
+    """Store a follow-up of a completed attempt: never refused, not counted by a bound."""
     known = _known(tables, new)
     if known is not None:
         conflict = Reason.CONFLICT if conflicts(known, new) else None
-        return Taken(known.task, known.task != new.id, known=known.status, reason=conflict)
+        return Accepted(known.task, known.task != new.id, known=known.status, reason=conflict)
     task = store(tables, new, now, outside=False)
     _end_if_hopeless(tables, task, now)
-    return Taken(new.id)
+    return Accepted(new.id)
 
 
 def take_committed(tables: Tables, new: NewTask, now: float) -> None:
-    """Store what somebody else's transaction has submitted and committed.
+    """Store a task that a caller submitted and committed in its own transaction.
 
-    It was accepted then, as far as could be seen: so a pool that is full or closed by now takes it.
-    What could not be seen ends it, and whoever has its handle is told.
+    The transaction accepted it, so a pool that is full or closed by now still takes it. What the
+    transaction could not check (a duplicate, a bound) may end the task, and its handle shows that.
     """
     if new.id in tables.tasks:
         return
@@ -456,18 +456,18 @@ def take_committed(tables: Tables, new: NewTask, now: float) -> None:
 def _reject(
     tables: Tables, new: NewTask, reason: Reason, now: float, *, cause: int | None = None
 ) -> None:
-    """Store a task that was accepted, and end it without its turn; it holds no key."""
+    """Store an accepted task and reject it at once; it gets no idempotency key."""
     task = tables.insert(new, now, outside=True)
     task.reason = reason
-    tables.move(task, Event.EVICT, now, cause=cause)
+    tables.move(task, Transition.EVICT, now, cause=cause)
 
 
 def _end_if_hopeless(tables: Tables, task: Task, now: float) -> None:
-    """Cancel a task that could never start: there is nobody left to refuse it to."""
+    """Cancel a task that could never start: it is too late to refuse it."""
     hopeless = _never_starts(tables, task.new)
     if hopeless is not None and task.status is Status.QUEUED:
         task.reason = hopeless
-        tables.move(task, Event.CANCEL, now)
+        tables.move(task, Transition.CANCEL, now)
 
 
 def _never_starts(tables: Tables, new: NewTask) -> Reason | None:
@@ -475,7 +475,7 @@ def _never_starts(tables: Tables, new: NewTask) -> Reason | None:
     pool = tables.pools[new.pool]
     if new.owner is not None and pool.spec.strict:
         return Reason.CLOSURE_IN_LANES
-    if new.owner is not None and not tables.lives(new.owner):
+    if new.owner is not None and not tables.has_live_worker(new.owner):
         return Reason.OWNER_GONE
     return Reason.WEIGHT_LIMIT if _too_heavy(tables, pool, new) is not None else None
 
@@ -489,17 +489,17 @@ def _too_heavy(tables: Tables, pool: PoolTable, new: NewTask) -> int | None:
 
 
 def _evict(tables: Tables, pool: PoolTable, new: NewTask, verdict: Evict, now: float) -> None:
-    """Let the oldest never-claimed task make room."""
+    """Evict the oldest never-claimed task."""
     fresh = pool.fresh
     if verdict.of_lane:
         oldest = tables.tasks[fresh.oldest_of_lane(_lane_for(pool, new.key))]
     else:
         oldest = tables.tasks[fresh.oldest_of(new.key) if verdict.of_key else fresh.oldest()]
     oldest.reason = verdict.reason
-    tables.move(oldest, Event.EVICT, now, cause=new.id)
+    tables.move(oldest, Transition.EVICT, now, cause=new.id)
 
 
-def admission(tables: Tables, taken: Taken) -> Admission:
+def admission(tables: Tables, taken: Accepted) -> Admission:
     task = tables.tasks.get(taken.task)
     if task is None:
         return Admission(
@@ -525,7 +525,7 @@ def admission(tables: Tables, taken: Taken) -> Admission:
 
 
 def _named_run(tables: Tables, new: NewRun) -> int:
-    """Return the id under which a run is kept: that of its name, where it has one."""
+    """Return the id of a run: that of its name, if the name is known."""
     if new.id in tables.runs or new.name is None:
         return new.id
     return tables.runs_by_name.get((new.pool, new.name), new.id)

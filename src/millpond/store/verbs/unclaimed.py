@@ -1,4 +1,4 @@
-"""What a bound counts: tasks from outside that were never claimed."""
+"""Tasks from outside that were never claimed: what a bound counts."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 _EVICTING = (OnFull.DROP_OLDEST, OnFull.RING_BUFFER)
 
 
-class Fresh:
-    """The never-claimed outside tasks of one pool: how many, and which where its bound asks."""
+class UnclaimedTasks:
+    """The never-claimed outside tasks of one pool; listed only if its bound needs it."""
 
     __slots__ = ("_by_key", "_by_lane", "_count", "_oldest", "listed")
 
     def __init__(self, spec: PoolSpec) -> None:
         self._count = 0
         self.listed = asks_which(spec)
-        """Whether the bound of the pool asks for more than their number."""
+        """Whether the bound of the pool needs more than their number."""
         self._oldest: OrderedDict[int, None] = _NONE
         self._by_key: dict[str | None, OrderedDict[int, None]] = {}
         self._by_lane: dict[str | None, OrderedDict[int, None]] = {}
@@ -33,11 +33,11 @@ class Fresh:
         return self._count
 
     def of_key(self, key: str | None) -> int:
-        """Return how many of one key there are; known only where a bound asks."""
+        """Return how many of one key there are; known only if the bound needs it."""
         return len(self._by_key.get(key, ()))
 
     def of_lane(self, lane: str) -> int:
-        """Return how many of one lane there are; known only where a bound asks."""
+        """Return how many of one lane there are; known only if the bound needs it."""
         return len(self._by_lane.get(lane, ()))
 
     def oldest_of_lane(self, lane: str) -> int:
@@ -53,13 +53,13 @@ class Fresh:
         return next(iter(self._by_key[key]))
 
     def add(self, task: Task) -> None:
-        """Count a task that has just come."""
+        """Count a new task."""
         self._count += 1
         if self.listed:
             self._list(task)
 
     def remove(self, task: Task) -> None:
-        """Count one less: it was claimed, or it ended without."""
+        """Count one less: it was claimed, or it ended unclaimed."""
         self._count -= 1
         if self.listed:
             del self._oldest[task.new.id]
@@ -67,11 +67,11 @@ class Fresh:
             _unlist(self._by_lane, task.lane, task.new.id)
 
     def remove_some(self, count: int) -> None:
-        """Count as many less, where nobody asks which."""
+        """Count so many less, where the bound needs only their number."""
         self._count -= count
 
     def respec(self, spec: PoolSpec, queued: Iterable[Task]) -> None:
-        """Take over another bound; one that asks for more has all of them listed: O(n)."""
+        """Apply another bound; one that needs more than the number lists all tasks: O(n)."""
         listed = asks_which(spec)
         if listed and not self.listed:
             for task in sorted((task for task in queued if task.fresh), key=_by_seq):

@@ -1,4 +1,4 @@
-"""Why: the facts about one task that decide when it starts."""
+"""The facts about one task that decide when it starts."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from millpond.store.verbs import budgets
 from millpond.store.verbs.lease import rate_moment
 
 if TYPE_CHECKING:
-    from millpond.core.lease import Worker
+    from millpond.core.lease import RegisteredWorker
     from millpond.core.task import Task
     from millpond.store.verbs.tables import PoolTable, Tables
 
 
 def facts_about(tables: Tables, task: Task, now: float) -> Facts:
-    """Return what is known of a task; counting what is ahead looks at the whole queue."""
+    """Return the facts about a task; counting the tasks before it reads the whole queue."""
     pool, unit = tables.pools[task.new.pool], task.unit
     held_until, rate_at = pool.backlog.holds(unit, now)
     waits = task.status is Status.QUEUED
@@ -58,14 +58,14 @@ def facts_about(tables: Tables, task: Task, now: float) -> Facts:
     )
 
 
-def _could_run(worker: Worker, task: Task) -> bool:
+def _could_run(worker: RegisteredWorker, task: Task) -> bool:
     if task.new.owner is not None:
         return worker.owner == task.new.owner
     return knows(worker, task.need)
 
 
 def _behind(pool: PoolTable, task: Task) -> int | None:
-    """Return the sequence at the head of a strict lane, if it is another's."""
+    """Return the sequence number at the head of a strict lane, if it is another task."""
     if not pool.backlog.strict(task.unit):
         return None
     head = next(other for other in pool.arrivals if other.lane == task.lane)

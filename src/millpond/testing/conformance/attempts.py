@@ -20,8 +20,8 @@ class AttemptsConformance(StoreSuite):
     # When it all began
 
     @scenario
-    async def test_a_lease_tells_when_the_first_attempt_began(self, lab: Lab) -> None:
-        """Through retries, give-backs and lost leases; a redrive begins anew."""
+    async def test_a_lease_has_the_time_of_the_first_attempt(self, lab: Lab) -> None:
+        """Through retries, give-backs and lost leases; a redrive resets it."""
         await lab.declare()
         await lab.join("w2")
         task = await lab.put()
@@ -33,7 +33,7 @@ class AttemptsConformance(StoreSuite):
         lab.later(5.0)
         again = await lab.one(worker="w2")
         assert began == again.first_started_at
-        await lab.control(orders.Bury("w2"))
+        await lab.control(orders.DeclareDead("w2"))
         lab.later(5.0)
         third = await lab.one()
         assert began == third.first_started_at
@@ -75,7 +75,7 @@ class AttemptsConformance(StoreSuite):
 
     @pytest.mark.parametrize("fraction", [-0.1, 1.1, float("nan"), float("inf")])
     def test_progress_is_a_fraction(self, fraction: float) -> None:
-        """From nothing to all of it; anything else never reaches a store."""
+        """From 0 to 1; no other value reaches a store."""
         with pytest.raises(ConfigError):
             orders.Progress(Fence(1, 1, 1), fraction)
 
@@ -83,16 +83,16 @@ class AttemptsConformance(StoreSuite):
 
     @scenario
     async def test_a_step_is_given_to_later_attempts(self, lab: Lab) -> None:
-        """After a retry and after a give-back, every lease has what was done before."""
+        """After a retry and after a give-back, every lease has the steps done before."""
         await lab.declare()
         await lab.put()
         leased = await lab.one()
         assert {} == leased.steps
-        assert 1 == (await lab.control(orders.Remember(leased.fence, "charge", b"42"))).count
+        assert 1 == (await lab.control(orders.SaveStep(leased.fence, "charge", b"42"))).count
         await lab.applied(retried(leased))
         again = await lab.one()
         assert {"charge": b"42"} == again.steps
-        await lab.control(orders.Remember(again.fence, "send", b""))
+        await lab.control(orders.SaveStep(again.fence, "send", b""))
         await lab.applied(released(again))
         assert {"charge": b"42", "send": b""} == (await lab.one()).steps
 
@@ -102,8 +102,8 @@ class AttemptsConformance(StoreSuite):
         await lab.declare()
         await lab.join("w2")
         await lab.put()
-        await lab.control(orders.Remember((await lab.one(worker="w2")).fence, "charge", b"42"))
-        await lab.control(orders.Bury("w2"))
+        await lab.control(orders.SaveStep((await lab.one(worker="w2")).fence, "charge", b"42"))
+        await lab.control(orders.DeclareDead("w2"))
         assert {"charge": b"42"} == (await lab.one()).steps
 
     @scenario
@@ -113,17 +113,17 @@ class AttemptsConformance(StoreSuite):
         task = await lab.put()
         leased = await lab.one()
         for value, count in ((b"first", 1), (b"second", 0), (b"first", 0)):
-            order = orders.Remember(leased.fence, "charge", value)
+            order = orders.SaveStep(leased.fence, "charge", value)
             assert count == (await lab.control(order)).count
         assert {"charge": b"first"} == (await lab.task(task)).steps
 
     @scenario
     async def test_a_redriven_task_has_done_nothing_yet(self, lab: Lab) -> None:
-        """An operator's redrive starts every step anew."""
+        """An operator's redrive discards the steps done before."""
         await lab.declare()
         task = await lab.put()
         leased = await lab.one()
-        await lab.control(orders.Remember(leased.fence, "charge", b"42"))
+        await lab.control(orders.SaveStep(leased.fence, "charge", b"42"))
         await lab.applied(failed(leased))
         await lab.control(orders.Redrive((task,)))
         assert {} == (await lab.one()).steps
@@ -135,17 +135,17 @@ class AttemptsConformance(StoreSuite):
         await lab.put()
         await lab.put()
         first, second = await lab.lease()
-        await lab.control(orders.Remember(first.fence, "charge", b"42"))
+        await lab.control(orders.SaveStep(first.fence, "charge", b"42"))
         assert ({}, {}) == (first.steps, second.steps)
         assert not (await lab.task(second.fence.task)).steps
 
     @scenario
     async def test_steps_read_are_a_copy(self, lab: Lab) -> None:
-        """Writing into what was read or leased changes nothing that is kept."""
+        """Changing a returned value does not change the store."""
         await lab.declare()
         task = await lab.put()
         leased = await lab.one()
-        await lab.control(orders.Remember(leased.fence, "charge", b"42"))
+        await lab.control(orders.SaveStep(leased.fence, "charge", b"42"))
         read = (await lab.task(task)).steps
         assert read is not None
         read.clear()
@@ -171,17 +171,17 @@ class AttemptsConformance(StoreSuite):
             case "settled":
                 await lab.applied(completed(leased))
             case "lost":
-                await lab.control(orders.Bury("w2"))
+                await lab.control(orders.DeclareDead("w2"))
             case "claimed by another":
-                await lab.control(orders.Bury("w2"))
+                await lab.control(orders.DeclareDead("w2"))
                 await lab.one()
             case _:
                 fence = Fence(12345, 1, fence.token)
         before = await lab.records()
         assert 0 == (await lab.control(orders.Progress(fence, 0.5, "half"))).count
-        assert 0 == (await lab.control(orders.Remember(fence, "charge", b"42"))).count
-        told = await lab.task(task)
-        assert (None, True) == (told.progress, not told.steps)
+        assert 0 == (await lab.control(orders.SaveStep(fence, "charge", b"42"))).count
+        answer = await lab.task(task)
+        assert (None, True) == (answer.progress, not answer.steps)
         assert before == await lab.records()
 
     @scenario
@@ -192,6 +192,6 @@ class AttemptsConformance(StoreSuite):
         leased = await lab.one()
         before = await lab.records()
         await lab.control(orders.Progress(leased.fence, 0.5))
-        await lab.control(orders.Remember(leased.fence, "charge", b"42"))
+        await lab.control(orders.SaveStep(leased.fence, "charge", b"42"))
         assert before == await lab.records()
         assert Status.RUNNING == await lab.status(task)

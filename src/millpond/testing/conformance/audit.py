@@ -7,8 +7,8 @@ from __future__ import annotations
 import pytest
 
 from millpond.core import control as orders
-from millpond.core.audit import Kind, Record
-from millpond.core.lifecycle import Event, Status
+from millpond.core.audit import Record, RecordKind
+from millpond.core.lifecycle import Status, Transition
 from millpond.core.run import NewRun
 from millpond.core.spec import bounded
 from millpond.testing.conformance.lab import (
@@ -39,13 +39,13 @@ class AuditConformance(StoreSuite):
         await lab.applied(completed(await lab.one()))
         queued, running = Status.QUEUED, Status.RUNNING
         assert [
-            (None, Event.SUBMIT, queued),
-            (queued, Event.LEASE, running),
-            (running, Event.RETRY, queued),
-            (queued, Event.LEASE, running),
-            (running, Event.RELEASE, queued),
-            (queued, Event.LEASE, running),
-            (running, Event.COMPLETE, Status.COMPLETED),
+            (None, Transition.SUBMIT, queued),
+            (queued, Transition.LEASE, running),
+            (running, Transition.RETRY, queued),
+            (queued, Transition.LEASE, running),
+            (running, Transition.RELEASE, queued),
+            (queued, Transition.LEASE, running),
+            (running, Transition.COMPLETE, Status.COMPLETED),
         ] == [(each.before, each.event, each.after) for each in await lab.records(task)]
 
     @scenario
@@ -56,11 +56,11 @@ class AuditConformance(StoreSuite):
         await lab.applied(retried(await lab.one()))
         await lab.applied(failed(await lab.one()))
         assert [
-            Kind.SUBMIT,
-            Kind.DEQUEUE,
-            Kind.RETRY,
-            Kind.DEQUEUE,
-            Kind.SETTLE,
+            RecordKind.SUBMIT,
+            RecordKind.DEQUEUE,
+            RecordKind.RETRY,
+            RecordKind.DEQUEUE,
+            RecordKind.SETTLE,
         ] == await self._kinds(lab, task)
 
     @scenario
@@ -73,8 +73,8 @@ class AuditConformance(StoreSuite):
         await lab.put(pool="newest")
         refused = lab.new(pool="newest")
         await lab.submit(refused)
-        assert [Kind.SUBMIT, Kind.DROP] == await self._kinds(lab, evicted)
-        assert [Kind.DROP] == await self._kinds(lab, refused.id)
+        assert [RecordKind.SUBMIT, RecordKind.DROP] == await self._kinds(lab, evicted)
+        assert [RecordKind.DROP] == await self._kinds(lab, refused.id)
         assert "drop_newest_queue_full" == (await lab.records(refused.id))[0].reason
 
     @mark.rows("CX-T67")
@@ -86,11 +86,11 @@ class AuditConformance(StoreSuite):
         for _ in range(2):
             await lab.join("w2")
             await lab.one(worker="w2")
-            await lab.control(orders.Bury("w2"))
+            await lab.control(orders.DeclareDead("w2"))
         lost, exhausted = [
-            each for each in await lab.records(task) if each.kind is Kind.LEASE_EXPIRED
+            each for each in await lab.records(task) if each.kind is RecordKind.LEASE_EXPIRED
         ]
-        assert (Event.LOSE, Event.EXHAUST) == (lost.event, exhausted.event)
+        assert (Transition.LOSE, Transition.EXHAUST) == (lost.event, exhausted.event)
         assert ("w2", "w2") == (lost.worker, exhausted.worker)
         assert "lease_lost" == exhausted.reason
 
@@ -100,19 +100,22 @@ class AuditConformance(StoreSuite):
         await lab.declare()
         task = await lab.put()
         await lab.control(orders.Cancel((task,)))
-        assert [Kind.SUBMIT, Kind.CANCEL] == await self._kinds(lab, task)
+        assert [RecordKind.SUBMIT, RecordKind.CANCEL] == await self._kinds(lab, task)
 
     @scenario
     async def test_a_request_to_cancel_is_recorded_before_it_takes_effect(self, lab: Lab) -> None:
-        """A running task's record tells of the request and then of the end."""
+        """A running task has a record of the request and one of the end."""
         await lab.declare()
         task = await lab.put()
         leased = await lab.one()
         await lab.control(orders.Cancel((task,)))
         await lab.applied(retried(leased))
-        assert [Kind.SUBMIT, Kind.DEQUEUE, Kind.CONTROL, Kind.CANCEL] == await self._kinds(
-            lab, task
-        )
+        assert [
+            RecordKind.SUBMIT,
+            RecordKind.DEQUEUE,
+            RecordKind.CONTROL,
+            RecordKind.CANCEL,
+        ] == await self._kinds(lab, task)
 
     @scenario
     async def test_a_corrupt_task_is_given_back_and_set_aside(self, lab: Lab) -> None:
@@ -120,7 +123,12 @@ class AuditConformance(StoreSuite):
         await lab.declare()
         task = await lab.put()
         await lab.applied(corrupt(await lab.one()))
-        assert [Event.SUBMIT, Event.LEASE, Event.RELEASE, Event.CORRUPT] == await lab.events(task)
+        assert [
+            Transition.SUBMIT,
+            Transition.LEASE,
+            Transition.RELEASE,
+            Transition.CORRUPT,
+        ] == await lab.events(task)
 
     @pytest.mark.parametrize(
         "order",
@@ -136,13 +144,13 @@ class AuditConformance(StoreSuite):
         ids=lambda order: type(order).__name__.lower(),
     )
     @scenario
-    async def test_an_order_is_recorded(self, lab: Lab, order: orders.Order) -> None:
+    async def test_an_order_is_recorded(self, lab: Lab, order: orders.Command) -> None:
         """What an operator did to a pool stands in its audit, once."""
         await lab.declare()
         before = len(await lab.records())
         await lab.control(order)
         (entry,) = (await lab.records())[before:]
-        assert (Kind.CONTROL, POOL, lab.now) == (entry.kind, entry.pool, entry.at)
+        assert (RecordKind.CONTROL, POOL, lab.now) == (entry.kind, entry.pool, entry.at)
         assert type(order).__name__.lower() in (entry.detail or "")
         assert (getattr(order, "unit", None) or "") in (entry.detail or "")
 
@@ -169,7 +177,7 @@ class AuditConformance(StoreSuite):
         assert run.id == (await lab.records())[-1].run
 
     @scenario
-    async def test_a_record_tells_who_and_when(self, lab: Lab) -> None:
+    async def test_a_record_has_its_worker_and_time(self, lab: Lab) -> None:
         """Moment, worker, attempt and fence are those of the arrow itself."""
         await lab.declare()
         task = await lab.put(key="acme")
@@ -187,8 +195,8 @@ class AuditConformance(StoreSuite):
         follow_up = lab.new()
         await lab.applied(completed(await lab.one(), follow_up))
         added, ended = (await lab.records())[-2:]
-        assert (follow_up.id, Event.SUBMIT) == (added.task, added.event)
-        assert (task, Event.COMPLETE) == (ended.task, ended.event)
+        assert (follow_up.id, Transition.SUBMIT) == (added.task, added.event)
+        assert (task, Transition.COMPLETE) == (ended.task, ended.event)
 
     @scenario
     async def test_the_audit_is_read_in_pages(self, lab: Lab) -> None:
@@ -196,14 +204,14 @@ class AuditConformance(StoreSuite):
         await lab.declare()
         for _ in range(5):
             await lab.put()
-        whole = (await lab.view.audit(limit=1000)).records
+        all_records = (await lab.view.audit(limit=1000)).records
         read: list[Record] = []
         position = 0
         while (page := await lab.view.audit(after=position, limit=2)).records:
             read += page.records
             position = page.next
-        assert list(whole) == read
-        assert 6 == len(whole) == position
+        assert list(all_records) == read
+        assert 6 == len(all_records) == position
 
     async def _all_pages(
         self, lab: Lab, since: float | None = None, task: int | None = None, limit: int = 3

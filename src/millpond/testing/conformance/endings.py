@@ -1,16 +1,16 @@
-"""Endings: every verb tells which tasks ended in it, and which lanes and pools ran dry."""
+"""Endings: every verb reports the tasks it ended, and the lanes and pools that ran dry."""
 
 # ruff: noqa: SIM300 - `expected == actual` is the house order
 
 from __future__ import annotations
 
 from millpond.core import control as orders
-from millpond.core.lease import LeaseAsk
+from millpond.core.lease import LeaseRequest
 from millpond.core.lifecycle import Status
 from millpond.core.run import NewRun, OnError
 from millpond.core.spec import bounded
 from millpond.core.task import Call
-from millpond.store.protocol import Batch, Emptied
+from millpond.store.protocol import Batch, Drained
 from millpond.testing.conformance.lab import (
     DAY,
     POOL,
@@ -27,13 +27,13 @@ from millpond.testing.conformance.lab import (
 from millpond.testing.conformance.scenario import StoreSuite, mark, scenario
 
 
-def dry(lane: str | None = None, processed: int = 0, pool: str = POOL) -> Emptied:
+def dry(lane: str | None = None, processed: int = 0, pool: str = POOL) -> Drained:
     """A lane or a pool that ran dry."""
-    return Emptied(pool=pool, lane=lane, processed=processed)
+    return Drained(pool=pool, lane=lane, processed=processed)
 
 
 class EndingsConformance(StoreSuite):
-    """What ended, what became of it, and what is empty now."""
+    """The ended tasks with their outcomes, and the pools that are empty now."""
 
     # Tasks that ended
 
@@ -47,7 +47,7 @@ class EndingsConformance(StoreSuite):
         assert set(tasks[:3]) == set(answer.ended)
 
     @scenario
-    async def test_a_settle_tells_what_became_of_each_task(self, lab: Lab) -> None:
+    async def test_a_settle_returns_the_outcome_of_each_task(self, lab: Lab) -> None:
         """One status per settlement, as it left its task."""
         await lab.declare(max_concurrent=9)
         for _ in range(6):
@@ -86,7 +86,7 @@ class EndingsConformance(StoreSuite):
         """The status after a settlement is not that after the lease made in the same step."""
         await lab.declare()
         await lab.put()
-        ask = LeaseAsk(pool=POOL, worker=WORKER, want=1)
+        ask = LeaseRequest(pool=POOL, worker=WORKER, want=1)
         answer = await lab.settle_all([retried(await lab.one())], then=ask)
         assert (Status.QUEUED,) == answer.after
         assert answer.lease is not None
@@ -120,14 +120,16 @@ class EndingsConformance(StoreSuite):
         assert ((late,), (dry(None, 1),)) == (answer.ended, answer.emptied)
 
     @scenario
-    async def test_a_lease_within_a_settle_tells_through_the_settle(self, lab: Lab) -> None:
-        """What a step ended is told once, in the answer of the step."""
+    async def test_a_lease_within_a_settle_reports_ended_tasks_in_the_answer(
+        self, lab: Lab
+    ) -> None:
+        """An ended task is reported once, in the answer of its verb."""
         await lab.declare()
         await lab.put()
         leased = await lab.one()
         late = await lab.put(expires_in=5.0)
         lab.later(5.0)
-        ask = LeaseAsk(pool=POOL, worker=WORKER, want=1)
+        ask = LeaseRequest(pool=POOL, worker=WORKER, want=1)
         answer = await lab.settle_all([completed(leased)], then=ask)
         assert {leased.fence.task, late} == set(answer.ended)
         assert answer.lease is not None
@@ -148,7 +150,7 @@ class EndingsConformance(StoreSuite):
 
     @scenario
     async def test_orders_name_what_they_ended(self, lab: Lab) -> None:
-        """Cancelled and purged tasks; a running one that is told has not ended."""
+        """Cancelled and purged tasks; a running one with a request has not ended."""
         await lab.declare(max_concurrent=1)
         running, one, two = [await lab.put() for _ in range(3)]
         await lab.one()
@@ -160,7 +162,7 @@ class EndingsConformance(StoreSuite):
     @mark.rows("TRAP-5")
     @scenario
     async def test_the_last_task_of_a_lane_empties_it(self, lab: Lab) -> None:
-        """Told by the step that ends it, with how many were ever worked on."""
+        """Reported by the verb that ends the last task, with the number of tasks ever."""
         await lab.declare(lanes=1)
         await lab.put_keys("aab")
         assert () == (await lab.applied(completed(await lab.one()))).emptied
@@ -178,8 +180,8 @@ class EndingsConformance(StoreSuite):
         assert () == (await lab.applied(completed(await lab.one()))).emptied
 
     @scenario
-    async def test_each_time_a_lane_runs_dry_is_told(self, lab: Lab) -> None:
-        """Filled again and emptied again is told again, and the count goes on."""
+    async def test_each_time_a_lane_runs_dry_is_reported(self, lab: Lab) -> None:
+        """Filled and emptied again, it is reported again, and the count goes on."""
         await lab.declare(ordered=True)
         for processed in (1, 2):
             await lab.put(key="a")
@@ -258,7 +260,7 @@ class EndingsConformance(StoreSuite):
     @scenario
     async def test_recovery_says_when_time_gives_it_something_to_do(self, lab: Lab) -> None:
         """The next lease or task to expire, or the day a parked task has waited; else never."""
-        await lab.control(orders.Leave(WORKER))
+        await lab.control(orders.Deregister(WORKER))
         await lab.declare()
         assert (await lab.recover()).next_at is None
         await lab.join("w2", lease=3 * DAY, functions=("other",))

@@ -1,4 +1,4 @@
-"""The lab: one store, a clock that moves when told to, and short words for its verbs.
+"""The lab: one store, a manual clock, and short methods for the verbs.
 
 It knows the protocol and nothing else. Every verb acts at `lab.now` with entropy that is never
 the same twice; `lab.wakes` holds what the last verb woke.
@@ -15,8 +15,8 @@ import msgspec
 
 from millpond.core import bounds
 from millpond.core import control as orders
-from millpond.core.lease import LeaseAsk, Leased
-from millpond.core.lifecycle import Event, Status
+from millpond.core.lease import Leased, LeaseRequest
+from millpond.core.lifecycle import Status, Transition
 from millpond.core.retention import Retention
 from millpond.core.settle import Settled, Settlement
 from millpond.core.spec import Backpressure, BudgetSpec, Order, PoolSpec, fifo
@@ -151,7 +151,7 @@ class Lab:
     # Pools and workers
 
     async def declare(self, name: str = POOL, **options: Unpack[PoolOptions]) -> ControlAnswer:
-        """Declare a pool: first come first served, four at once, unless told otherwise."""
+        """Declare a pool: first come first served, four at once by default."""
         options.setdefault("order", fifo())
         options.setdefault("max_concurrent", options.get("lanes") or 4)
         return await self.control(orders.Declare(PoolSpec(name=name, **options)))
@@ -172,9 +172,9 @@ class Lab:
         functions: tuple[str, ...] | None = None,
     ) -> ControlAnswer:
         """Let a worker present itself."""
-        return await self.control(orders.Join(worker, lease, owner, functions))
+        return await self.control(orders.Register(worker, lease, owner, functions))
 
-    async def control(self, order: orders.Order) -> ControlAnswer:
+    async def control(self, order: orders.Command) -> ControlAnswer:
         """Give an order."""
         return self._heard(await self.store.control(order, **self._moment()))
 
@@ -213,7 +213,7 @@ class Lab:
         self, want: int = 1, *, ahead: int = 0, worker: str = WORKER, pool: str = POOL
     ) -> LeaseAnswer:
         """Ask for tasks and return the whole answer."""
-        ask = LeaseAsk(pool=pool, worker=worker, want=want, ahead=ahead)
+        ask = LeaseRequest(pool=pool, worker=worker, want=want, ahead=ahead)
         return self._heard(await self.store.lease(ask, **self._moment()))
 
     async def lease(
@@ -235,11 +235,11 @@ class Lab:
         return leased[0]
 
     async def settle(self, *settlements: Settlement) -> list[Settled]:
-        """Settle attempts and return what became of each settlement."""
+        """Settle attempts and return the result of each settlement."""
         return list((await self.settle_all(settlements)).settled)
 
     async def settle_all(
-        self, settlements: Iterable[Settlement], *, then: LeaseAsk | None = None
+        self, settlements: Iterable[Settlement], *, then: LeaseRequest | None = None
     ) -> SettleAnswer:
         """Settle attempts, perhaps leasing the next, and return the whole answer."""
         moment = self._moment()
@@ -308,7 +308,7 @@ class Lab:
         page = await self.view.audit(limit=1_000_000)
         return [each for each in page.records if task is None or each.task == task]
 
-    async def events(self, task: int) -> list[Event]:
+    async def events(self, task: int) -> list[Transition]:
         """Return the arrows a task took, in order."""
         return [each.event for each in await self.records(task) if each.event is not None]
 
@@ -348,37 +348,37 @@ def ids_of(leased: Iterable[Leased]) -> list[int]:
 def completed(leased: Leased, *follow_ups: NewTask, result: bytes | None = None) -> Settlement:
     """The handler returned, perhaps having submitted more."""
     return Settlement(
-        fence=leased.fence, event=Event.COMPLETE, result=result, follow_ups=follow_ups
+        fence=leased.fence, event=Transition.COMPLETE, result=result, follow_ups=follow_ups
     )
 
 
 def retried(leased: Leased, delay: float = 0.0, *, spend: bool = True) -> Settlement:
     """The handler raised and is to be tried again."""
     return Settlement(
-        fence=leased.fence, event=Event.RETRY, delay=delay, spend=spend, error=b"again"
+        fence=leased.fence, event=Transition.RETRY, delay=delay, spend=spend, error=b"again"
     )
 
 
 def failed(leased: Leased) -> Settlement:
     """The handler raised for the last time."""
-    return Settlement(fence=leased.fence, event=Event.FAIL, error=b"broken")
+    return Settlement(fence=leased.fence, event=Transition.FAIL, error=b"broken")
 
 
 def stopped(leased: Leased) -> Settlement:
     """The handler ended because it was cancelled."""
-    return Settlement(fence=leased.fence, event=Event.CANCEL)
+    return Settlement(fence=leased.fence, event=Transition.CANCEL)
 
 
 def released(leased: Leased, *, parked: bool = False, begun: bool = True) -> Settlement:
     """The worker gives the task back, perhaps because it does not know the function."""
     return Settlement(
-        fence=leased.fence, event=Event.RELEASE, spend=False, parked=parked, begun=begun
+        fence=leased.fence, event=Transition.RELEASE, spend=False, parked=parked, begun=begun
     )
 
 
 def corrupt(leased: Leased) -> Settlement:
     """The record could not be read."""
-    return Settlement(fence=leased.fence, event=Event.CORRUPT, spend=False)
+    return Settlement(fence=leased.fence, event=Transition.CORRUPT, spend=False)
 
 
 def handing_over(settlement: Settlement, claim: Leased) -> Settlement:

@@ -16,29 +16,29 @@ class LeaderConformance(StoreSuite):
     @mark.rows("CX-04", "CX-T57")
     @scenario
     async def test_one_leads_until_its_time_is_over(self, lab: Lab) -> None:
-        """Whoever asks meanwhile is told no; each new leader has a higher generation."""
+        """Other processes are refused meanwhile; each new leader has a higher generation."""
         await _two_processes(lab)
-        first = await lab.control(orders.Lead("first", 10.0))
+        first = await lab.control(orders.ClaimLeadership("first", 10.0))
         assert 1 == first.count
-        assert 0 == (await lab.control(orders.Lead("second", 10.0))).count
+        assert 0 == (await lab.control(orders.ClaimLeadership("second", 10.0))).count
         lab.later(9.0)
-        again = await lab.control(orders.Lead("first", 10.0))
+        again = await lab.control(orders.ClaimLeadership("first", 10.0))
         assert (1, first.revision) == (again.count, again.revision)
         lab.later(9.0)
-        assert 0 == (await lab.control(orders.Lead("second", 10.0))).count
+        assert 0 == (await lab.control(orders.ClaimLeadership("second", 10.0))).count
         lab.later(1.0)
-        second = await lab.control(orders.Lead("second", 10.0))
+        second = await lab.control(orders.ClaimLeadership("second", 10.0))
         assert (1, first.revision + 1) == (second.count, second.revision)
-        assert 0 == (await lab.control(orders.Lead("first", 10.0))).count
+        assert 0 == (await lab.control(orders.ClaimLeadership("first", 10.0))).count
 
     @mark.rows("CX-04", "CX-T57")
     @scenario
     async def test_the_lead_of_a_buried_process_is_free(self, lab: Lab) -> None:
         """With the last worker of a process its lead is gone, whatever its time."""
         await _two_processes(lab)
-        first = await lab.control(orders.Lead("first", 100.0))
-        await lab.control(orders.Bury("w1"))
-        second = await lab.control(orders.Lead("second", 100.0))
+        first = await lab.control(orders.ClaimLeadership("first", 100.0))
+        await lab.control(orders.DeclareDead("w1"))
+        second = await lab.control(orders.ClaimLeadership("second", 100.0))
         assert (1, first.revision + 1) == (second.count, second.revision)
 
     @mark.rows("CX-04", "CX-T56")
@@ -46,9 +46,9 @@ class LeaderConformance(StoreSuite):
     async def test_an_old_generation_is_refused(self, lab: Lab) -> None:
         """Of two who think that they lead, the newer one goes on; the other changes nothing."""
         task = await _two_processes(lab)
-        first = await lab.control(orders.Lead("first", 10.0))
+        first = await lab.control(orders.ClaimLeadership("first", 10.0))
         lab.later(10.0)
-        second = await lab.control(orders.Lead("second", 100.0))
+        second = await lab.control(orders.ClaimLeadership("second", 100.0))
         lab.later(20.0)
         assert (await lab.recover(generation=first.revision)).deposed
         assert Status.RUNNING == await lab.status(task)
@@ -59,13 +59,13 @@ class LeaderConformance(StoreSuite):
     @mark.rows("CX-T56")
     @scenario
     async def test_a_leader_whose_time_is_over_recovers_nothing(self, lab: Lab) -> None:
-        """What was on its way for that long must not act on what it knew when it was sent."""
+        """A verb that was delayed that long must not act as leader."""
         task = await _two_processes(lab)
-        lead = await lab.control(orders.Lead("first", 10.0))
+        lead = await lab.control(orders.ClaimLeadership("first", 10.0))
         lab.later(30.0)
         assert (await lab.recover(generation=lead.revision)).deposed
         assert Status.RUNNING == await lab.status(task)
-        again = await lab.control(orders.Lead("first", 10.0))
+        again = await lab.control(orders.ClaimLeadership("first", 10.0))
         assert not (await lab.recover(generation=again.revision)).deposed
         assert Status.QUEUED == await lab.status(task)
 
@@ -73,7 +73,7 @@ class LeaderConformance(StoreSuite):
     async def test_who_names_no_generation_is_not_fenced(self, lab: Lab) -> None:
         """A store with one process needs no leader."""
         task = await _two_processes(lab)
-        await lab.control(orders.Lead("first", 100.0))
+        await lab.control(orders.ClaimLeadership("first", 100.0))
         lab.later(30.0)
         assert not (await lab.recover()).deposed
         assert Status.QUEUED == await lab.status(task)

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from millpond.core import control as orders
-from millpond.core.lifecycle import Event, Status
+from millpond.core.lifecycle import Status, Transition
 from millpond.core.settle import Settled
 from millpond.core.task import Call
 from millpond.testing.conformance.lab import (
@@ -33,8 +33,8 @@ class RecoverConformance(StoreSuite):
         await lab.one(worker="w2")
         lab.later(5.0)
         assert not (await lab.recover()).more
-        told = await lab.task(task)
-        assert (Status.QUEUED, lab.now, None) == (told.status, told.due, told.reason)
+        answer = await lab.task(task)
+        assert (Status.QUEUED, lab.now, None) == (answer.status, answer.due, answer.reason)
         assert [task] == ids_of(await lab.lease())
 
     @mark.rows("DP-10")
@@ -62,10 +62,10 @@ class RecoverConformance(StoreSuite):
             await lab.one(worker=worker)
             lab.later(5.0)
             await lab.recover()
-        told = await lab.task(poison)
-        assert (Status.FAILED, "lease_lost", 2) == (told.status, told.reason, told.runs)
+        answer = await lab.task(poison)
+        assert (Status.FAILED, "lease_lost", 2) == (answer.status, answer.reason, answer.runs)
         assert [] == await lab.lease()
-        assert Event.EXHAUST == (await lab.events(poison))[-1]
+        assert Transition.EXHAUST == (await lab.events(poison))[-1]
 
     @mark.rows("CX-T68")
     @scenario
@@ -133,7 +133,7 @@ class RecoverConformance(StoreSuite):
 
     @scenario
     async def test_an_expired_task_is_failed_without_being_asked_for(self, lab: Lab) -> None:
-        """Nobody has to lease for a task to expire."""
+        """A task expires without a lease."""
         await lab.declare()
         late = await lab.put(expires_in=5.0)
         lab.later(4.75)
@@ -141,8 +141,8 @@ class RecoverConformance(StoreSuite):
         assert Status.QUEUED == await lab.status(late)
         lab.later(0.25)
         await lab.recover()
-        told = await lab.task(late)
-        assert (Status.FAILED, "expired") == (told.status, told.reason)
+        answer = await lab.task(late)
+        assert (Status.FAILED, "expired") == (answer.status, answer.reason)
 
     @scenario
     async def test_a_running_task_does_not_expire(self, lab: Lab) -> None:
@@ -205,10 +205,10 @@ class RecoverConformance(StoreSuite):
         await lab.join("w2")
         task = await lab.put(attempts=2)
         await lab.one(worker="w2")
-        await lab.control(orders.Leave("w2"))
-        told = await lab.task(task)
-        assert (Status.QUEUED, 0, 1) == (told.status, told.attempt, told.runs)
-        assert Event.RELEASE == (await lab.events(task))[-1]
+        await lab.control(orders.Deregister("w2"))
+        answer = await lab.task(task)
+        assert (Status.QUEUED, 0, 1) == (answer.status, answer.attempt, answer.runs)
+        assert Transition.RELEASE == (await lab.events(task))[-1]
         assert 1 == (await lab.one()).fence.attempt
 
     @mark.rows("TR-22")
@@ -219,9 +219,9 @@ class RecoverConformance(StoreSuite):
         await lab.join("w2")
         task = await lab.put(attempts=1)
         await lab.one(worker="w2")
-        await lab.control(orders.Leave("w2"))
-        told = await lab.task(task)
-        assert (Status.FAILED, "stopped", 1) == (told.status, told.reason, told.attempt)
+        await lab.control(orders.Deregister("w2"))
+        answer = await lab.task(task)
+        assert (Status.FAILED, "stopped", 1) == (answer.status, answer.reason, answer.attempt)
         assert not await lab.lease()
 
     @mark.rows("TR-22")
@@ -243,9 +243,9 @@ class RecoverConformance(StoreSuite):
         await lab.join("w2", lease=1000.0)
         task = await lab.put()
         await lab.one(worker="w2")
-        await lab.control(orders.Bury("w2"))
-        told = await lab.task(task)
-        assert (Status.QUEUED, 1) == (told.status, told.attempt)
+        await lab.control(orders.DeclareDead("w2"))
+        answer = await lab.task(task)
+        assert (Status.QUEUED, 1) == (answer.status, answer.attempt)
         assert "w2" not in await lab.view.workers()
 
     @scenario
@@ -253,8 +253,8 @@ class RecoverConformance(StoreSuite):
         """Leaving or being buried twice changes nothing."""
         await lab.declare()
         before = len(await lab.records())
-        assert 0 == (await lab.control(orders.Leave("stranger"))).count
-        assert 0 == (await lab.control(orders.Bury("stranger"))).count
+        assert 0 == (await lab.control(orders.Deregister("stranger"))).count
+        assert 0 == (await lab.control(orders.DeclareDead("stranger"))).count
         assert before == len(await lab.records())
 
     @mark.rows("TRAP-1", "CX-T110")
@@ -276,26 +276,26 @@ class RecoverConformance(StoreSuite):
 
     @scenario
     async def test_a_dead_worker_frees_its_slots(self, lab: Lab) -> None:
-        """What it held counts as running no more, for the pool and for the key."""
+        """Its tasks no longer count as running, for the pool and for the key."""
         await lab.declare(max_concurrent=1, max_per_key=1)
         await lab.join("w2")
         await lab.put_keys("A")
         await lab.one(worker="w2")
         assert [] == await lab.lease()
-        await lab.control(orders.Bury("w2"))
+        await lab.control(orders.DeclareDead("w2"))
         assert 1 == len(await lab.lease())
 
     @scenario
     async def test_leaving_does_not_give_back_what_was_cancelled(self, lab: Lab) -> None:
-        """A running task that was cancelled ends with its worker's leaving and runs no more."""
+        """A running task that was cancelled ends when its worker leaves, and does not run again."""
         await lab.declare()
         await lab.join("w2")
         task = await lab.put()
         await lab.one(worker="w2")
         await lab.control(orders.Cancel((task,)))
-        await lab.control(orders.Leave("w2"))
-        told = await lab.task(task)
-        assert (Status.CANCELLED, "cancelled", 1) == (told.status, told.reason, told.runs)
+        await lab.control(orders.Deregister("w2"))
+        answer = await lab.task(task)
+        assert (Status.CANCELLED, "cancelled", 1) == (answer.status, answer.reason, answer.runs)
         assert [] == await lab.lease()
 
     @scenario
@@ -307,8 +307,8 @@ class RecoverConformance(StoreSuite):
         for _ in range(3):
             await lab.put()
         await lab.lease(worker="w2")
-        assert 3 == (await lab.control(orders.Leave("w2"))).count
-        assert 0 == (await lab.control(orders.Leave("w3"))).count
+        assert 3 == (await lab.control(orders.Deregister("w2"))).count
+        assert 0 == (await lab.control(orders.Deregister("w3"))).count
         assert 3 == (await lab.pool()).queued
 
     @mark.rows("CX-T111", "CX-12")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from millpond.core import control as orders
-from millpond.core.lease import LeaseAsk
+from millpond.core.lease import LeaseRequest
 from millpond.core.spec import PoolSpec
 from millpond.core.task import Call, NewTask
 from millpond.store.memory import MemoryStore
@@ -17,8 +17,8 @@ from millpond.testing.simulation.seeded import same_story, simulate_on
 LIVED = tuple(range(1, 25))
 """Seeds lived through on the store under test, every step judged."""
 
-TOLD = tuple(range(101, 113))
-"""Seeds lived through on the memory store and told again on the store under test."""
+SEEDS = tuple(range(101, 113))
+"""Seeds simulated on the memory store and replayed on the store under test."""
 
 
 def reference() -> MemoryStore:
@@ -27,7 +27,7 @@ def reference() -> MemoryStore:
 
 
 class StoryConformance(StoreSuite):
-    """A store keeps its promises over whole histories, and tells the same story as the others."""
+    """A store keeps its promises over whole histories, with the same trace as the others."""
 
     @pytest.mark.parametrize("seed", LIVED)
     def test_a_seeded_world_keeps_every_promise(self, seed: int) -> None:
@@ -42,11 +42,11 @@ class StoryConformance(StoreSuite):
 
         self.run(live())
 
-    @pytest.mark.parametrize("seed", TOLD)
+    @pytest.mark.parametrize("seed", SEEDS)
     def test_the_same_history_is_the_same_story(self, seed: int) -> None:
         """A recorded history gives the same answers and the same audit as on the memory store."""
 
-        async def tell() -> None:
+        async def replay_all() -> None:
             lived = await simulate_on(seed, reference())
             store = await self.make_store()
             try:
@@ -54,28 +54,28 @@ class StoryConformance(StoreSuite):
             finally:
                 await store.close()
 
-        self.run(tell())
+        self.run(replay_all())
 
     def test_the_same_history_twice_is_the_same_trace(self) -> None:
         """Given `now` and `entropy`, nothing else decides: two fresh stores agree to the token."""
         history = [
             Verb("control", orders.Declare(PoolSpec(name="p", max_concurrent=2)), 0.0, 1),
-            Verb("control", orders.Join("w", 30.0), 0.0, 2),
+            Verb("control", orders.Register("w", 30.0), 0.0, 2),
             Verb("submit", (Batch(tasks=tuple(map(_task, range(1, 4)))),), 1.0, 3),
-            Verb("lease", LeaseAsk(pool="p", worker="w", want=5), 2.0, 4),
-            Verb("control", orders.Bury("w"), 3.0, 5),
+            Verb("lease", LeaseRequest(pool="p", worker="w", want=5), 2.0, 4),
+            Verb("control", orders.DeclareDead("w"), 3.0, 5),
         ]
 
         async def twice() -> None:
-            told = []
+            answer = []
             for _ in range(2):
                 store = await self.make_store()
                 try:
-                    told.append(await replay(store, history))
+                    answer.append(await replay(store, history))
                 finally:
                     await store.close()
-            assert told[0] == told[1]
-            assert trace(told[0]) == trace(told[1])
+            assert answer[0] == answer[1]
+            assert trace(answer[0]) == trace(answer[1])
 
         self.run(twice())
 

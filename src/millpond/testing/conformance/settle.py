@@ -12,8 +12,8 @@ import pytest
 
 from millpond.core import control as orders
 from millpond.core.admit import Reason
-from millpond.core.lease import LeaseAsk, Leased
-from millpond.core.lifecycle import Event, Status
+from millpond.core.lease import Leased, LeaseRequest
+from millpond.core.lifecycle import Status, Transition
 from millpond.core.rate import Rate
 from millpond.core.settle import Settled, Settlement
 from millpond.core.task import Call, Fence
@@ -41,12 +41,12 @@ End = Callable[[Leased], Settlement]
 
 def fenced_orders() -> set[type]:
     """Return the orders that carry a fence: what an attempt writes besides its end."""
-    every = {each for group in get_args(orders.Order) for each in get_args(group) or (group,)}
+    every = {each for group in get_args(orders.Command) for each in get_args(group) or (group,)}
     return {each for each in every if Fence in get_type_hints(each).values()}
 
 
 class SettleConformance(StoreSuite):
-    """What becomes of a task when its attempt ends."""
+    """The result of a settle."""
 
     @mark.rows("CX-T15", "CX-T73")
     @scenario
@@ -57,9 +57,9 @@ class SettleConformance(StoreSuite):
         leased = await lab.one()
         lab.later(2.0)
         await lab.applied(completed(leased, result=b"\x00out\xff"))
-        told = await lab.task(task)
-        assert (Status.COMPLETED, b"\x00out\xff") == (told.status, told.result)
-        assert (lab.now, None, None) == (told.finished_at, told.worker, told.reason)
+        answer = await lab.task(task)
+        assert (Status.COMPLETED, b"\x00out\xff") == (answer.status, answer.result)
+        assert (lab.now, None, None) == (answer.finished_at, answer.worker, answer.reason)
         assert 0 == (await lab.pool()).running
         assert [] == await lab.lease()
 
@@ -70,8 +70,8 @@ class SettleConformance(StoreSuite):
         await lab.declare()
         task = await lab.put(attempts=9)
         await lab.applied(failed(await lab.one()))
-        told = await lab.task(task)
-        assert (Status.FAILED, b"broken", None) == (told.status, told.error, told.reason)
+        answer = await lab.task(task)
+        assert (Status.FAILED, b"broken", None) == (answer.status, answer.error, answer.reason)
         assert [] == await lab.lease()
 
     @mark.rows("CX-T74", "CX-T93")
@@ -81,8 +81,8 @@ class SettleConformance(StoreSuite):
         await lab.declare()
         task = await lab.put()
         await lab.applied(retried(await lab.one(), 8.0))
-        told = await lab.task(task)
-        assert (Status.QUEUED, lab.now + 8.0, b"again") == (told.status, told.due, told.error)
+        found = await lab.task(task)
+        assert (Status.QUEUED, lab.now + 8.0, b"again") == (found.status, found.due, found.error)
         lab.later(7.75)
         answer = await lab.ask()
         assert ((), lab.now + 0.25) == (answer.leased, answer.next_at)
@@ -92,7 +92,7 @@ class SettleConformance(StoreSuite):
     @mark.rows("DE-T10", "DP-T12")
     @scenario
     async def test_a_failing_task_runs_as_often_as_it_has_attempts(self, lab: Lab) -> None:
-        """The retry after the last attempt is a failure, whoever asked for it."""
+        """The retry after the last attempt is a failure, whichever side asked for it."""
         await lab.declare()
         task = await lab.put(attempts=3)
         for attempt in (1, 2, 3):
@@ -100,7 +100,7 @@ class SettleConformance(StoreSuite):
             assert attempt == leased.fence.attempt
             await lab.applied(retried(leased))
         assert Status.FAILED == await lab.status(task)
-        assert Event.FAIL == (await lab.events(task))[-1]
+        assert Transition.FAIL == (await lab.events(task))[-1]
 
     @scenario
     async def test_a_retry_that_spends_nothing_costs_no_attempt(self, lab: Lab) -> None:
@@ -119,19 +119,19 @@ class SettleConformance(StoreSuite):
         await lab.declare()
         task = await lab.put(attempts=2)
         await lab.applied(released(await lab.one()))
-        told = await lab.task(task)
-        assert (Status.QUEUED, 0, 1) == (told.status, told.attempt, told.runs)
+        answer = await lab.task(task)
+        assert (Status.QUEUED, 0, 1) == (answer.status, answer.attempt, answer.runs)
         assert 1 == len(await lab.lease())
 
     @mark.rows("TR-22")
     @scenario
     async def test_the_only_attempt_that_began_is_not_given_back(self, lab: Lab) -> None:
-        """At most once: whoever gives such an attempt back ends its task, which failed: stopped."""
+        """At most once: giving back such an attempt ends its task as failed: stopped."""
         await lab.declare()
         task = await lab.put(attempts=1)
         await lab.applied(released(await lab.one()))
-        told = await lab.task(task)
-        assert (Status.FAILED, "stopped", 1) == (told.status, told.reason, told.attempt)
+        answer = await lab.task(task)
+        assert (Status.FAILED, "stopped", 1) == (answer.status, answer.reason, answer.attempt)
         assert not await lab.lease()
         await lab.control(orders.Redrive((task,)))
         assert 1 == (await lab.one()).fence.attempt
@@ -163,8 +163,8 @@ class SettleConformance(StoreSuite):
         await lab.declare()
         task = await lab.put()
         await lab.applied(released(await lab.one(), parked=True))
-        told = await lab.task(task)
-        assert (Status.QUEUED, True, 0) == (told.status, told.parked, told.attempt)
+        answer = await lab.task(task)
+        assert (Status.QUEUED, True, 0) == (answer.status, answer.parked, answer.attempt)
         assert 1 == (await lab.pool()).parked
 
     @scenario
@@ -175,8 +175,8 @@ class SettleConformance(StoreSuite):
         leased = await lab.one()
         await lab.control(orders.Cancel((task,)))
         await lab.applied(stopped(leased))
-        told = await lab.task(task)
-        assert (Status.CANCELLED, "cancelled") == (told.status, told.reason)
+        answer = await lab.task(task)
+        assert (Status.CANCELLED, "cancelled") == (answer.status, answer.reason)
 
     @scenario
     async def test_a_corrupt_record_is_set_aside(self, lab: Lab) -> None:
@@ -185,8 +185,8 @@ class SettleConformance(StoreSuite):
         task = await lab.put()
         await lab.put("next")
         await lab.applied(corrupt(await lab.one()))
-        told = await lab.task(task)
-        assert (Status.FAILED, "corrupt") == (told.status, told.reason)
+        answer = await lab.task(task)
+        assert (Status.FAILED, "corrupt") == (answer.status, answer.reason)
         assert "next" == names_of(await lab.lease())
 
     @mark.rows("CX-T21")
@@ -214,8 +214,8 @@ class SettleConformance(StoreSuite):
         leased = await lab.one()
         await lab.control(orders.Cancel((task,)))
         await lab.applied(end(leased))
-        told = await lab.task(task)
-        assert (Status.CANCELLED, "cancelled") == (told.status, told.reason)
+        answer = await lab.task(task)
+        assert (Status.CANCELLED, "cancelled") == (answer.status, answer.reason)
         assert [] == await lab.lease()
 
     @mark.rows("CX-T81")
@@ -264,9 +264,9 @@ class SettleConformance(StoreSuite):
         lab.later(5.0)
         await lab.recover()
         current = await lab.one()
-        late: list[orders.AttemptOrder] = [
+        late: list[orders.AttemptCommand] = [
             orders.Progress(old.fence, 0.5, "late"),
-            orders.Remember(old.fence, "step", b"late"),
+            orders.SaveStep(old.fence, "step", b"late"),
         ]
         # An order that carries a fence and is not tried here would be one that nothing guards.
         assert {type(each) for each in late} == fenced_orders()
@@ -274,8 +274,8 @@ class SettleConformance(StoreSuite):
         assert [0, 0] == [(await lab.control(each)).count for each in late]
         assert before == (await lab.task(task), await lab.pool())
         follow_up = lab.new()
-        held = Settlement(fence=old.fence, event=Event.RETRY, hold="pool", hold_for=60.0)
-        spent = Settlement(fence=old.fence, event=Event.COMPLETE, weight=50)
+        held = Settlement(fence=old.fence, event=Transition.RETRY, hold="pool", hold_for=60.0)
+        spent = Settlement(fence=old.fence, event=Transition.COMPLETE, weight=50)
         await self._refused(lab, held, spent, completed(old, follow_up))
         assert await lab.view.task(follow_up.id) is None
         assert 0.0 == (await lab.pool()).held_until
@@ -390,10 +390,12 @@ class SettleConformance(StoreSuite):
         assert "1 2" == names_of(await lab.lease())
         assert "3" == names_of(await lab.lease(pool="other"))
 
-    @pytest.mark.parametrize("event", [Event.FAIL, Event.RETRY, Event.CANCEL, Event.RELEASE])
+    @pytest.mark.parametrize(
+        "event", [Transition.FAIL, Transition.RETRY, Transition.CANCEL, Transition.RELEASE]
+    )
     @scenario
     async def test_an_attempt_that_did_not_complete_leaves_none(
-        self, lab: Lab, event: Event
+        self, lab: Lab, event: Transition
     ) -> None:
         """Follow-ups are part of a completion, and of nothing else."""
         await lab.declare()
@@ -428,8 +430,8 @@ class SettleConformance(StoreSuite):
 
     # Settle and lease in one step
 
-    def _ask(self, want: int = 1, *, pool: str = POOL, worker: str = WORKER) -> LeaseAsk:
-        return LeaseAsk(pool=pool, worker=worker, want=want)
+    def _ask(self, want: int = 1, *, pool: str = POOL, worker: str = WORKER) -> LeaseRequest:
+        return LeaseRequest(pool=pool, worker=worker, want=want)
 
     @mark.rows("CX-10")
     @scenario
@@ -480,12 +482,12 @@ class SettleConformance(StoreSuite):
 
     @scenario
     async def test_a_fenced_worker_settles_nothing_and_leases_nothing(self, lab: Lab) -> None:
-        """A buried worker is told twice: its settle is stale and it must join anew."""
+        """The settle of a worker declared dead is stale, and it must register again."""
         await lab.declare()
         await lab.join("w2")
         await lab.put()
         leased = await lab.one(worker="w2")
-        await lab.control(orders.Bury("w2"))
+        await lab.control(orders.DeclareDead("w2"))
         answer = await lab.settle_all([completed(leased)], then=self._ask(worker="w2"))
         assert answer.lease is not None
         assert ((Settled.STALE,), True) == (answer.settled, answer.lease.fenced)
@@ -514,10 +516,10 @@ class SettleConformance(StoreSuite):
 
     @pytest.mark.parametrize("spend", [True, False], ids=["charged", "free"])
     @pytest.mark.parametrize("attempts", [1, 3])
-    @pytest.mark.parametrize("event", [Event.FAIL, Event.RETRY], ids=str)
+    @pytest.mark.parametrize("event", [Transition.FAIL, Transition.RETRY], ids=str)
     @scenario
     async def test_a_cancelled_task_whose_handler_raised_ends_cancelled(
-        self, lab: Lab, event: Event, attempts: int, spend: bool
+        self, lab: Lab, event: Transition, attempts: int, spend: bool
     ) -> None:
         """A cancel beats an error, the last one too, and the totals say so."""
         await lab.declare()
@@ -525,13 +527,13 @@ class SettleConformance(StoreSuite):
         leased = await lab.one()
         await lab.control(orders.Cancel((task,)))
         await lab.applied(Settlement(fence=leased.fence, event=event, spend=spend, error=b"no"))
-        told = await lab.task(task)
-        assert (Status.CANCELLED, "cancelled") == (told.status, told.reason)
+        answer = await lab.task(task)
+        assert (Status.CANCELLED, "cancelled") == (answer.status, answer.reason)
         assert {"cancelled": 1} == (await lab.pool()).totals
         assert [] == await lab.lease()
 
     @scenario
-    async def test_the_answer_tells_what_became_of_each_follow_up(self, lab: Lab) -> None:
+    async def test_the_answer_has_the_status_of_each_follow_up(self, lab: Lab) -> None:
         """Stored, a duplicate of the task that has the key, or in conflict with it."""
         await lab.declare()
         known = await lab.put(idempotency_key="k", delay=60.0)
@@ -548,7 +550,7 @@ class SettleConformance(StoreSuite):
         assert 2 == (await lab.pool()).queued
 
     @scenario
-    async def test_follow_ups_are_told_settlement_by_settlement(self, lab: Lab) -> None:
+    async def test_follow_ups_are_reported_per_settlement(self, lab: Lab) -> None:
         """A settlement without any, and one that is stale, have an empty place of their own."""
         await lab.declare()
         for _ in range(3):
@@ -558,7 +560,7 @@ class SettleConformance(StoreSuite):
         one, two = lab.new(), lab.new()
         answer = await lab.settle_all([failed(first), stale, completed(third, one, two)])
         assert [[], [], [one.id, two.id]] == [
-            [admission.task for admission in told] for told in answer.follow_ups
+            [admission.task for admission in found] for found in answer.follow_ups
         ]
 
     @scenario
@@ -569,27 +571,31 @@ class SettleConformance(StoreSuite):
         one, two = lab.new(idempotency_key="k"), lab.new(idempotency_key="k")
         answer = await lab.applied(completed(await lab.one(), one, two))
         assert [(one.id, False), (one.id, True)] == [
-            (told.task, told.duplicate) for told in answer.follow_ups[0]
+            (found.task, found.duplicate) for found in answer.follow_ups[0]
         ]
         assert 1 == (await lab.pool()).queued
 
     @scenario
     async def test_a_follow_up_too_heavy_to_start_is_cancelled(self, lab: Lab) -> None:
-        """Nobody is left to refuse it to: it ends with the reason and blocks nothing."""
+        """No submitter is left to refuse: it ends with the reason and blocks nothing."""
         await lab.declare(rates=(Rate(4, per=1.0, of="weight"),))
         await lab.put()
         heavy, light = lab.new("heavy", weight=5), lab.new("light")
         answer = await lab.applied(completed(await lab.one(), heavy, light))
         assert [(Status.CANCELLED, Reason.WEIGHT_LIMIT), (Status.QUEUED, None)] == [
-            (told.status, told.reason) for told in answer.follow_ups[0]
+            (found.status, found.reason) for found in answer.follow_ups[0]
         ]
-        told = await lab.task(heavy.id)
-        assert (Status.CANCELLED, Reason.WEIGHT_LIMIT, 0) == (told.status, told.reason, told.runs)
+        found = await lab.task(heavy.id)
+        assert (Status.CANCELLED, Reason.WEIGHT_LIMIT, 0) == (
+            found.status,
+            found.reason,
+            found.runs,
+        )
         assert "light" == names_of(await lab.lease())
 
     @scenario
     async def test_a_worker_is_not_given_again_what_it_did_not_know(self, lab: Lab) -> None:
-        """It claimed to know everything; the function waits for another, and nobody spins."""
+        """It claimed to know everything; the task waits for another worker, and none spins."""
         await lab.declare()
         await lab.put("a", call=Call("rare"))
         await lab.applied(released(await lab.one(), parked=True))

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from millpond.core.control import Order
-from millpond.core.lease import LeaseAsk
+from millpond.core.control import Command
+from millpond.core.lease import LeaseRequest
 from millpond.core.settle import Settlement
 from millpond.errors import IllegalTransition, MillpondError
 from millpond.store.protocol import Batch
@@ -108,11 +108,11 @@ class _Blind(Judge):
 
 _ASKED: dict[str, Any] = {
     "submit": tuple[Batch, ...],
-    "lease": LeaseAsk,
+    "lease": LeaseRequest,
     "renew": tuple[str, float],
-    "settle": tuple[tuple[Settlement, ...], LeaseAsk | None],
+    "settle": tuple[tuple[Settlement, ...], LeaseRequest | None],
     "recover": int | tuple[int, int],
-    "control": Order,
+    "control": Command,
 }
 
 
@@ -144,7 +144,7 @@ def _hint(field: str, value: object) -> bool:
 def trace(steps: Sequence[Step]) -> list[Any]:
     """Return what a history did, with ids, tokens and sequences named by first appearance.
 
-    Wake-ups, and word of what ended, are hints and stay out of it: a store may give more of them
+    Wake-ups and reports of ended tasks are hints and are left out: a store may give more of them
     than another, never fewer than keep its workers awake (I11).
     """
     names: dict[tuple[str, object], int] = {}
@@ -159,5 +159,5 @@ def trace(steps: Sequence[Step]) -> list[Any]:
             return f"{kind}-{names.setdefault((kind, value), len(names))}"
         return value
 
-    told = [(s.verb, s.answer, s.records) for s in steps]
-    return [named("", msgspec.to_builtins(entry)) for entry in told]
+    answer = [(s.verb, s.answer, s.records) for s in steps]
+    return [named("", msgspec.to_builtins(entry)) for entry in answer]

@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from millpond.core.control import Disown, Progress, Remember
-from millpond.core.lifecycle import LIFECYCLE, Event, Status
+from millpond.core.control import Disown, Progress, SaveStep
+from millpond.core.lifecycle import LIFECYCLE, Status, Transition
 from millpond.core.settle import Settled, Settlement
 from millpond.core.spec import OrderKind
 from millpond.core.task import CALLBACKS, Dedupe, Fence
@@ -41,7 +41,7 @@ class Judge:
 
     def __init__(self) -> None:
         self.witness = Witness()
-        self.arrows: dict[tuple[Status | None, Event], int] = {}
+        self.arrows: dict[tuple[Status | None, Transition], int] = {}
 
     def see(self, step: Step, known_workers: frozenset[str]) -> None:
         """Check one step of a history against every promise, then remember it."""
@@ -65,30 +65,32 @@ class Judge:
             self.arrows[arrow] = self.arrows.get(arrow, 0) + 1
             continuity(self.witness, entry)
         facts = self.witness.pools.get(entry.pool)
-        taken = entry.event is Event.CLAIM or (entry.event is Event.LEASE and not held)
+        taken = entry.event is Transition.CLAIM or (entry.event is Transition.LEASE and not held)
         if taken and facts is not None:
             fairness(self.witness, facts, entry, step.now)
-        if entry.event is Event.SUBMIT and facts is not None:
+        if entry.event is Transition.SUBMIT and facts is not None:
             idempotency(self.witness, facts, entry)
         fact = self.witness.apply(entry)
         if fact is None:
             return
-        if entry.event is Event.LEASE or (held and entry.event in (Event.LOSE, Event.EXHAUST)):
+        if entry.event is Transition.LEASE or (
+            held and entry.event in (Transition.LOSE, Transition.EXHAUST)
+        ):
             attempts(fact, entry)
             once(fact)
         if facts is not None:
             if taken:
                 taking(facts, fact, entry, step.now)
-            if entry.event is Event.LEASE and fence_of(entry) in settles.handed_over:
+            if entry.event is Transition.LEASE and fence_of(entry) in settles.handed_over:
                 handed_over(facts)
-            elif entry.event is Event.LEASE:
+            elif entry.event is Transition.LEASE:
                 limits(facts, fact, step.now)
-            if held and entry.event in (Event.RELEASE, Event.CANCEL):
+            if held and entry.event in (Transition.RELEASE, Transition.CANCEL):
                 returned(facts, fact, entry, step.now)
         settlement = settles.applied.get(fact.id)
-        if entry.event is Event.RETRY and settlement is not None and not settlement.spend:
+        if entry.event is Transition.RETRY and settlement is not None and not settlement.spend:
             self.witness.uncharge(fact.id)
-        if entry.event is Event.RELEASE and never_began(step, settlement):
+        if entry.event is Transition.RELEASE and never_began(step, settlement):
             fact.begun = False
         if fact.status.terminal and entry.callback:
             callbacks(entry, step.records[index + 1 :])
@@ -138,15 +140,15 @@ def continuity(witness: Witness, entry: Record) -> None:
     """I2: every accepted task is queued, running or terminal; it takes no arrow but a real one."""
     fact = witness.tasks.get(entry.task or 0)
     before = fact.status if fact is not None else None
-    if entry.event in (Event.SUBMIT, Event.REFUSE):
-        if entry.event is Event.SUBMIT and before is not None:
+    if entry.event in (Transition.SUBMIT, Transition.REFUSE):
+        if entry.event is Transition.SUBMIT and before is not None:
             raise Violated("I2", f"task {entry.task} was accepted twice")
         return
     if before != entry.before:
         raise Violated("I2", f"task {entry.task} was {before}, its record says {entry.before}")
     if entry.event is None or LIFECYCLE.get((entry.before, entry.event)) is not entry.after:
         raise Violated("I2", f"{entry.before} --{entry.event}--> {entry.after} is no arrow")
-    if entry.event is Event.EVICT and fact is not None and not fact.fresh:
+    if entry.event is Transition.EVICT and fact is not None and not fact.fresh:
         raise Violated("I6", f"task {entry.task} was evicted though it was claimed before")
 
 
@@ -170,11 +172,11 @@ def is_current(fact: Fact | None, fence: Fence) -> bool:
 
 def words(witness: Witness, step: Step) -> None:
     """I3: what an attempt says of itself counts if and only if its fence is the current one."""
-    if step.verb != "control" or not isinstance(step.asked, Progress | Remember):
+    if step.verb != "control" or not isinstance(step.asked, Progress | SaveStep):
         return
     order, fact = step.asked, witness.tasks.get(step.asked.fence.task)
     expected = is_current(fact, order.fence)
-    if isinstance(order, Remember) and fact is not None and expected:
+    if isinstance(order, SaveStep) and fact is not None and expected:
         expected = order.name not in fact.steps
         fact.steps.setdefault(order.name, order.value)
     if step.answer.count != expected:
@@ -195,7 +197,7 @@ def remembered(witness: Witness, step: Step) -> None:
 
 
 class Settles:
-    """What a settle should have done, as far as fences decide: told one by one, in order."""
+    """What a settle should have done, as far as fences decide: one by one, in order."""
 
     def __init__(self, witness: Witness) -> None:
         self.applied: dict[int, Settlement] = {}
@@ -225,7 +227,7 @@ class Settles:
             self.applied[fence.task] = settlement
             self._running[fence.task] = None
             return True
-        if self.holds(fence) and settlement.event in (Event.RELEASE, Event.CORRUPT):
+        if self.holds(fence) and settlement.event in (Transition.RELEASE, Transition.CORRUPT):
             self.returned.add(fence.task)
             return True
         return False
@@ -252,10 +254,10 @@ def fences(witness: Witness, step: Step) -> Settles:
     settles = Settles(witness)
     if step.verb != "settle":
         return settles
-    told_of = step.answer.started or [None] * len(step.asked[0])
-    for settlement, told, started in zip(step.asked[0], step.answer.settled, told_of, strict=True):
-        if settles.settle(settlement) != (told is Settled.APPLIED):
-            raise Violated("I3", f"the settle {settlement} was {told}")
+    starts = step.answer.started or [None] * len(step.asked[0])
+    for settlement, answer, started in zip(step.asked[0], step.answer.settled, starts, strict=True):
+        if settles.settle(settlement) != (answer is Settled.APPLIED):
+            raise Violated("I3", f"the settle {settlement} was {answer}")
         begun = started is Settled.APPLIED
         if settlement.successor is not None and begun != settles.start(settlement, answered=begun):
             raise Violated("I3", f"the start of {settlement.successor} was {started}")
@@ -268,7 +270,7 @@ def fences(witness: Witness, step: Step) -> Settles:
 
 
 def _goes_back(entry: Record) -> bool:
-    return entry.event is Event.RELEASE and entry.before is Status.QUEUED
+    return entry.event is Transition.RELEASE and entry.before is Status.QUEUED
 
 
 def is_claim(fact: Fact, fence: Fence) -> bool:
@@ -390,7 +392,7 @@ def fairness(witness: Witness, facts: PoolFacts, entry: Record, now: float) -> N
         return
     queued = list(witness.eligible(facts, now))
     if not all(witness.reachable(fact, entry.worker) for fact in queued):
-        # Shares out of this worker's reach fall behind by right; the comparison starts anew.
+        # Shares out of this worker's reach fall behind by right; the comparison restarts.
         facts.lags.clear()
         return
     ring = {_share(fact, spec) for fact in queued}
@@ -410,7 +412,7 @@ def _share(fact: Fact, spec: PoolSpec) -> str | None:
 
 def callbacks(entry: Record, rest: tuple[Record, ...]) -> None:
     """I10: the end of a task and the callback it calls for are one step."""
-    wanted = (Event.SUBMIT, entry.pool + CALLBACKS, entry.task)
+    wanted = (Transition.SUBMIT, entry.pool + CALLBACKS, entry.task)
     if not any((r.event, r.pool, r.cause) == wanted for r in rest):
         raise Violated("I10", f"task {entry.task} ended without its callback")
 

@@ -1,4 +1,4 @@
-"""The simulated operator: gives orders, and is the clock that recovers what was lost."""
+"""The simulated operator: gives orders, and triggers recovery."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DAY = 90_000.0
 
 
 class Operator:
-    """Gives orders, and is the clock that recovers what was lost."""
+    """Gives orders, and triggers recovery."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -24,8 +24,8 @@ class Operator:
     async def act(self) -> None:
         """Recover, or give one order."""
         world = self.world
-        # More often where somebody's task waits for a function that nobody knows.
-        if world.chance(0.04 if world.nobody_knows_rare else 0.006):
+        # More often where a task waits for a function that no worker knows.
+        if world.chance(0.04 if world.rare_is_unknown else 0.006):
             world.fault("day passes")
             world.now += DAY
             await world.do("recover", 1000)
@@ -36,7 +36,7 @@ class Operator:
         if order is not None:
             await world.do("control", order)
 
-    async def order(self) -> orders.Order | None:
+    async def order(self) -> orders.Command | None:
         """Make up an order."""
         world, dice = self.world, self.world.dice
         pool = dice.choice(list(world.specs))
@@ -66,7 +66,7 @@ class Operator:
             case _:
                 return self.seldom(pool, unit)
 
-    def seldom(self, pool: str, unit: str | None) -> orders.Order | None:
+    def seldom(self, pool: str, unit: str | None) -> orders.Command | None:
         """Make up an order that is given seldom."""
         world, dice = self.world, self.world.dice
         match dice.randint(0, 4):
@@ -88,7 +88,7 @@ class Operator:
                 world.runs[run] = None
                 return orders.Seal(run, holder or "")
 
-    def resize(self, pool: str) -> orders.Order:
+    def resize(self, pool: str) -> orders.Command:
         """Make up a new limit, now and then from a stale revision."""
         world = self.world
         most = world.specs[pool].lanes or 5
@@ -110,7 +110,7 @@ class Operator:
             return str(self.world.dice.randrange(lanes))
         return self.world.dice.choice(self.world.keys)
 
-    async def redrive(self) -> orders.Order | None:
+    async def redrive(self) -> orders.Command | None:
         """Redrive some of what has ended."""
         world = self.world
         chosen = world.dice.sample(world.known, min(4, len(world.known)))

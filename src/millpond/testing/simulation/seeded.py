@@ -33,7 +33,7 @@ from millpond.testing.simulation.world import World
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from millpond.core.lifecycle import Event, Status
+    from millpond.core.lifecycle import Status, Transition
     from millpond.store.protocol import Store
 
     MakeSpecs = Callable[[random.Random], tuple[list[PoolSpec], list[BudgetSpec]]]
@@ -57,7 +57,7 @@ class Lived(msgspec.Struct, kw_only=True):
     workers: int
     producers: int
     faults: frozenset[str]
-    arrows: dict[tuple[Status | None, Event], int]
+    arrows: dict[tuple[Status | None, Transition], int]
     history: list[Verb]
 
 

@@ -12,7 +12,7 @@ import msgspec
 
 from millpond.core import control as orders
 from millpond.core.audit import Record
-from millpond.core.lifecycle import Event, Status
+from millpond.core.lifecycle import Status, Transition
 from millpond.core.task import CALLBACKS, EVERY, with_misfit
 from millpond.core.ticks import rounded
 from millpond.testing.simulation.rate_ledger import Ledger
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """One verb of a history: what was asked, what was answered, what was recorded."""
+    """One verb of a history: arguments, answer and audit records."""
 
     verb: str
     asked: Any
@@ -135,7 +135,7 @@ class Witness:
         self.budgets: dict[str, BudgetFacts] = {}
         self.tasks: dict[int, Fact] = {}
         self.prunable: set[int] = set()
-        self.workers: dict[str, orders.Join] = {}
+        self.workers: dict[str, orders.Register] = {}
         self.could_not_run: set[tuple[str | None, str]] = set()
         """Which worker gave back which function, because it did not know it."""
         self.run_live: dict[int, set[int]] = {}
@@ -143,7 +143,7 @@ class Witness:
         self.run_finished: set[int] = set()
 
     def before(self, step: Step) -> None:
-        """Take in what a verb announces before its records are looked at."""
+        """Apply a verb's arguments before its records."""
         for facts in self.pools.values():
             facts.ran = len(facts.running)
         if step.verb == "settle":
@@ -175,7 +175,7 @@ class Witness:
         if holder is not None and run.id not in self.run_finished:
             self.run_holders[run.id].add(holder)
 
-    def _order(self, order: orders.Order, now: float) -> None:
+    def _order(self, order: orders.Command, now: float) -> None:
         match order:
             case orders.Declare(spec):
                 if spec.name not in self.pools:
@@ -198,9 +198,9 @@ class Witness:
                 self._hold(self.pools[pool], unit, rounded(now + seconds))
             case orders.Redrive(tasks, of):
                 self._tried_again(tasks, of)
-            case orders.Join():
+            case orders.Register():
                 self._joined(order)
-            case orders.Leave(worker) | orders.Bury(worker):
+            case orders.Deregister(worker) | orders.DeclareDead(worker):
                 self._gone(worker)
             case orders.Seal(run, holder):
                 self.run_holders.get(run, set()).discard(holder)
@@ -213,7 +213,7 @@ class Witness:
             if of is None or fact.pool == of:
                 fact.misfits = ()
 
-    def _joined(self, order: orders.Join) -> None:
+    def _joined(self, order: orders.Register) -> None:
         before = self.workers.setdefault(order.worker, order)
         if before.functions and order.functions:
             known = tuple({*before.functions, *order.functions})
@@ -257,12 +257,12 @@ class Witness:
     def apply(self, entry: Record) -> Fact | None:
         """Take in one record; return the task it is about, after it."""
         if entry.event is None or entry.task is None:
-            self._told(entry)
+            self._record_answer(entry)
             return None
-        if entry.event is Event.REFUSE:
+        if entry.event is Transition.REFUSE:
             return None
         fact = self.tasks.get(entry.task)
-        if fact is None or entry.event is Event.SUBMIT:
+        if fact is None or entry.event is Transition.SUBMIT:
             fact = self.tasks[entry.task] = _new_fact(entry)
         self._charge(fact, entry)
         fact.status = entry.after or Status.QUEUED
@@ -270,14 +270,14 @@ class Witness:
         fact.attempt = entry.attempt
         fact.token = entry.token
         fact.worker = entry.worker
-        fact.claimed = entry.event is Event.CLAIM
+        fact.claimed = entry.event is Transition.CLAIM
         fact.fresh = entry.fresh and fact.status is Status.QUEUED
         fact.unit = entry.lane if entry.lane is not None else entry.key
         fact.sequence = entry.sequence
         self._index(fact)
         return fact
 
-    def _told(self, entry: Record) -> None:
+    def _record_answer(self, entry: Record) -> None:
         """Take in a record that is no arrow."""
         detail, facts = entry.detail or "", self.pools.get(entry.pool)
         if entry.run is not None and detail == "run finished":
@@ -295,15 +295,15 @@ class Witness:
 
     def _charge(self, fact: Fact, entry: Record) -> None:
         """Count charged runs independently of what the record claims."""
-        if entry.event is Event.LEASE:
+        if entry.event is Transition.LEASE:
             fact.charged += 1
-        elif entry.event is Event.REDRIVE:
+        elif entry.event is Transition.REDRIVE:
             fact.charged = 0
             fact.begun = False
             fact.steps = {}
-        elif entry.event is Event.RELEASE and entry.before is Status.RUNNING:
+        elif entry.event is Transition.RELEASE and entry.before is Status.RUNNING:
             fact.charged -= 1
-        elif fact.claimed and entry.event in (Event.LOSE, Event.EXHAUST):
+        elif fact.claimed and entry.event in (Transition.LOSE, Transition.EXHAUST):
             # It may have started when its worker was lost.
             fact.charged += 1
 

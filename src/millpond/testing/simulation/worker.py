@@ -1,7 +1,7 @@
 """Simulated workers: they keep to the rules of the real ones, and break as those break.
 
 Plan, lease, renew, settle, as the core decides; and crash, freeze past their leases, lose
-answers, leave, and come back as zombies with settlements nobody waits for.
+answers, leave, and come back as zombies with stale settlements.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import msgspec
 
 from millpond.core import control as orders
 from millpond.core.backoff import Retry
-from millpond.core.lease import LeaseAsk, Leased
-from millpond.core.plan import Watch, Work
+from millpond.core.lease import Leased, LeaseRequest
+from millpond.core.plan import ClaimTimer, Work
 from millpond.core.settle import (
     Interrupted,
     Outcome,
@@ -52,10 +52,10 @@ class SimWorker:
         self.running: dict[int, tuple[Leased, float]] = {}
         self.ahead: dict[int, Leased] = {}
         self.unwanted: set[str] = set()
-        self.told: set[int] = set()
+        self.cancel_requested: set[int] = set()
         self.unanswered: list[Settlement] = []
-        self.watches: dict[str, Watch] = {}
-        self.functions = FUNCTIONS[:3] if number % 2 or world.nobody_knows_rare else None
+        self.watches: dict[str, ClaimTimer] = {}
+        self.functions = FUNCTIONS[:3] if number % 2 or world.rare_is_unknown else None
 
     @property
     def free(self) -> int:
@@ -77,7 +77,7 @@ class SimWorker:
         self.id = f"worker-{self.number}-{world.serial()}"
         self.owner = f"process-{self.id}"
         functions = None if self.functions is None else (*self.functions, "notify")
-        order = orders.Join(self.id, LEASE, self.owner, functions)
+        order = orders.Register(self.id, LEASE, self.owner, functions)
         await world.do("control", order)
         self.joined = True
         self.running = {}
@@ -86,12 +86,12 @@ class SimWorker:
         self.unanswered = []
         self.frozen_until = 0.0
         self.renew_at = world.now + LEASE / 3
-        self.watches = {name: Watch() for name in world.stage_pools()}
+        self.watches = {name: ClaimTimer() for name in world.stage_pools()}
 
     async def calm_down(self) -> None:
-        """Start anew, knowing every function, and break no more."""
+        """Restart, knowing every function, without further faults."""
         if self.joined:
-            await self.world.do("control", orders.Leave(self.id))
+            await self.world.do("control", orders.Deregister(self.id))
         self.calm = True
         self.functions = None
         await self.join()
@@ -125,20 +125,20 @@ class SimWorker:
             self.joined = False
             if world.chance(0.3):
                 world.fault("buried")
-                await world.do("control", orders.Bury(self.id))
+                await world.do("control", orders.DeclareDead(self.id))
         elif draw < 0.014:
             world.fault("freeze")
             self.frozen_until = world.now + world.dice.choice((1.0, LEASE, 3 * LEASE))
         elif draw < 0.018:
             world.fault("leave")
-            await world.do("control", orders.Leave(self.id))
+            await world.do("control", orders.Deregister(self.id))
             self.joined = False
         else:
             return False
         return True
 
     async def renew(self) -> None:
-        """Keep the leases, or find them lost and start anew."""
+        """Keep the leases, or find them lost and restart."""
         world = self.world
         answer = await world.do("renew", (self.id, LEASE))
         self.renew_at = world.now + LEASE / 3
@@ -146,7 +146,7 @@ class SimWorker:
             world.fault("lease lost")
             self.joined = False
             return
-        self.told.update(answer.cancelled)
+        self.cancel_requested.update(answer.cancelled)
         for task in answer.interrupted:
             if task in self.running:
                 self.running[task] = (self.running[task][0], world.now)
@@ -168,7 +168,7 @@ class SimWorker:
         while finished := self.finished():
             batch += [self.hand_over(task) for task in finished]
         if world.chance(0.25) and not self.calm:
-            # What was started in good faith is reported later: meanwhile the world goes on.
+            # A started attempt is reported later: meanwhile the world goes on.
             self.unanswered = batch
             return
         then = self.ask(world.dice.choice(list(self.watches))) if world.chance(0.5) else None
@@ -189,12 +189,12 @@ class SimWorker:
             self.ahead[task] = leased
 
     def to_return(self) -> list[Leased]:
-        """Return what it holds ahead that is wanted back, or that it wants no more."""
+        """Return what it holds ahead that is wanted back, or that it does not want."""
         return [
             leased
             for leased in self.ahead.values()
             if leased.pool in self.unwanted
-            or (leased.fence.task in self.told and self.world.chance(0.7))
+            or (leased.fence.task in self.cancel_requested and self.world.chance(0.7))
             or self.world.chance(0.02)
         ]
 
@@ -208,7 +208,7 @@ class SimWorker:
         )
 
     def hand_over(self, task: int) -> Settlement:
-        """End an attempt, and perhaps start what was held ahead of its pool in its slot."""
+        """End an attempt, and perhaps start a prefetched task of its pool in its slot."""
         leased, _ = self.running.pop(task)
         settlement = self.decide(leased)
         # Of the same pool, as it should be; now and then of another, which needs room there.
@@ -223,9 +223,9 @@ class SimWorker:
         """Say how far a task is, or that a step of it is done; now and then of a lost one."""
         dice = self.world.dice
         leased, _ = dice.choice(list(self.running.values()))
-        order: orders.Order = orders.Progress(leased.fence, dice.random(), "on it")
+        order: orders.Command = orders.Progress(leased.fence, dice.random(), "on it")
         if dice.random() < 0.6:
-            order = orders.Remember(leased.fence, dice.choice(("charge", "send")), self.id.encode())
+            order = orders.SaveStep(leased.fence, dice.choice(("charge", "send")), self.id.encode())
         await self.world.do("control", order)
 
     def decide(self, leased: Leased) -> Settlement:
@@ -242,7 +242,7 @@ class SimWorker:
     def outcome(self, leased: Leased) -> Outcome:
         """Make up how a handler ended."""
         world = self.world
-        if leased.fence.task in self.told and world.chance(0.7):
+        if leased.fence.task in self.cancel_requested and world.chance(0.7):
             return Stopped()
         draw = world.dice.random()
         if draw < 0.60 or self.calm:
@@ -279,15 +279,15 @@ class SimWorker:
                     self.take_in(ask, await world.do("lease", ask))
                 return
 
-    def ask(self, pool: str) -> LeaseAsk | None:
+    def ask(self, pool: str) -> LeaseRequest | None:
         """Ask a pool for what there is room for, and where it may for some to hold ahead."""
         dice, spec = self.world.dice, self.world.specs.get(pool)
         ahead = dice.randint(0, spec.prefetch + 1) if spec and spec.prefetch else 0
         if self.free < 1 and not ahead:
             return None
-        self.watches[pool].asking()
+        self.watches[pool].claim_sent()
         want = dice.randint(1, self.free) if self.free > 0 else 0
-        return LeaseAsk(pool=pool, worker=self.id, want=want, ahead=ahead)
+        return LeaseRequest(pool=pool, worker=self.id, want=want, ahead=ahead)
 
     def start(self, leased: Leased) -> None:
         """Run a task, whether it was held ahead or not, for as long as it takes."""
@@ -296,8 +296,8 @@ class SimWorker:
         self.ahead.pop(leased.fence.task, None)
         self.running[leased.fence.task] = (leased, end)
 
-    def take_in(self, ask: LeaseAsk, answer: LeaseAnswer) -> None:
-        """Start what was leased, and remember when to ask again."""
+    def take_in(self, ask: LeaseRequest, answer: LeaseAnswer) -> None:
+        """Start the leased tasks, and remember when to lease again."""
         world = self.world
         if answer.fenced:
             world.fault("lease lost")
@@ -309,6 +309,6 @@ class SimWorker:
             self.ahead[leased.fence.task] = leased
         if answer.give_back:
             self.unwanted.add(ask.pool)
-        self.watches[ask.pool].seen(
+        self.watches[ask.pool].claim_answered(
             asked=ask.want, got=len(answer.leased), next_at=answer.next_at, now=world.now
         )

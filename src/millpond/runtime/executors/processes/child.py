@@ -18,6 +18,7 @@ import sys
 import threading
 from queue import Empty, SimpleQueue
 
+from millpond.core.type_names import qualified_name
 from millpond.runtime.executors.processes import frames
 
 TYPE_CHECKING = False
@@ -247,7 +248,7 @@ def _attempt(channel: Channel, fields: list[bytes]) -> tuple[int, tuple[bytes, .
 
 
 def _call(target: object, payload: bytes, context: bytes, channel: Channel) -> bytes:
-    run_encoded = getattr(target, "run_encoded", None)
+    run_encoded = getattr(target, "_run_encoded", None)
     if run_encoded is not None:
         value = run_encoded(payload, context, channel)
     elif callable(target):
@@ -325,9 +326,7 @@ def _encoded(text: str, part: slice) -> bytes:
 
 
 def _kind(error: BaseException) -> str:
-    kind = type(error)
-    module, name = f"{kind.__module__}", kind.__qualname__
-    return name if module == "builtins" else f"{module}.{name}"
+    return qualified_name(type(error))
 
 
 def _text(error: BaseException) -> str:
@@ -355,7 +354,7 @@ def _traceback(error: BaseException) -> str:
 def _is_ours(frame: FrameType) -> bool:
     """Whether a frame is one that calls the handler, here or in what was asked for by name."""
     module = frame.f_globals.get("__name__", "")
-    return frame.f_code.co_filename == __file__ or module == "millpond.pool.task"
+    return frame.f_code.co_filename == __file__ or module == "millpond.pool.task_handler"
 
 
 def _wish(error: BaseException) -> bytes:

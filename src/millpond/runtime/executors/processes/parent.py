@@ -1,4 +1,4 @@
-"""Handlers in processes: what goes out to a child, and what its answer means here."""
+"""Handlers in processes: what a child gets, and what its answer means here."""
 
 from __future__ import annotations
 
@@ -12,18 +12,20 @@ from millpond.core.lease import Leased
 from millpond.runtime.error_info import ErrorInfo
 from millpond.runtime.executors.processes.process_pool import ProcessPool
 from millpond.runtime.executors.processes.protocol import Broke, Died, Done, Errand, Killed, Line
-from millpond.runtime.worker.job import Handler
-from millpond.runtime.worker.outcome import BadResult, Encoded, Misfit, RemoteError, Unreadable
+from millpond.runtime.jobs.job import Handler
+from millpond.runtime.jobs.outcome import BadResult, Encoded, Misfit, RemoteError, Unreadable
 
 if TYPE_CHECKING:
-    from millpond.runtime.worker.job import Job
-    from millpond.runtime.worker.worker import Worker
+    from collections.abc import Callable
+
+    from millpond.runtime.jobs.job import Job
+    from millpond.runtime.observe.hooks import Hooks
 
 MOST_CHILDREN = 256
 
 
 class Brief(msgspec.Struct, frozen=True, kw_only=True):
-    """What a child is told about the attempt it runs."""
+    """What a child knows about the attempt it runs."""
 
     leased: Leased
     started_at: float
@@ -34,7 +36,7 @@ class Brief(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a child says about the exception of its handler."""
+    """What the exception of a handler in a child means."""
 
     kinds: tuple[str, ...] = ()
     give_up: bool = False
@@ -54,8 +56,15 @@ class ChildDied(Exception):
 class Processes:
     """The child processes of one worker."""
 
-    def __init__(self, worker: Worker) -> None:
-        self._pool = ProcessPool(worker.concurrency or MOST_CHILDREN)
+    def __init__(
+        self,
+        concurrency: int | None,
+        hooks: Hooks,
+        report_progress: Callable[[Job, float, str], None],
+    ) -> None:
+        self._pool = ProcessPool(concurrency or MOST_CHILDREN)
+        self._hooks = hooks
+        self._report_progress = report_progress
 
     async def run(self, job: Job) -> Any:  # noqa: ANN401 - what the handler returned, encoded
         """Run a job in a child; cancelling this kills it."""
@@ -63,12 +72,12 @@ class Processes:
         assert isinstance(body, Handler)  # noqa: S101
         assert body.process is not None  # noqa: S101 - closures never run in processes
         module, qualname = body.process
-        probes = job.runtime.hooks.probes
+        probes = self._hooks.probes
         brief = Brief(
             leased=job.leased,
             started_at=job.started_at,
             deadline=job.deadline,
-            trace={} if probes is None else probes.handed_on(job),
+            trace={} if probes is None else probes.trace_for_process(job),
         )
         errand = Errand(
             module=module,
@@ -80,7 +89,7 @@ class Processes:
         watch = asyncio.ensure_future(_pass_on_cancel(job, line))
         try:
             answer = await self._pool.run(
-                errand, on_message=lambda message: _heard(job, message), line=line
+                errand, on_message=lambda message: self._received(job, message), line=line
             )
         finally:
             watch.cancel()
@@ -96,6 +105,17 @@ class Processes:
             case Killed(reason=reason):
                 raise asyncio.CancelledError(reason)
 
+    def _received(self, job: Job, message: bytes) -> None:
+        """Take a message of a handler: its progress, or the weight it really used."""
+        try:
+            said = msgspec.msgpack.decode(message, type=tuple[float, str] | int)
+        except msgspec.MsgspecError:
+            return
+        if isinstance(said, int):
+            job.weight = said
+            return
+        self._report_progress(job, *said)
+
     async def close(self) -> None:
         """Kill what runs and reap every child."""
         await self._pool.close()
@@ -104,19 +124,6 @@ class Processes:
 async def _pass_on_cancel(job: Job, line: Line) -> None:
     await job.cancelled.wait()
     line.cancel(job.why or "")
-
-
-def _heard(job: Job, message: bytes) -> None:
-    """A handler told how far it has come, or what it really used."""
-    try:
-        said = msgspec.msgpack.decode(message, type=tuple[float, str] | int)
-    except msgspec.MsgspecError:
-        return
-    if isinstance(said, int):
-        job.weight = said
-        return
-    fraction, text = said
-    job.runtime.spawn(job.runtime.tell_progress(job, fraction, text))
 
 
 def _error(broke: Broke) -> Exception:

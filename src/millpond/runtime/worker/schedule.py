@@ -1,0 +1,83 @@
+"""When a worker's next turn comes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from millpond.runtime.worker.state import WorkerState
+
+STRETCH = 0.005
+"""Seconds for which jobs that never wait may keep the loop from an answer of the store."""
+
+
+class TurnSchedule:
+    """Whether a turn is under way or to come, and what wakes the driver."""
+
+    def __init__(self, state: WorkerState) -> None:
+        self._state = state
+        self._env = state.env
+        self.turning = False
+        """Whether a turn is under way."""
+        self.scheduled = False
+        """Whether a turn is to come."""
+        self.pause = 0.0
+        """Seconds to wait before the next turn, after the store failed."""
+        self._wake: asyncio.Future[None] | None = None
+        self._let_go_at = 0.0
+        """When a slot last let the loop go on, by its clock."""
+
+    @property
+    def in_turn(self) -> bool:
+        """Whether a turn is under way, or to be tried again."""
+        return self.turning or self.pause > 0
+
+    def kick(self) -> None:
+        """Make a turn come soon."""
+        if self.turning or self.scheduled or not self._state.joined:
+            return
+        self.scheduled = True
+        if self._env.inline:
+            # The submit under way runs the turn, in the same step.
+            return
+        wake, self._wake = self._wake, None
+        if wake is not None and not wake.done():
+            wake.set_result(None)
+
+    async def until_scheduled(self) -> None:
+        """Wait until a turn is to come, and for the pause after a failure."""
+        if not self.scheduled or self.turning:
+            # A turn that another task runs now also serves the requests that come meanwhile.
+            self._wake = self._env.loop.create_future()
+            await self._wake
+        if self.pause:
+            await asyncio.sleep(self.pause)
+
+    def must_settle(self) -> bool:
+        """Return whether a slot lets the loop go on before its next job, to settle what has ended.
+
+        Settlements wait only for the store call under way. Otherwise prefetched tasks would keep
+        the slots busy for as long as there are some, and a kill would lose every end that the store
+        does not know.
+        """
+        if not self._state.ended or not self._env.shared:
+            return False
+        now = self._env.loop.time()
+        if self.turning and now - self._let_go_at < STRETCH:
+            return False
+        self._let_go_at = now
+        return True
+
+    def wants_turn(self) -> bool:
+        """Return whether the caller should run the turn itself: no other job is running."""
+        if not self._state.ended or self.turning or self.pause:
+            return False
+        if self.scheduled:
+            return False
+        if self._state.jobs or self._env.shared:
+            # Other jobs run: all that end in this round of the loop are settled in one verb. And
+            # a verb on its way to a shared store must not keep a slot that counts as idle.
+            self.kick()
+            return False
+        return True

@@ -1,0 +1,243 @@
+"""Turns: settle what has ended and, in the same verb, lease what may start next.
+
+One turn at a time; what ends while a verb is under way goes into the next. Between two turns a
+worker waits for a wake or for the moment that the plan named.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+from millpond.core.control import Disown
+from millpond.core.log_fields import about
+from millpond.runtime.bad_values import is_store_failure
+from millpond.runtime.batching import bytes_of, fitting
+from millpond.runtime.observe.watchdog import Watchdog
+from millpond.runtime.worker.state import MOST_AT_ONCE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from millpond.core.lease import LeaseRequest
+    from millpond.core.settle import Settlement
+    from millpond.runtime.jobs.job import Job, WorkerProtocol
+    from millpond.runtime.worker.leasing import Leasing
+    from millpond.runtime.worker.one_by_one import OneByOne
+    from millpond.runtime.worker.prefetch import Prefetch
+    from millpond.runtime.worker.queues import Queues
+    from millpond.runtime.worker.schedule import TurnSchedule
+    from millpond.runtime.worker.settle_answers import SettleAnswers
+    from millpond.runtime.worker.state import WorkerState
+
+log = logging.getLogger("millpond.worker")
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
+"""Seconds to wait after the store failed, doubling."""
+
+
+class Turns:
+    """Runs the turns of one worker."""
+
+    def __init__(
+        self,
+        worker: WorkerProtocol,
+        state: WorkerState,
+        schedule: TurnSchedule,
+        queues: Queues,
+        prefetch: Prefetch,
+        leasing: Leasing,
+        settle_answers: SettleAnswers,
+        one_by_one: OneByOne,
+        quiet: Callable[[], None],
+    ) -> None:
+        self._worker = worker
+        self._state = state
+        self._env = state.env
+        self._schedule = schedule
+        self._queues = queues
+        self._prefetch = prefetch
+        self._leasing = leasing
+        self._settle_answers = settle_answers
+        self._one_by_one = one_by_one
+        self._quiet = quiet
+        self._outages = state.services.outages
+        self.driver: asyncio.Task[None] | None = None
+        """The task that runs turns while no other does."""
+        self.answered = 0
+        """How many verbs the store has answered."""
+        self._after_turn: list[asyncio.Future[None]] = []
+        self.watchdog = Watchdog(state.loop, self, state.services.stalled)
+
+    @property
+    def name(self) -> str:
+        """The name of the worker."""
+        return self._state.name
+
+    @property
+    def turns(self) -> int:
+        """How many verbs the store has answered."""
+        return self.answered
+
+    @property
+    def in_turn(self) -> bool:
+        """Whether a turn is under way, or to be tried again."""
+        return self._schedule.in_turn
+
+    def start(self) -> None:
+        """Run turns whenever one is scheduled."""
+        self.driver = self._env.loop.create_task(self._drive(), name=f"millpond {self.name}")
+        self.driver.add_done_callback(self._driver_ended)
+
+    async def _drive(self) -> None:
+        while True:
+            await self._schedule.until_scheduled()
+            await self.turn()
+
+    def _driver_ended(self, _driver: asyncio.Task[None]) -> None:
+        """Stop: the driver was cancelled, or the loop ends with the Millpond still open."""
+        self._state.stopping = True
+
+    async def until_over(self) -> None:
+        """Wait for the end of the turn under way."""
+        over = self._env.loop.create_future()
+        self._after_turn.append(over)
+        await over
+
+    async def turn(self) -> None:
+        """Settle what has ended and lease what may start, until there is nothing of either."""
+        state, schedule = self._state, self._schedule
+        if schedule.turning:
+            schedule.scheduled = True
+            return
+        schedule.turning = True
+        ended: list[tuple[Settlement, Job, Any]] = []
+        ask: LeaseRequest | None = None
+        store = self._env.store
+        if self._env.shared and not self.watchdog.watching:
+            # A private store answers at once, or not at all: see _failed.
+            self.watchdog.watch()
+        try:
+            while True:
+                schedule.scheduled = False
+                if state.unsure and not state.ended and state.may_lease:
+                    ended, ask = [], None
+                    await self._disown()
+                ended = self._next_ended()
+                ask = None
+                if state.may_lease and not state.unsure:
+                    if self._queues.unseen:
+                        await self._queues.look_up_unseen()
+                    if self._queues.due:
+                        ask = self._queues.next_ask(settling=bool(ended))
+                if ended:
+                    try:
+                        answer = await store.settle([one[0] for one in ended], then=ask)
+                    except Exception as error:
+                        if is_store_failure(error):
+                            raise
+                        if ask is not None:
+                            self._ask_again(ask)
+                        await self._one_by_one.settle(ended, error)
+                        continue
+                    self._settle_answers.apply(ended, ask, answer)
+                elif ask is not None:
+                    try:
+                        leased = await store.lease(ask)
+                    except Exception as error:
+                        if is_store_failure(error):
+                            raise
+                        self._queues.cannot_lease(ask, error)
+                        continue
+                    self._queues.leased(ask.pool)
+                    self._leasing.apply(ask, leased)
+                else:
+                    break
+                self.answered += 1
+                schedule.pause = 0.0
+                self._outages.worked(self._worker)
+        except BaseException as error:
+            # Nothing may be lost, whatever the store does and whichever task is cancelled here.
+            self._failed(ended, ask, error)
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            # Also where this was cancelled: another turn must do what it leaves undone.
+            schedule.turning = False
+            release(self._after_turn)
+            if schedule.scheduled:
+                schedule.scheduled = False
+                schedule.kick()
+        if state.stopping and not state.jobs:
+            self._quiet()
+
+    def _next_ended(self) -> list[tuple[Settlement, Job, Any]]:
+        """Take as many settlements as fit into one verb."""
+        ended = self._state.ended
+        count = fitting(ended, _size, MOST_AT_ONCE) if len(ended) > 1 else len(ended)
+        if count == len(ended):
+            self._state.ended = []
+            return ended
+        self._state.ended = ended[count:]
+        return ended[:count]
+
+    def _failed(
+        self,
+        ended: list[tuple[Settlement, Job, Any]],
+        ask: LeaseRequest | None,
+        error: BaseException,
+    ) -> None:
+        """Keep what the store may not have got; try again after a pause that grows."""
+        schedule = self._schedule
+        if not self._outages.failed(self._worker, error) and not schedule.pause:
+            log.warning(
+                "worker %s failed (%s); trying again",
+                self.name,
+                error,
+                exc_info=error,
+                extra=about("worker.failed", worker=self.name, reason=type(error).__name__),
+            )
+        schedule.pause = min(max(schedule.pause * 2, FIRST_PAUSE), LONGEST_PAUSE)
+        self.watchdog.watch()
+        for _, job, _ in ended:
+            job.unsure = True
+            job.left_slot = False
+        self._state.ended[:0] = ended
+        if ask is not None:
+            self._ask_again(ask)
+        schedule.scheduled = True
+
+    def _ask_again(self, ask: LeaseRequest) -> None:
+        """Ask a queue once more: the store may or may not have got the ask."""
+        self._queues.ask_again(ask.pool)
+        self._state.unsure = True
+
+    async def _disown(self) -> None:
+        """Give back the leases that the store has for this worker and that it does not know.
+
+        This is part of a turn, so no lease is under way at the same time; and all that ended was
+        settled before, for the lost verb may have settled a task and leased it again. So what the
+        worker holds is known, and is named by task.
+        """
+        answer = await self._env.store.control(Disown(self.name, tuple(self.held())))
+        self._state.unsure = False
+        self._outages.worked(self._worker)
+        self._state.services.answers.apply(answer)
+
+    def held(self) -> list[int]:
+        """Return the tasks that the worker holds: running, ended and not settled, prefetched."""
+        state = self._state
+        return [*state.jobs, *(job.id for _, job, _ in state.ended), *self._prefetch.tasks()]
+
+
+def release(waiting: list[asyncio.Future[None]]) -> None:
+    """Let every waiting task go on, and forget it."""
+    for one in waiting:
+        if not one.done():
+            one.set_result(None)
+    waiting.clear()
+
+
+def _size(ended: tuple[Settlement, Job, Any]) -> int:
+    return bytes_of(ended[0])

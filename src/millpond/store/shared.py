@@ -1,0 +1,168 @@
+"""Shared stores: what a store that several processes use may offer beyond the six verbs.
+
+A store that has all of it inherits from `SharedStore`. A store may also have some of the members
+only: the runtime looks each one up once (`SharedMembers`) and does without what is missing, more
+slowly but never less correctly. The memory store has none.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from millpond.store.protocol import Store
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from millpond.core.settle import Settlement
+    from millpond.core.spec import PoolSpec
+    from millpond.store.protocol import Batch, Hint, RenewAnswer, SettleAnswer
+
+
+class Renewer(Protocol):
+    """Renews leases from a thread, over its own connection to the store."""
+
+    def renew(self, worker: str, lease: float) -> RenewAnswer:
+        """Keep everything a worker holds for `lease` seconds more."""
+        ...
+
+    def close(self) -> None:
+        """Close its connection."""
+        ...
+
+
+class Presence(Protocol):
+    """Which processes of this host are alive: each holds a lock that ends with it."""
+
+    def appear(self, owner: str) -> None:
+        """Take the lock of this process, before other processes can see its workers."""
+        ...
+
+    def leave(self, owner: str) -> None:
+        """Release the lock at a regular end."""
+        ...
+
+    def gone(self) -> tuple[str, ...]:
+        """Return the processes whose lock is free: they are dead and not removed yet."""
+        ...
+
+    def forget(self, owner: str) -> None:
+        """Remove the lock of a dead process, once its workers are removed."""
+        ...
+
+
+class HandlerTransaction(Protocol):
+    """A transaction for a handler: it blocks, and one thread at a time may use it."""
+
+    @property
+    def connection(self) -> Any:  # noqa: ANN401 - of the store's driver
+        """The handler's connection, once the transaction has begun."""
+        ...
+
+    def begin(self) -> None:
+        """Wait for the store's lock, and begin."""
+        ...
+
+    def give_up(self) -> None:
+        """Do not begin if it has not begun yet; any thread may call this."""
+        ...
+
+    def settle(self, settlement: Settlement) -> SettleAnswer:
+        """End an attempt and commit; if its fence is stale, write nothing."""
+        ...
+
+    def rollback(self) -> None:
+        """Undo everything; safe at any time."""
+        ...
+
+    def must_not_be_too_long(self) -> None:
+        """Raise if the store undid it because it lasted too long."""
+        ...
+
+
+class SharedStore(Store, Protocol):
+    """A store that several processes use at the same time."""
+
+    presence: Presence | None
+    """Lock files: which processes of this host are dead; None = only leases show it."""
+
+    @property
+    def receives_hints(self) -> bool:
+        """Whether every hint of other processes arrives, so that silence means no change."""
+        return False
+
+    @property
+    def elects(self) -> bool:
+        """Whether the processes elect one that leads maintenance."""
+        return True
+
+    def renewer(self) -> Renewer:
+        """Return a connection for renewals that a thread may use."""
+        ...
+
+    async def changed(self) -> bool:
+        """Return whether another process wrote since the last call."""
+        ...
+
+    async def repair(self) -> tuple[str, ...]:
+        """Repair rows that do not fit together; return what was wrong."""
+        ...
+
+    async def impossible_counts(self) -> tuple[str, ...]:
+        """Return which counts are impossible; a database that refuses them itself has none."""
+        return ()
+
+    def listen(self, tell: Callable[[Hint], None], /) -> object:
+        """Call `tell` on the loop with each hint of another process."""
+        ...
+
+    def submit_within(
+        self, connection: object, batches: Sequence[Batch], *, declare: Sequence[PoolSpec] = ()
+    ) -> Any:  # noqa: ANN401 - the answer and the caller's transaction, or an awaitable of both
+        """Submit inside the transaction that is open on a connection of the caller."""
+        ...
+
+    async def settle_with(
+        self, settlement: Settlement, write: Callable[[Any], Any]
+    ) -> tuple[SettleAnswer, Any]:
+        """Settle an attempt in one transaction with what a handler's function writes."""
+        ...
+
+    def handler_transaction(self, limit: float) -> HandlerTransaction:
+        """Return a transaction for a handler that may last `limit` seconds."""
+        ...
+
+    async def announce(self, answer: Any) -> None:  # noqa: ANN401 - the answer of any verb
+        """Notify other processes of what a transaction of the caller's stored."""
+        ...
+
+
+class SharedMembers:
+    """The members of `SharedStore` that one store has; None stands for a missing one."""
+
+    def __init__(self, store: Store, *, shared: bool) -> None:
+        self._store = store
+        # By name: a store may have some of them only, and a wrapper may delegate.
+        self.renewer: Callable[[], Renewer] | None = getattr(store, "renewer", None)
+        self.presence: Presence | None = getattr(store, "presence", None)
+        self.changed: Callable[[], Awaitable[bool]] | None = getattr(store, "changed", None)
+        self.repair: Callable[[], Awaitable[tuple[str, ...]]] | None = getattr(
+            store, "repair", None
+        )
+        self.impossible_counts: Callable[[], Awaitable[tuple[str, ...]]] | None
+        self.impossible_counts = getattr(store, "impossible_counts", None)
+        self.listen: Callable[[Callable[[Hint], None]], object] | None
+        self.listen = getattr(store, "listen", None)
+        self.submit_within: Callable[..., Any] | None = getattr(store, "submit_within", None)
+        self.settle_with: Callable[..., Awaitable[tuple[SettleAnswer, Any]]] | None
+        self.settle_with = getattr(store, "settle_with", None)
+        self.handler_transaction: Callable[[float], HandlerTransaction] | None = getattr(
+            store, "handler_transaction", None
+        )
+        self.announce: Callable[[Any], Awaitable[None]] | None = getattr(store, "announce", None)
+        self.elects: bool = shared and bool(getattr(store, "elects", self.renewer is not None))
+
+    @property
+    def receives_hints(self) -> bool:
+        """Whether every hint of other processes arrives at the moment."""
+        return bool(getattr(self._store, "receives_hints", False))

@@ -1,0 +1,167 @@
+"""Queued tasks: their lane, their place, parking, and the live tasks of a pool."""
+
+from __future__ import annotations
+
+from itertools import chain, islice, takewhile
+from typing import TYPE_CHECKING, TypeVar
+
+from millpond.core.order.heap import LazyHeap
+from millpond.core.order.rank import lane_of
+from millpond.store.verbs.tables.pools import lane_without_key
+from millpond.store.verbs.tables.workers import WorkerTables
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from millpond.core.task import NewTask, Task
+    from millpond.store.verbs.tables.pools import PoolTable
+
+
+class QueueTables(WorkerTables):
+    """What joins and leaves the queues."""
+
+    def park(self, pool: PoolTable, task: Task, now: float) -> None:
+        """Set a queued task aside until a worker comes that knows its function."""
+        self._note_parked(pool, task, now)
+        task.parked = True
+        if pool.backlog.strict(task.unit):
+            pool.backlog.block(task.unit, blocked=True)
+        else:
+            pool.backlog.discard(task)
+            pool.parked_apart += 1
+
+    def unpark(self, pool: PoolTable, task: Task, now: float) -> None:
+        """Put a parked task back at its place in the queue."""
+        self._note_unparked(pool, task)
+        task.parked = False
+        if pool.backlog.strict(task.unit):
+            pool.backlog.block(task.unit, blocked=False)
+        else:
+            pool.parked_apart -= 1
+            pool.backlog.add(task, now)
+
+    def _note_parked(self, pool: PoolTable, task: Task, now: float) -> None:
+        waiting = pool.parked.setdefault(task.need, LazyHeap())
+        waiting.set(task.new.id, (task.rank, task.seq))
+        self.parked_since.set(task.new.id, (now, task.new.id))
+
+    def _note_unparked(self, pool: PoolTable, task: Task) -> None:
+        waiting = pool.parked[task.need]
+        waiting.discard(task.new.id)
+        if not waiting:
+            del pool.parked[task.need]
+        self.parked_since.discard(task.new.id)
+
+    def _lane(self, pool: PoolTable, new: NewTask, seq: int) -> tuple[str | None, int]:
+        """Return the lane of a new task and its gap-free number there."""
+        if not pool.backlog.lanes:
+            return None, seq
+        lane = new.key
+        if pool.spec.lanes is not None:
+            if new.key is None:
+                number = lane_without_key(pool, pool.next_lane)
+                lane = str(number % pool.spec.lanes)
+                pool.next_lane = number + 1
+            else:
+                lane = lane_of(new.key, pool.spec.lanes)
+        if lane is None:
+            return None, seq
+        sequence = pool.lane_sequences.get(lane, 0) + 1
+        pool.lane_sequences[lane] = sequence
+        return lane, sequence
+
+    def _enqueue(self, pool: PoolTable, task: Task, now: float) -> None:
+        new = task.new
+        if task.expires_at is not None:
+            self.expiring_tasks.set(new.id, (task.expires_at, new.id))
+        if new.run is not None and not new.is_callback:
+            self.run_queued.setdefault(new.run, {})[new.id] = None
+        backlog = pool.backlog
+        backlog.add(task, now)
+        if backlog.grouped:
+            self._touched_pools[pool.name] = pool
+        if task.parked:
+            self.park(pool, task, now)
+        elif (
+            pool.running < pool.spec.max_concurrent or pool.claimed < pool.spec.prefetch
+        ) and not pool.paused:
+            due = task.due
+            if due > now:
+                self.wake(pool.name, due)
+            elif self._wakes.get(pool.name) != now:
+                self.wake(pool.name, now)
+
+    def _dequeue(self, pool: PoolTable, task: Task, now: float) -> None:
+        if task.fresh:
+            pool.fresh.remove(task)
+        self._forget_waiting(task)
+        if task.parked:
+            self.unpark(pool, task, now)
+        pool.backlog.discard(task)
+        if pool.running < pool.spec.max_concurrent and not pool.paused:
+            # Cancelling the head of a lane lets the next one start.
+            self.wake(pool.name, now)
+
+    def _forget_waiting(self, task: Task) -> None:
+        new = task.new
+        if task.expires_at is not None:
+            self.expiring_tasks.discard(new.id)
+        if new.run is not None:
+            _drop_from_index(self.run_queued, new.run, new.id)
+
+    def live(self, pool: PoolTable) -> Iterable[Task]:
+        """Return the queued and running tasks of a pool, in no order that means anything."""
+        parked = (
+            self.tasks[identifier] for waiting in pool.parked.values() for identifier in waiting
+        )
+        # The parked head of a strict lane is in the backlog, too.
+        apart = (task for task in parked if not pool.backlog.strict(task.unit))
+        running = (
+            self.tasks[identifier]
+            for name in pool.holding
+            for identifier, where in self.workers[name].holding.items()
+            if where == pool.name
+        )
+        claimed = (
+            self.tasks[identifier]
+            for worker in (self.workers.values() if pool.claimed else ())
+            for identifier, spec in worker.ahead.items()
+            if spec.name == pool.name
+        )
+        return chain(pool.backlog, apart, running, claimed)
+
+    def live_page(self, pool: PoolTable, after: int, upto: int, limit: int) -> list[Task]:
+        """Return the first queued and running tasks of a pool behind a place, up to another."""
+        found = takewhile(lambda task: task.seq <= upto, pool.arrivals.behind(after))
+        return list(islice(found, limit))
+
+    def of_run(self, run: int) -> Iterable[Task]:
+        """Return the queued and running tasks of a run, its callbacks too, in no order."""
+        waiting = (self.tasks[identifier] for identifier in self.run_queued.get(run, ()))
+        running = (
+            self.tasks[identifier]
+            for worker in self.workers.values()
+            for identifier in (*worker.holding, *worker.ahead)
+            if self.tasks[identifier].new.run == run
+        )
+        callbacks = (
+            task
+            for pool in self.pools.values()
+            if pool.internal
+            for task in pool.backlog
+            if task.new.run == run
+        )
+        return chain(waiting, running, callbacks)
+
+
+Key = TypeVar("Key")
+
+
+def _drop_from_index(index: dict[Key, dict[int, None]], at: Key, identifier: int) -> None:
+    """Take one id out of an index, and the entry with its last id."""
+    entries = index.get(at)
+    if entries is None:
+        return
+    entries.pop(identifier, None)
+    if not entries:
+        del index[at]

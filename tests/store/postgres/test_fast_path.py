@@ -1,0 +1,376 @@
+"""Steps that the server takes by itself do to the letter what the verbs do."""
+
+import random
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from verify.servers.schemas import InlinePostgresStore, Schema, Schemas
+
+from millpond.core import control as orders
+from millpond.core.lease import Leased, LeaseRequest
+from millpond.core.lifecycle import Transition
+from millpond.core.rate import Rate
+from millpond.core.settle import Settlement
+from millpond.core.spec import BudgetSpec, PoolSpec, fair_round_robin, fifo, lifo, priority
+from millpond.core.task import Call, NewTask
+from millpond.store.memory import MemoryStore
+from millpond.store.postgres.store import PostgresStore
+from millpond.store.protocol import Batch, Store
+from millpond.testing.simulation.history import Verb, carry_out
+
+pytestmark = pytest.mark.real_loop
+
+POOLS = {
+    "fifo": PoolSpec(name="p", order=fifo(), max_concurrent=7),
+    "lifo": PoolSpec(name="p", order=lifo(), max_concurrent=7),
+    "priority": PoolSpec(name="p", order=priority(), max_concurrent=7),
+    "ahead": PoolSpec(name="p", order=fifo(), max_concurrent=5, prefetch=6),
+    "in order": PoolSpec(name="p", order=fifo(), max_concurrent=5, prefetch=9),
+    "fair": PoolSpec(name="p", order=fair_round_robin(), max_concurrent=6),
+    "fair and limited": PoolSpec(
+        name="p", order=fair_round_robin(), max_concurrent=6, max_per_key=1
+    ),
+    "fair by twos": PoolSpec(name="p", order=fair_round_robin(), max_concurrent=6, max_per_key=2),
+    "paced": PoolSpec(
+        name="p",
+        order=priority(),
+        max_concurrent=7,
+        rates=(Rate(12, per=1.0, burst=20), Rate(24, per=1.0, burst=30, of="weight")),
+    ),
+    "shared": PoolSpec(name="p", order=fifo(), max_concurrent=7, budgets=("slots", "tokens")),
+    "each key paced": PoolSpec(
+        name="p", order=fair_round_robin(), max_concurrent=6, rate_per_key=Rate(2, per=3.0)
+    ),
+    "all at once": PoolSpec(
+        name="p",
+        order=fair_round_robin(),
+        max_concurrent=6,
+        max_per_key=2,
+        rates=(Rate(30, per=1.0, burst=40, of="weight"), Rate(100, per=1.0)),
+        rate_per_key=Rate(2, per=0.3),
+        budgets=("tokens",),
+    ),
+}
+
+BUDGETS = (
+    BudgetSpec(name="slots", max_concurrent=9),
+    BudgetSpec(name="tokens", max_concurrent=11, rates=(Rate(30, burst=40, of="weight"),)),
+)
+
+
+@pytest.fixture
+def schema(postgres_schemas: Schemas) -> Iterator[Schema]:
+    """Give empty tables; in the end what they say of each other must fit."""
+    taken = postgres_schemas.take()
+    yield taken
+    wrong = taken.wrong()
+    postgres_schemas.give_back(taken)
+    assert [] == wrong
+
+
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> Counter[bool]:
+    """How many steps the server took, and how many it left to the verbs."""
+    counted: Counter[bool] = Counter()
+    heard = PostgresStore._heard
+
+    def noted(store: PostgresStore, which: str, row: Any) -> Any:
+        answer = heard(store, which, row)
+        counted[answer is not None] += not which.startswith("to ")
+        store._detours.clear()
+        return answer
+
+    monkeypatch.setattr(PostgresStore, "_heard", noted)
+    return counted
+
+
+class Two:
+    """The same verbs on two stores, which must give the same answers."""
+
+    def __init__(self, seed: int, spec: PoolSpec, stores: tuple[Store, Store]) -> None:
+        self.dice = random.Random(seed)
+        self.spec = spec
+        self.stores = stores
+        self.now = 1000.0
+        self.next_id = 1 << 40
+        self.running: dict[str, list[Leased]] = {"one": [], "two": []}
+        self.ahead: dict[str, list[Leased]] = {"one": [], "two": []}
+        self.elsewhere: list[Leased] = []
+        """What runs of the pools with which this one shares a budget."""
+
+    async def do(self, name: str, asked: Any) -> Any:
+        """Carry out a verb on both."""
+        verb = Verb(name, asked, self.now, self.dice.getrandbits(64))
+        answers = [await carry_out(store, verb) for store in self.stores]
+        assert answers[0] == answers[1], f"{verb} at {self.now}"
+        return answers[0]
+
+    async def begin(self) -> None:
+        """Declare the pool and let two workers join; one knows less than there is."""
+        for budget in BUDGETS if self.spec.budgets else ():
+            await self.do("control", orders.DeclareBudget(budget))
+            other = PoolSpec(
+                name=budget.name, order=fifo(), max_concurrent=9, budgets=(budget.name,)
+            )
+            await self.do("control", orders.Declare(other))
+        await self.do("control", orders.Declare(self.spec))
+        await self.do("control", orders.Register("one", 1e6))
+        known = ("more", "work")
+        await self.do("control", orders.Register("two", 1e6, functions=known))
+
+    async def submit(self) -> None:
+        """Submit a few tasks, nearly all of them plain."""
+        tasks = [self.task() for _ in range(self.dice.randint(1, 25))]
+        await self.do("submit", (Batch(tasks=tuple(tasks)),))
+
+    def task(self) -> NewTask:
+        """Make up a task."""
+        dice = self.dice
+        self.next_id += dice.randint(1, 1 << 20)
+        few = (
+            9 if self.spec.order != fair_round_robin() else 25 if self.spec.has_flow_control else 60
+        )
+        key = dice.choice([None, *(f"k{n}" for n in range(few))])
+        odd = dice.random() < 0.005
+        return NewTask(
+            id=self.next_id,
+            pool="p",
+            call=Call(dice.choice(["more", "other"] if odd else ["work"]), b"x"),
+            key=key,
+            share=key if dice.random() < 0.98 else "s",
+            priority=dice.randint(0, 3),
+            delay=2.0 if dice.random() < 0.01 else 0.0,
+            attempts=dice.choice([1, 3]),
+            idempotency_key=f"i{self.next_id}" if odd else None,
+            weight=dice.randint(1, 3) if self.spec.has_flow_control else 1,
+        )
+
+    async def take_from_another(self, worker: str) -> None:
+        """Start something of another pool with which this one shares a budget, and end the rest."""
+        dice, pool = self.dice, self.dice.choice(self.spec.budgets)
+        self.next_id += 1
+        task = NewTask(
+            id=self.next_id, pool=pool, call=Call("work", b"x"), weight=dice.randint(1, 9)
+        )
+        await self.do("submit", (Batch(tasks=(task,)),))
+        ends = [Settlement(fence=one.fence, event=Transition.COMPLETE) for one in self.elsewhere]
+        kept = dice.randint(0, len(ends))
+        if ends[kept:]:
+            await self.do("settle", (tuple(ends[kept:]), None))
+        self.elsewhere = self.elsewhere[:kept]
+        ask = LeaseRequest(pool=pool, worker=worker, want=dice.randint(1, 5))
+        self.elsewhere += (await self.do("lease", ask)).leased
+
+    async def settle(self, worker: str, *, then: bool) -> None:
+        """End some of what a worker runs, mostly well; in the slots it may start its claims."""
+        dice, running, ahead = self.dice, self.running[worker], self.ahead[worker]
+        in_order = self.spec.prefetch > 6 and dice.random() < 0.9
+        if dice.random() < 0.5 and not in_order:
+            dice.shuffle(running)
+        ends = running[: dice.randint(0, len(running))] if dice.random() < 0.6 else running[:]
+        more = 0
+        if in_order and ahead:
+            # Every slot that comes free is taken again at once.
+            ends = running[: len(ahead)]
+            more = dice.randint(0, len(ahead) - len(ends)) + 1
+        settlements = []
+        queue = list(ends)
+        for leased in queue:
+            running.remove(leased)
+            successor = ahead.pop(0) if ahead and (in_order or dice.random() < 0.9) else None
+            failed = dice.random() < 0.005
+            result = dice.choice([None, b"1", b"2"]) if dice.random() < 0.3 else b"0"
+            settlements.append(
+                Settlement(
+                    fence=leased.fence,
+                    event=Transition.RETRY if failed else Transition.COMPLETE,
+                    delay=1.0 if failed else 0.0,
+                    result=None if failed else result,
+                    weight=self.used(leased),
+                    successor=None if successor is None else successor.fence,
+                )
+            )
+            if successor is not None:
+                running.append(successor)
+                more -= 1
+                if more > 0 if in_order else dice.random() < 0.5:
+                    queue.append(successor)
+        ask = self.ask(worker) if then else None
+        if settlements:
+            answer = await self.do("settle", (tuple(settlements), ask))
+            if answer.lease is not None:
+                self.take_in(worker, answer.lease)
+
+    def used(self, leased: Leased) -> int | None:
+        """Make up what an attempt has really used; mostly it says nothing of it."""
+        if self.spec.has_flow_control and self.dice.random() < 0.04:
+            return self.dice.randint(0, 2 * leased.weight)
+        return None
+
+    def ask(self, worker: str) -> LeaseRequest:
+        """Ask for some tasks."""
+        want = self.dice.choice([0, 1, 3, 7, 20]) if self.dice.random() < 0.5 else 7
+        room = self.spec.prefetch - len(self.ahead[worker])
+        return LeaseRequest(pool="p", worker=worker, want=want, ahead=max(room, 0))
+
+    def take_in(self, worker: str, answer: Any) -> None:
+        """Note what a worker has now."""
+        started = {one.fence for one in answer.leased}
+        self.running[worker] += answer.leased
+        kept = [one for one in self.ahead[worker] if one.fence not in started]
+        self.ahead[worker] = [*kept, *answer.claimed]
+
+    async def act(self) -> None:
+        """Do something."""
+        dice = self.dice
+        self.now += dice.choice([0.0, 0.001, 0.5])
+        if self.spec.budgets and dice.random() < 0.1:
+            await self.take_from_another(dice.choice(["one", "two"]))
+        worker = dice.choice(["one", "one", "one", "two"])
+        match dice.choices(["submit", "lease", "settle", "step", "odd"], [3, 3, 2, 6, 0.2])[0]:
+            case "submit":
+                await self.submit()
+            case "lease":
+                self.take_in(worker, await self.do("lease", self.ask(worker)))
+            case "settle":
+                await self.settle(worker, then=False)
+            case "step":
+                await self.settle(worker, then=True)
+            case _:
+                await self.something_odd(worker)
+
+    async def something_odd(self, worker: str) -> None:
+        """Do what the server does not do by itself."""
+        running = self.running[worker]
+        match self.dice.randint(0, 3):
+            case 0 if running:
+                await self.do("control", orders.Cancel((running[0].fence.task,)))
+            case 1:
+                await self.do("renew", (worker, 1e6))
+            case 2:
+                await self.do("recover", 100)
+            case _:
+                changed = self.dice.randint(3, 9)
+                await self.do("control", orders.Resize("p", changed))
+
+
+@pytest.mark.parametrize(
+    ("kind", "seed"),
+    # The last one asked ahead of an unfolding what was answered otherwise after it.
+    [*((kind, seed) for kind in POOLS for seed in range(4)), ("in order", 11)],
+)
+async def test_they_answer_and_tell_what_the_verbs_do(
+    schema: Schema, steps: Counter[bool], kind: str, seed: int
+) -> None:
+    """Whatever came before, and whoever does the next step."""
+    memory = MemoryStore(audit_limit=None)
+    server = InlinePostgresStore(schema)
+    two = Two(seed, POOLS[kind], (memory, server))
+    await two.begin()
+    for _ in range(60):
+        await two.act()
+    pages = [await store.view.audit(limit=100_000) for store in (memory, server)]
+    assert pages[0].records == pages[1].records
+    views = [await store.view.pool("p", now=two.now) for store in (memory, server)]
+    assert views[0] == views[1]
+    tasks = [(await store.view.tasks("p", limit=10_000)).tasks for store in (memory, server)]
+    assert tasks[0] == tasks[1]
+    for name in two.spec.budgets:
+        assert await memory.view.budget(name) == await server.view.budget(name)
+    await server.close()
+    assert steps[True] > 0
+
+
+@pytest.mark.parametrize(("short", "elsewhere", "weight"), [("slots", 5, 1), ("tokens", 0, 10)])
+async def test_who_takes_the_last_of_a_budget_stands_in_line_for_more(
+    schema: Schema, steps: Counter[bool], short: str, elsewhere: int, weight: int
+) -> None:
+    """That is not for the server to do by itself; before, it was."""
+    memory, server = MemoryStore(audit_limit=None), InlinePostgresStore(schema)
+    two = Two(1, POOLS["shared"], (memory, server))
+    await two.begin()
+    for pool, count in (("slots", elsewhere), ("p", 9)):
+        for _ in range(count):
+            two.next_id += 1
+            new = NewTask(id=two.next_id, pool=pool, call=Call("work", b"x"), weight=weight)
+            await two.do("submit", (Batch(tasks=(new,)),))
+    await two.do("lease", LeaseRequest(pool="slots", worker="two", want=9))
+    await two.do("lease", LeaseRequest(pool="p", worker="one", want=2))
+    assert (2, 0) == (steps[True], steps[False])
+    leased = (await two.do("lease", LeaseRequest(pool="p", worker="one", want=2))).leased
+    assert 2 == len(leased)
+    assert (2, 1) == (steps[True], steps[False])
+    views = [await store.view.budget(short) for store in two.stores]
+    assert views[0] == views[1]
+    assert views[0] is not None
+    assert ("p",) == views[0].waiting
+    await server.close()
+
+
+@pytest.mark.parametrize(
+    "limits", [{"rates": (Rate(2, per=10.0),)}, {"rate_per_key": Rate(3, per=10.0)}]
+)
+async def test_until_a_rate_keeps_something_waiting_the_server_goes_on(
+    schema: Schema, steps: Counter[bool], limits: dict[str, Any]
+) -> None:
+    """With the second start nothing is left, and the answer tells until when; or for a third."""
+    memory, server = MemoryStore(audit_limit=None), InlinePostgresStore(schema)
+    spec = PoolSpec(name="p", order=fair_round_robin(), max_concurrent=9, **limits)
+    two = Two(1, spec, (memory, server))
+    await two.begin()
+    call = Call("work", b"x")
+    tasks = [NewTask(id=n, pool="p", call=call, key="k", share="k") for n in range(1, 9)]
+    await two.do("submit", (Batch(tasks=tuple(tasks)),))
+    for _ in range(3):
+        await two.do("lease", LeaseRequest(pool="p", worker="one", want=1))
+    assert (2, 1) == (steps[True], steps[False])
+    two.now += 4.0
+    await two.do("lease", LeaseRequest(pool="p", worker="one", want=1))
+    await server.close()
+
+
+async def test_a_relay_in_order_is_told_in_two_halves(schema: Schema, steps: Counter[bool]) -> None:
+    """Of ends and starts; some of what starts ends in the same step, and comes from two claims."""
+    memory, server = MemoryStore(audit_limit=None), InlinePostgresStore(schema)
+    two = Two(1, POOLS["in order"], (memory, server))
+    await two.begin()
+    tasks = [NewTask(id=n, pool="p", call=Call("work", b"x")) for n in range(1, 31)]
+    await two.do("submit", (Batch(tasks=tuple(tasks[:20])),))
+    two.now += 1
+    await two.do("submit", (Batch(tasks=tuple(tasks[20:])),))
+    two.take_in("one", await two.do("lease", LeaseRequest(pool="p", worker="one", want=5, ahead=4)))
+    two.take_in("one", await two.do("lease", LeaseRequest(pool="p", worker="one", want=0, ahead=5)))
+    for _ in range(2):
+        two.now += 1
+        line = [*two.running["one"], *two.ahead["one"]]
+        settlements = [
+            Settlement(
+                fence=leased.fence,
+                event=Transition.COMPLETE,
+                result=b"%d" % at,
+                successor=line[at + 5].fence,
+            )
+            for at, leased in enumerate(line[:8])
+        ]
+        two.running["one"], two.ahead["one"] = line[8:13], line[13:]
+        ask = LeaseRequest(pool="p", worker="one", want=0, ahead=8)
+        two.take_in("one", (await two.do("settle", (tuple(settlements), ask))).lease)
+    pages = [await store.view.audit(limit=1000) for store in (memory, server)]
+    assert pages[0].records == pages[1].records
+    views = [(await store.view.tasks("p", limit=100)).tasks for store in (memory, server)]
+    assert views[0] == views[1]
+    await server.close()
+    assert {True: 4} == steps
+    assert 2 == relays_in_order(schema)
+
+
+def relays_in_order(schema: Schema) -> int:
+    """Return how many relays were told in two halves: all ends, and all starts."""
+    connection = schema.connection()
+    table = f'"{schema.address.schema}".millpond_audit'
+    asked = f"SELECT count(*) FROM {table} WHERE starts = '{{t}}' AND records > 1"  # noqa: S608
+    row = connection.driver.execute(asked.encode()).fetchone()
+    connection.close()
+    return 0 if row is None else int(row[0])
