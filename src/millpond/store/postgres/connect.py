@@ -127,10 +127,12 @@ def connect(
     name: str = "millpond",
     patience: Patience = PATIENCE,
     writable: bool = True,
+    flushes: bool = False,
 ) -> Connection:
     """Open a connection with explicit transactions; see `begin`.
 
-    `name` is what the server's lists of sessions say, unless the URL names the application.
+    `name` is what the server's lists of sessions say, unless the URL names the application. With
+    `flushes` the caller waits for the disk itself, after each commit (flush.py).
     """
     if durability not in SYNCHRONOUS:
         raise ConfigError("durability", durability, "must be 'full' or 'normal'")
@@ -139,7 +141,8 @@ def connect(
         check_version(connection.info.server_version)
         check_encoding(connection.info.parameter_status("server_encoding"), address)
         version = connection.info.server_version
-        _set_up(connection, address, settings(durability, patience, version), writable=writable)
+        values = settings(durability, patience, version, flushes=flushes)
+        _set_up(connection, address, values, writable=writable)
     except psycopg.Error as error:
         connection.close()
         raise translated(error, address) from error
@@ -184,7 +187,11 @@ def _libpq(address: Address, name: str, patience: Patience) -> dict[str, str | i
 
 
 def settings(
-    durability: Durability, patience: Patience = PATIENCE, version: int = 0
+    durability: Durability,
+    patience: Patience = PATIENCE,
+    version: int = 0,
+    *,
+    flushes: bool = False,
 ) -> dict[str, str]:
     """Return the settings of each transaction, which override server, database and role.
 
@@ -192,7 +199,7 @@ def settings(
     """
     limits = {"transaction_timeout": "0"} if version >= _KNOWS_TRANSACTION_TIMEOUT else {}
     return limits | {
-        "synchronous_commit": SYNCHRONOUS[durability],
+        "synchronous_commit": "off" if flushes else SYNCHRONOUS[durability],
         "lock_timeout": _milliseconds(patience.lock),
         "statement_timeout": _milliseconds(patience.statement),
         "idle_in_transaction_session_timeout": _milliseconds(patience.idle),

@@ -183,12 +183,18 @@ class PostgresStore(FastPathStore, SharedStore):
 
     def _open(self, patience: Patience | None = None) -> PostgresConnection:
         patience = patience or self._patience
-        driver = connect(self._address, durability=self._durability, patience=patience)
+        durability = self._durability
+        driver = connect(self._address, durability=durability, patience=patience, flushes=True)
         set_anew = None
         if is_pooled(driver):
-            set_anew = settings(self._durability, patience, driver.info.server_version)
+            version = driver.info.server_version
+            set_anew = settings(durability, patience, version, flushes=True)
         return PostgresConnection(
-            driver, self._schema.many, settings=set_anew, silence=patience.silence
+            driver,
+            self._schema.many,
+            settings=set_anew,
+            silence=patience.silence,
+            flushes=durability == "full",
         )
 
     def _notifying(self) -> DriverConnection | None:
