@@ -390,9 +390,7 @@ class PostgresConnection:
 
     # The line
 
-    def _send(
-        self, statement: str, arguments: list[Sent], *, is_flush: bool = False
-    ) -> Cursor:
+    def _send(self, statement: str, arguments: list[Sent], *, is_flush: bool = False) -> Cursor:
         library = self._library
         if self._owed:
             self._collect_owed()
