@@ -51,7 +51,8 @@ class Bench:
 
     The shape: `pool` (its name), `order`, `max_concurrent`, `prefetch`, `max_per_key`, and `keys`,
     over which the tasks are spread evenly and at random; none = tasks without a key. `ranked` =
-    ten priorities. `flows` = a budget with a rate by weight, and a rate per key; tasks weigh up to `heaviest`.
+    ten priorities. `flows` = a budget with a rate by weight, and a rate per key; tasks weigh up to
+    `heaviest`.
     """
 
     def __init__(self, stage: Stage) -> None:

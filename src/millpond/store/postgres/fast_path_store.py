@@ -35,10 +35,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from millpond.core.lease import LeaseRequest
+    from millpond.store.postgres.cursor import Row
     from millpond.store.postgres.dialect import PostgresDialect
     from millpond.store.postgres.encoding import Sent
     from millpond.store.postgres.fast_path import SettleAndLeaseAnswer
-    from millpond.store.postgres.pipeline import Row
     from millpond.store.protocol import Batch, Hint, LeaseAnswer, SettleAnswer, SubmitAnswer
     from millpond.store.sql.unit_of_work import SqlTables
 

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from millpond.store.postgres.connect import Connection
-    from millpond.store.postgres.pipeline import Row
+    from millpond.store.postgres.cursor import Row
     from millpond.store.postgres.url import Address
 
 log = logging.getLogger("millpond.postgres")

@@ -6,7 +6,8 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
-    from millpond.store.postgres.pipeline import Cursor, PostgresConnection, Row
+    from millpond.store.postgres.cursor import Cursor, Row
+    from millpond.store.postgres.pipeline import PostgresConnection
 
 Steps: TypeAlias = Generator[None, None, str]
 """Reads answers; yields when more data must arrive first."""

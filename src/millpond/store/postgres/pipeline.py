@@ -22,21 +22,22 @@ from psycopg.pq import ConnStatus, ExecStatus, TransactionStatus
 
 from millpond.errors import Miscounted
 from millpond.store.postgres.connect import silent_for
+from millpond.store.postgres.cursor import Cursor
 from millpond.store.postgres.encoding import BINARY, columns, sent
 from millpond.store.postgres.flush import NOTE_WRITES, Flush, noting_writes
 from millpond.store.postgres.pending_call import PendingServerCall
 from millpond.store.sql.database import miscounted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 
     from psycopg.pq.abc import PGresult
 
     from millpond.store.postgres.connect import Connection as DriverConnection
+    from millpond.store.postgres.cursor import Row
     from millpond.store.postgres.encoding import Sent
     from millpond.store.postgres.pending_call import Steps
 
-Row = tuple[Any, ...]
 _Question = tuple[str, tuple[Any, ...]]
 
 _SUCCEEDED = (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK)
@@ -47,8 +48,8 @@ BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 _NO_ARGUMENTS: tuple[()] = ()
 _THINKING = "SELECT set_config('idle_in_transaction_session_timeout', $1, true)"
 
-_MOST_EXPECTED, _FEW, _SMALL = 8, 200, 4096
-"""The limits of read-ahead: questions, rows, and bytes of a body."""
+_MOST_EXPECTED = 8
+"""The most questions of read-ahead."""
 
 
 def _waiting(socket: int) -> Callable[[bool, float | None], object]:
@@ -65,55 +66,6 @@ def _waiting(socket: int) -> Callable[[bool, float | None], object]:
         return (both if write else reading).poll(None if limit is None else limit * 1000)
 
     return wait
-
-
-class Cursor:
-    """The rows of a statement; reading them waits for the answer."""
-
-    __slots__ = ("_connection", "_next", "_rows", "must_touch")
-
-    def __init__(self, connection: PostgresConnection) -> None:
-        self._connection = connection
-        self._rows: list[Row] | None = None
-        self._next = 0
-        self.must_touch: tuple[str, int] | None = None
-        """The name of the statement and how many rows it must change; None = any number."""
-
-    def fetchone(self) -> Row | None:
-        """Return the next row, or None."""
-        rows = self._there()
-        if self._next >= len(rows):
-            return None
-        self._next += 1
-        return rows[self._next - 1]
-
-    def fetchall(self) -> list[Row]:
-        """Return all rows that are left."""
-        rows = self._there()
-        first, self._next = self._next, len(rows)
-        return rows[first:] if first else rows
-
-    def __iter__(self) -> Iterator[Row]:
-        return iter(self.fetchall())
-
-    def _there(self) -> list[Row]:
-        if self._rows is None:
-            self._connection.sync()
-        if self._rows is None:
-            raise psycopg.InterfaceError("a statement was not executed: one before it had failed")
-        return self._rows
-
-    def is_small(self) -> bool:
-        """Return whether its rows have arrived and are few."""
-        rows = self._rows
-        if not rows:
-            return rows is not None
-        last = rows[0][-1]
-        return len(rows) <= _FEW and not (isinstance(last, bytes) and len(last) > _SMALL)
-
-    def take_in(self, rows: list[Row]) -> None:
-        """Set the rows."""
-        self._rows = rows
 
 
 class Begun(NamedTuple):

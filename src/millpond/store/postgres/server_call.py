@@ -11,8 +11,8 @@ from millpond.store.postgres.flush import Flush
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from millpond.store.postgres.cursor import Row
     from millpond.store.postgres.encoding import Sent
-    from millpond.store.postgres.pipeline import Row
 
 
 class PreparedCall(NamedTuple):

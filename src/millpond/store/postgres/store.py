@@ -15,7 +15,15 @@ from millpond.core.settle import Settled
 from millpond.errors import MillpondError, MissingRights
 from millpond.store.clock import ServerClock
 from millpond.store.postgres.caller_transaction import CallerTransactions, adapter_of
-from millpond.store.postgres.connect import PATIENCE, connect, is_pooled, server_time, settings
+from millpond.store.postgres.connect import (
+    PATIENCE,
+    connect,
+    is_pooled,
+    may_flush,
+    server_time,
+    settings,
+    settings_of,
+)
 from millpond.store.postgres.dialect import dialect_of, reading_of
 from millpond.store.postgres.fast_path_store import FastPathStore
 from millpond.store.postgres.handler_connection import PostgresHandlerConnection
@@ -187,14 +195,13 @@ class PostgresStore(FastPathStore, SharedStore):
         driver = connect(self._address, durability=durability, patience=patience, flushes=True)
         set_anew = None
         if is_pooled(driver):
-            version = driver.info.server_version
-            set_anew = settings(durability, patience, version, flushes=True)
+            set_anew = settings_of(driver, durability, patience, flushes=True)
         return PostgresConnection(
             driver,
             self._schema.many,
             settings=set_anew,
             silence=patience.silence,
-            flushes=durability == "full",
+            flushes=durability == "full" and may_flush(driver),
         )
 
     def _notifying(self) -> DriverConnection | None:

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from millpond.store.postgres.connect import Connection as DriverConnection
+    from millpond.store.postgres.cursor import Row
     from millpond.store.postgres.dialect import PostgresDialect
     from millpond.store.postgres.encoding import Sent
     from millpond.store.postgres.pending_call import PendingServerCall
-    from millpond.store.postgres.pipeline import Row
     from millpond.store.postgres.url import Address
 
 log = logging.getLogger("millpond.postgres")

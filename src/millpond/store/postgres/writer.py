@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Sequence
 
+    from millpond.store.postgres.cursor import Row
     from millpond.store.postgres.pending_call import PendingServerCall
-    from millpond.store.postgres.pipeline import PostgresConnection, Row
+    from millpond.store.postgres.pipeline import PostgresConnection
     from millpond.store.postgres.server_call import PreparedCall
     from millpond.store.postgres.transactions import PostgresTransactor
 
