@@ -47,13 +47,21 @@ def slow() -> Iterator[OwnServer]:
         yield server
 
 
-@pytest.fixture
-def address(slow: OwnServer) -> Iterator[Address]:
-    """Give the address of a database with one table in it."""
+@pytest.fixture(scope="module")
+def url(slow: OwnServer) -> Iterator[str]:
+    """Give the URL of a database with one table in it."""
     with slow.database() as url:
         with psycopg.connect(url, autocommit=True) as driver:
             driver.execute(MAKE.encode())
-        yield address_of(url)
+        yield url
+
+
+@pytest.fixture
+def address(url: str) -> Address:
+    """Give the address of that database, with the table empty."""
+    with psycopg.connect(url, autocommit=True) as driver:
+        driver.execute("TRUNCATE public.one")
+    return address_of(url)
 
 
 def opened(address: Address, *, pooled: bool = False, flushes: bool = True) -> PostgresConnection:
