@@ -160,7 +160,7 @@ async def stream(stage: Stage) -> Answer:
     """Store tasks one after another for some seconds."""
     bench = Bench(stage)
     async with bench.mp:
-        await bench.pool.ready()
+        await internals_of(bench.pool).ready()
         await beginning()
         return await streamed(stage.get("seconds"), submitting(bench, keyed=stage.get("keyed")))
 

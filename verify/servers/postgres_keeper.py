@@ -173,7 +173,7 @@ class Keeper:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**os.environ, **self._asked.get("environment", {})},
+                env={**os.environ, **self._options.get("environment", {})},
                 **self._as_who(),
             )
         until = time.monotonic() + _PATIENCE

@@ -30,11 +30,18 @@ def environment(seconds: float) -> dict[str, str]:
     return {"LD_PRELOAD": str(library()), "SLOW_DISK_US": str(round(seconds * 1e6))}
 
 
+def find_compiler() -> str | None:
+    """Return the C compiler that can make a disk slow; None if this machine has none."""
+    if not sys.platform.startswith("linux"):
+        return None
+    return shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+
+
 @functools.cache
 def library() -> Path:
     """Compile the library, once per process; NoCompiler if that is not possible."""
-    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-    if compiler is None or not sys.platform.startswith("linux"):
+    compiler = find_compiler()
+    if compiler is None:
         raise NoCompiler(
             "a slow disk needs Linux and a C compiler (cc, gcc or clang): install one, for "
             "example the system's package gcc"

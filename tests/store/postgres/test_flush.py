@@ -1,4 +1,4 @@
-"""Early lock release: others go on while a commit waits for the disk, and nobody else does."""
+"""Early lock release: others write while a commit waits for the disk, and see it."""
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -20,7 +20,11 @@ from millpond.store.postgres.store import PostgresStore
 from millpond.store.postgres.url import Address, address_of
 from millpond.store.protocol import Batch
 
-pytestmark = [pytest.mark.real_loop, pytest.mark.stores("postgres")]
+pytestmark = [
+    pytest.mark.real_loop,
+    pytest.mark.stores("postgres"),
+    pytest.mark.slow_disk,
+]
 
 FLUSH = 0.15
 """Seconds of a flush: much longer than all else that happens here."""
@@ -83,7 +87,7 @@ def value(number: int) -> list[Sent]:
 
 @pytest.mark.parametrize("pooled", [False, True])
 def test_the_lock_is_free_while_a_call_waits_for_the_disk(address: Address, pooled: bool) -> None:
-    """Another session has the lock, and sees what was committed, before the call is answered."""
+    """Another session has the lock, and sees the new row, before the call is answered."""
     with closing(opened(address, pooled=pooled)) as one, closing(opened(address)) as other:
         other.execute(COUNT).fetchone()
         call = one.start(ADD, value(7))
@@ -110,8 +114,8 @@ def test_a_transaction_of_several_statements_frees_the_lock_as_well(address: Add
 
 
 def _is_flushed(connection: PostgresConnection) -> bool:
-    asked = "SELECT pg_current_wal_insert_lsn() <= pg_current_wal_flush_lsn()"
-    row = connection.execute(asked).fetchone()
+    query = "SELECT pg_current_wal_insert_lsn() <= pg_current_wal_flush_lsn()"
+    row = connection.execute(query).fetchone()
     assert row is not None
     return bool(row[0])
 

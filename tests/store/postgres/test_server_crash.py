@@ -22,12 +22,16 @@ from millpond.store.postgres.store import PostgresStore
 from millpond.store.postgres.url import address_of
 from millpond.store.protocol import Batch
 
-pytestmark = [pytest.mark.real_loop, pytest.mark.stores("postgres")]
+pytestmark = [
+    pytest.mark.real_loop,
+    pytest.mark.stores("postgres"),
+    pytest.mark.slow_disk,
+]
 
 FLUSH = 0.02
 """Seconds of a flush: long enough for a crash to come in the middle of one."""
 SETTINGS = {"wal_writer_delay": "10s", "full_page_writes": "off"}
-"""Nobody but those who wait for it brings the log to the disk."""
+"""Only commits that wait for the disk bring the log there."""
 
 SUBMITTERS, WORKERS, ENOUGH, SECONDS = 4, 4, 60, 60
 
@@ -123,7 +127,7 @@ class Load:
         return [Settlement(fence=one.fence, event=Transition.COMPLETE) for one in answer.leased]
 
     async def lost(self) -> dict[str, set[int]]:
-        """Return what was acknowledged and is not there, by what it was."""
+        """Return the acknowledged submits, settles and rows that are not there."""
         store = self.open()
         try:
             there = await self._status(store, self.submitted)

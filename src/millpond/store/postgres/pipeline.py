@@ -440,8 +440,8 @@ class PostgresConnection:
                 if failed is None and result.status not in _SUCCEEDED:
                     failed = _error(result)
                     self._know_doubt(failed, one, last=one is last)
-                told = self._take_in(one, result)
-                status = status if one.is_flush else told
+                command = self._take_in(one, result)
+                status = status if one.is_flush else command
             failed = (yield from self._boundary()) or failed
             self._library.exit_pipeline_mode()
         except BaseException as broken:
