@@ -583,9 +583,11 @@ async def test_what_an_idle_fleet_asks_is_one_statement_each(
     sent: list[str] = []
     send = PostgresConnection._send
 
-    def noted(connection: PostgresConnection, statement: str, arguments: Any) -> Any:
+    def noted(
+        connection: PostgresConnection, statement: str, arguments: Any, **options: Any
+    ) -> Any:
         sent.append(statement)
-        return send(connection, statement, arguments)
+        return send(connection, statement, arguments, **options)
 
     monkeypatch.setattr(PostgresConnection, "_send", noted)
     refused = await store.control(ClaimLeadership("other", 60.0))

@@ -15,7 +15,15 @@ from millpond.core.settle import Settled
 from millpond.errors import MillpondError, MissingRights
 from millpond.store.clock import ServerClock
 from millpond.store.postgres.caller_transaction import CallerTransactions, adapter_of
-from millpond.store.postgres.connect import PATIENCE, connect, is_pooled, server_time, settings
+from millpond.store.postgres.connect import (
+    PATIENCE,
+    connect,
+    is_pooled,
+    may_flush,
+    server_time,
+    settings,
+    settings_of,
+)
 from millpond.store.postgres.dialect import dialect_of, reading_of
 from millpond.store.postgres.fast_path_store import FastPathStore
 from millpond.store.postgres.handler_connection import PostgresHandlerConnection
@@ -183,12 +191,17 @@ class PostgresStore(FastPathStore, SharedStore):
 
     def _open(self, patience: Patience | None = None) -> PostgresConnection:
         patience = patience or self._patience
-        driver = connect(self._address, durability=self._durability, patience=patience)
+        durability = self._durability
+        driver = connect(self._address, durability=durability, patience=patience, flushes=True)
         set_anew = None
         if is_pooled(driver):
-            set_anew = settings(self._durability, patience, driver.info.server_version)
+            set_anew = settings_of(driver, durability, patience, flushes=True)
         return PostgresConnection(
-            driver, self._schema.many, settings=set_anew, silence=patience.silence
+            driver,
+            self._schema.many,
+            settings=set_anew,
+            silence=patience.silence,
+            flushes=durability == "full" and may_flush(driver),
         )
 
     def _notifying(self) -> DriverConnection | None:
