@@ -73,7 +73,8 @@ NOT_PROMISED: dict[type, set[str]] = {
     Pool: {"runtime", "loop", "millpond", "ready", "prepared", "sent", "submit_works"}
     | {"submit_into", "submit_within", "looked_up", "sync", "attempts"}
     | {"check_scope", "foreign"},
-    Handle: {"admitted", "forgotten", "read", "value_of"},
+    Handle: {"admitted", "forgotten", "read", "value_of"}
+    | {"begin_wait", "end_wait", "ended_with", "watch_pool"},
     SyncMillpond: {"twin", "pool_of", "budget_of", "schedule_of"},
     SyncPool: {"twin"},
     SyncHandle: {"twin"},

@@ -189,20 +189,13 @@ class Handle(Generic[R_co]):
             runtime = self._pool.runtime
             waiting = runtime.waiting
             self._end = waiting.recalled(self.id)
-            if (
-                self._end is None
-                and waiting.has_not_ended(self.id, self._era)
-                and runtime.serves_all()
-            ):
-                # Nobody to ask and nothing to check: what is left is to wait.
-                told = runtime.loop.create_future()
-                waiting.on_end(self.id, told)
+            if self._end is None and runtime.served(self._pool.spec.name):
+                # No warning and no deadlock to think of: what is left is to wait.
+                ended = waiting.begin(self.id, self._era)
                 try:
-                    end = yield from told
+                    self.ended_with((yield from ended))
                 finally:
-                    waiting.forget(self.id, told)
-                if end is not None and end.status is not Status.QUEUED:
-                    self._end = end
+                    waiting.forget(self.id, ended)
         if self._end is None:
             yield from self._wait_for_end().__await__()
         return self._outcome()
@@ -233,6 +226,28 @@ class Handle(Generic[R_co]):
             case _:
                 raise self._failed(end) from end.cause
 
+    def begin_wait(self) -> asyncio.Future[TaskResult] | None:
+        """Begin to wait for the end, outside of any handler; None if it is known."""
+        if self._end is None:
+            waiting = self._pool.runtime.waiting
+            self._end = waiting.recalled(self.id)
+            if self._end is None:
+                return waiting.begin(self.id, self._era)
+        return None
+
+    def end_wait(self, ended: asyncio.Future[TaskResult]) -> None:
+        """Wait no longer."""
+        self._pool.runtime.waiting.forget(self.id, ended)
+
+    def ended_with(self, end: TaskResult) -> None:
+        """Take in how the task ended; raise if the Millpond closed instead."""
+        end.raise_if_closed()
+        self._end = end
+
+    def watch_pool(self) -> asyncio.TimerHandle | None:
+        """Warn in a while if no worker serves its pool; None if one does now."""
+        return self._pool.runtime.unserved.watch(self._pool.spec.name)
+
     async def _wait_for_end(self) -> TaskResult:
         if self._end is None:
             runtime = self._pool.runtime
@@ -240,7 +255,7 @@ class Handle(Generic[R_co]):
             if recalled is not None:
                 self._end = recalled
                 return recalled
-            timer = runtime.unserved.watch(self._pool.spec.name)
+            timer = self.watch_pool()
             try:
                 self._end = await end_of(runtime, self.id, self._era)
             finally:

@@ -59,6 +59,7 @@ from millpond.pool.task import (
     TaskFunction,
     default_options,
 )
+from millpond.pool.wait_many import as_completed, wait_for_all
 from millpond.runtime.environment import evidence_of, lasting_clock, wall_clock
 from millpond.runtime.error_info import read
 from millpond.runtime.executors.processes.child import refuse_while_main_loads
@@ -482,23 +483,14 @@ class Millpond:
         given = list(handles)
         limit = None if timeout is None else check.seconds("timeout", timeout)
         async with asyncio.timeout(limit):
-            for handle in given:
-                await handle.wait()
+            await wait_for_all(given)
         return given
 
     async def as_completed(self, handles: Iterable[Handle[T]]) -> AsyncIterator[Handle[T]]:
         """Yield each handle when its task has ended, in the order in which they end."""
-        ended: asyncio.Queue[asyncio.Task[Handle[T]]] = asyncio.Queue()
-        watchers = [asyncio.create_task(handle.wait()) for handle in handles]
-        for watcher in watchers:
-            watcher.add_done_callback(ended.put_nowait)
-        try:
-            for _ in watchers:
-                yield (await ended.get()).result()
-        finally:
-            for watcher in watchers:
-                watcher.cancel()
-            await asyncio.gather(*watchers, return_exceptions=True)
+        async with contextlib.aclosing(as_completed(list(handles))) as ended:
+            async for handle in ended:
+                yield handle
 
     @overload
     def handle(self, task: int, /) -> Awaitable[Handle[Any]]: ...

@@ -41,7 +41,7 @@ from millpond.runtime.waiting.progress import ProgressBoard
 from millpond.runtime.waiting.results import Waiting
 from millpond.runtime.worker.announce import Announcer
 from millpond.runtime.worker.state import WorkerServices
-from millpond.runtime.worker.workers import no_slot, served, serves_all
+from millpond.runtime.worker.workers import no_slot, served
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -255,10 +255,6 @@ class Runtime:
     def served(self, pool: str) -> bool:
         """Return whether a worker of this process serves a pool."""
         return served(self.workers, pool)
-
-    def serves_all(self) -> bool:
-        """Return whether one worker of this process serves every pool."""
-        return serves_all(self.workers)
 
     def job_of(self, task: int) -> Job | None:
         """Return the job that runs a task in this process, or None."""
