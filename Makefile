@@ -76,7 +76,7 @@ format: venv    ## ruff format, and the fixes ruff is sure of
 
 BENCHES := bulkhead store pools sqlite postgres run
 
-bench: $(BENCH)/ready $(BENCH)/peers  ## measure everything; `make bench-pools` one of bulkhead, store, pools, sqlite, postgres, run, sync
+bench: $(BENCH)/ready $(BENCH)/peers  ## measure everything; `make bench-pools` one of bulkhead, store, pools, sqlite, postgres, run, sync, results
 	@for name in $(BENCHES); do echo "== $$name"; $(BENCH)/bin/python bench/$$name.py $(ARGS) || exit 1; done
 
 bench-%: $(BENCH)/ready

@@ -486,11 +486,9 @@ class Millpond:
             await wait_for_all(given)
         return given
 
-    async def as_completed(self, handles: Iterable[Handle[T]]) -> AsyncIterator[Handle[T]]:
+    def as_completed(self, handles: Iterable[Handle[T]]) -> AsyncIterator[Handle[T]]:
         """Yield each handle when its task has ended, in the order in which they end."""
-        async with contextlib.aclosing(as_completed(list(handles))) as ended:
-            async for handle in ended:
-                yield handle
+        return as_completed(list(handles))
 
     @overload
     def handle(self, task: int, /) -> Awaitable[Handle[Any]]: ...

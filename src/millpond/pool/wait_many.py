@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -38,25 +39,27 @@ async def as_completed(handles: Sequence[Handle[T]]) -> AsyncGenerator[Handle[T]
         async for handle in _one_by_one(handles):
             yield handle
         return
-    done: asyncio.Queue[Wait[T]] = asyncio.Queue()
+    arrived: deque[Wait[T]] = deque()
+    more = asyncio.Event()
     with _begun(handles) as waits:
-        for handle, ended in waits:
-            if ended is None:
-                done.put_nowait((handle, None))
+        for wait in waits:
+            if wait[1] is None:
+                arrived.append(wait)
             else:
-                ended.add_done_callback(partial(_put, done, handle))
+                wait[1].add_done_callback(partial(_arrive, arrived, more, wait))
         for _ in waits:
-            handle, ended = await done.get()
+            if not arrived:
+                more.clear()
+                await more.wait()
+            handle, ended = arrived.popleft()
             if ended is not None:
                 handle.ended_with(ended.result())
             yield handle
 
 
-def _put(
-    done: asyncio.Queue[Wait[T]], handle: Handle[T], ended: asyncio.Future[TaskResult]
-) -> None:
-    if not ended.cancelled():
-        done.put_nowait((handle, ended))
+def _arrive(arrived: deque[Wait[T]], more: asyncio.Event, wait: Wait[T], _: object) -> None:
+    arrived.append(wait)
+    more.set()
 
 
 @contextmanager
