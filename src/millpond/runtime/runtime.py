@@ -22,6 +22,7 @@ from millpond.runtime.fleet.prune import Pruner
 from millpond.runtime.fleet.recovery_delay import RecoveryDelay
 from millpond.runtime.fleet.registration import Registration
 from millpond.runtime.fleet.renew import Renewals
+from millpond.runtime.fleet.session import SessionKeeper
 from millpond.runtime.fleet.unserved_pools import UnservedPools
 from millpond.runtime.jobs.job import job_of
 from millpond.runtime.kept_pools import KeptPools
@@ -139,7 +140,15 @@ class Runtime:
             env, self.answers, self._failures, self.hooks, leadership, self._nudged.set
         )
         self.renewals = Renewals(env, outages, delay, self.control, dead_workers)
-        self.registration = Registration(env, workers, self.answers, self.renewals, functions)
+        self.session = SessionKeeper(
+            env,
+            lambda: leadership.leads,
+            self.renewals.hurry_all,
+            dead_workers.without_session,
+        )
+        self.registration = Registration(
+            env, workers, self.answers, self.renewals, functions, self.session
+        )
         self.maintenance = Maintenance(
             env,
             outages,
@@ -209,6 +218,7 @@ class Runtime:
             retries=retries,
             closures=self.closures,
             specs=self.declarations.specs,
+            session=self.session,
             found_work=self._found_work,
             stalled=announcer.stalled,
             report_progress=self._report_progress,
@@ -226,6 +236,7 @@ class Runtime:
             self.registration,
             self.maintenance,
             self.closure_worker,
+            self.session,
             lease,
         )
 
@@ -292,6 +303,7 @@ class Runtime:
             self.hooks.probes.closing()
         await self.maintenance.stop()
         await self.renewals.stop()
+        await self.session.stop()
         await self.polling.stop()
         self._report.stop()
         self.waiting.close(error)
