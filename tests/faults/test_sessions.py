@@ -180,20 +180,19 @@ async def test_a_worker_behind_a_cut_network_stops_before_another_takes_over(
     runs = Runs()
     lost = runs.application(proxy.through(direct), "lost", 600)
     other = runs.application(direct, "other", 0.1)
-    async with other:
-        async with lost, lost.worker():
-            handle = await other.tasks["work"].submit(1)
-            await until(lambda: "lost" in runs.spans, 40)
-            async with other.worker():
-                began = time.monotonic()
-                proxy.refuse()
-                proxy.cut()
-                assert "other" == await asyncio.wait_for(handle, 30)
-                assert time.monotonic() - began <= FOUND_WITHIN + 1.0
-                stopped = runs.spans["lost"][1]
-                assert stopped - began <= STOP_AFTER + 1.0
-                assert stopped < runs.spans["other"][0]
-                proxy.accept()
+    async with other, lost, lost.worker():
+        handle = await other.tasks["work"].submit(1)
+        await until(lambda: "lost" in runs.spans, 40)
+        async with other.worker():
+            began = time.monotonic()
+            proxy.refuse()
+            proxy.cut()
+            assert "other" == await asyncio.wait_for(handle, 30)
+            assert time.monotonic() - began <= FOUND_WITHIN + 1.0
+            stopped = runs.spans["lost"][1]
+            assert stopped - began <= STOP_AFTER + 1.0
+            assert stopped < runs.spans["other"][0]
+            proxy.accept()
 
 
 @pytest.mark.rows("TR-06")

@@ -142,6 +142,7 @@ class Runtime:
         self.renewals = Renewals(env, outages, delay, self.control, dead_workers)
         self.session = SessionKeeper(
             env,
+            workers,
             lambda: leadership.leads,
             self.renewals.hurry_all,
             dead_workers.without_session,

@@ -56,6 +56,12 @@ class WorkerSession(Protocol):
 
     mark: str
     """What the name of a worker has in it whose process keeps a session."""
+    watches: bool
+    """Whether the store lets this process watch the others."""
+
+    def fileno(self) -> int:
+        """Return the socket of the open session, which is readable when the session ends."""
+        ...
 
     def open(self) -> None:
         """Open the session, so that other processes see it."""

@@ -1,8 +1,8 @@
 """The session of this process: other processes see by it that this one is alive.
 
-A thread keeps the session and asks for an answer once a second. So two things are known at any
-time: up to which moment the server surely had the session, and, in the process that watches, which
-workers of other processes have none.
+A thread keeps the session, and asks for an answer once a second while handlers run. So two things
+are known at any time: up to which moment the server surely had the session, and, in the process
+that watches, which workers of other processes have none.
 
 How the times fit together: a watching process declares a worker dead when it has seen no session
 of it for `GRACE` seconds and the worker has not renewed meanwhile. The session was gone no earlier
@@ -19,6 +19,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import selectors
+import socket
 import threading
 import time
 from math import inf
@@ -30,15 +32,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from millpond.runtime.environment import Environment
+    from millpond.runtime.jobs.job import WorkerProtocol
     from millpond.store.shared import WorkerSession
 
 log = logging.getLogger("millpond.session")
 
-ASK_EVERY = 1.0
-"""Seconds between two questions over the session."""
+ASK_EVERY, ASK_IDLE_EVERY = 1.0, 3.0
+"""Seconds between two questions of a process that runs handlers or watches, and of an idle one."""
 
-WATCH_EVERY, WATCH_CLOSELY = 0.5, 0.25
-"""The same for a process that watches the others, and while one of them has no session."""
+WATCH_CLOSELY = 0.25
+"""The same while a worker of another process has no session."""
 
 GRACE = 4.5
 """Seconds without a session after which a worker is declared dead."""
@@ -82,11 +85,13 @@ class SessionKeeper:
     def __init__(
         self,
         env: Environment,
+        workers: Sequence[WorkerProtocol],
         leads: Callable[[], bool],
         renew_all: Callable[[], None],
         found_dead: Callable[[Sequence[tuple[str, float]]], None],
     ) -> None:
         self._env = env
+        self._workers = workers
         self._leads = leads
         self._renew_all = renew_all
         self._found_dead = found_dead
@@ -99,8 +104,9 @@ class SessionKeeper:
         """When the last question was sent that the session answered."""
         self._absences = Absences()
         self._interval = ASK_EVERY
-        self._changed = threading.Condition()
-        self._over = self._ask_now = False
+        self._over = False
+        self._wake: socket.socket | None = None
+        """The end of a pair that wakes the thread."""
         self._thread: threading.Thread | None = None
         self._ready: asyncio.Future[None] | None = None
         self._ended: asyncio.Future[None] | None = None
@@ -121,8 +127,11 @@ class SessionKeeper:
         if self._thread is None:
             loop = self._env.loop
             self._ready, self._ended = loop.create_future(), loop.create_future()
+            self._wake, woken = socket.socketpair()
             name = f"millpond-session-{self._env.owner}"
-            self._thread = threading.Thread(target=self._main, name=name, daemon=True)
+            self._thread = threading.Thread(
+                target=self._main, args=(self._session, woken), name=name, daemon=True
+            )
             self._thread.start()
         assert self._ready is not None  # noqa: S101 - made with the thread
         with contextlib.suppress(TimeoutError):
@@ -135,43 +144,52 @@ class SessionKeeper:
 
     def ask(self) -> None:
         """Ask the session at once."""
-        with self._changed:
-            self._ask_now = True
-            self._changed.notify()
+        if self._wake is not None:
+            with contextlib.suppress(OSError):
+                self._wake.send(b"!")
 
     async def stop(self) -> None:
         """End the session; do not wait longer for a server that does not answer."""
-        with self._changed:
-            self._over = True
-            self._changed.notify()
+        self._over = True
+        self.ask()
         if self._ended is not None and self._thread is not None:
             done, _ = await asyncio.wait((self._ended,), timeout=GIVE_UP_AFTER)
             if done:
                 self._thread.join()
+        if self._wake is not None:
+            self._wake.close()
 
     # In the thread
 
-    def _main(self) -> None:
-        assert self._session is not None  # noqa: S101 - nothing starts the thread without one
+    def _main(self, session: WorkerSession, woken: socket.socket) -> None:
         try:
             while not self._over and not self._env.loop.is_closed():
                 if self.is_open:
-                    self._confirm(self._session)
-                elif not self._open(self._session):
+                    self._confirm(session)
+                elif not self._open(session):
                     return
                 self._post(_resolve, self._ready)
-                self._wait(self._interval if self.is_open else self._pause)
+                self._wait(session, woken, self._interval if self.is_open else self._pause)
         finally:
             self.begun_at = inf
-            self._session.close()
+            session.close()
+            woken.close()
             self._post(_resolve, self._ready)
             self._post(_resolve, self._ended)
 
-    def _wait(self, seconds: float) -> None:
-        with self._changed:
-            if not self._over and not self._ask_now:
-                self._changed.wait(seconds)
-            self._ask_now = False
+    def _wait(self, session: WorkerSession, woken: socket.socket, seconds: float) -> None:
+        """Wait for the next question; a session that the server ends is noticed at once."""
+        with selectors.DefaultSelector() as ready:
+            ready.register(woken, selectors.EVENT_READ)
+            if self.is_open:
+                ready.register(session.fileno(), selectors.EVENT_READ)
+            for key, _ in ready.select(seconds):
+                if key.fileobj is woken:
+                    woken.recv(4096)
+
+    def _is_idle(self) -> bool:
+        """Return whether no worker of this process runs anything."""
+        return not any(worker.jobs for worker in list(self._workers))
 
     def _open(self, session: WorkerSession) -> bool:
         """Open the session; return whether to go on: behind a pooler there is none."""
@@ -207,7 +225,8 @@ class SessionKeeper:
             self._log_lost(error)
             return
         self.answered = sent
-        self._interval = ASK_EVERY if missing is None else WATCH_EVERY
+        rests = not session.watches and self._is_idle()
+        self._interval = ASK_IDLE_EVERY if rests else ASK_EVERY
         dead = self._absences.seen(missing or (), time.monotonic())
         if self._absences:
             self._interval = WATCH_CLOSELY

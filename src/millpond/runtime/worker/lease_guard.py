@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("millpond.worker")
 
+FRESH = 1.0
+"""Seconds for which an answer of the session is recent enough to start work without another."""
+
 MARGIN = 0.1
 """The part of a lease before its end at which handlers are stopped if it was not renewed."""
 
@@ -57,9 +60,26 @@ class LeaseGuard:
         mark, session = self._session.mark, self._session
         if not mark or mark not in self._state.name:
             return self._safe_until
+        if not self._state.jobs and session.is_open:
+            # It runs nothing that a missing session could double.
+            return self._safe_until
         if self._renewed_at >= session.begun_at:
             self._session_until = max(self._session_until, session.answered + STOP_AFTER)
         return min(self._safe_until, self._session_until)
+
+    def began(self) -> None:
+        """Note that the worker has work again: from now on its session counts."""
+        now, session = self._env.steady(), self._session
+        if not session.mark or session.mark not in self._state.name:
+            return
+        if session.answered < now - FRESH:
+            self.stop()
+            self._asked_at = now
+            session.ask()
+            self._check_in(FRESH)
+        elif self._check_at > now + STOP_AFTER:
+            self.stop()
+            self._set_timer()
 
     def _asks_session(self) -> bool:
         """Ask the session once more if it may only be this process that stood still."""

@@ -80,6 +80,10 @@ class WorkerServices:
     """Called with the progress that a handler in a process reports."""
 
 
+def _nothing() -> None:
+    """Do nothing."""
+
+
 class WorkerState:
     """What a worker knows about itself and its jobs."""
 
@@ -105,6 +109,8 @@ class WorkerState:
         self.resources = resources
         self.own = own
         """Whether it runs only closures of this process."""
+        self.became_busy: Callable[[], None] = _nothing
+        """Called when it gets work after it had none."""
         self.jobs: dict[int, Job] = {}
         """Running jobs, by task."""
         self.stuck_since: dict[Job, float] = {}

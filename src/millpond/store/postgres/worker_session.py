@@ -79,7 +79,8 @@ class PostgresWorkerSession:
         self._owner = owner
         self._missing = _MISSING.format(schema=quoted(schema)).encode()
         self._connection: Connection | None = None
-        self._watches = False
+        self.watches = False
+        """Whether this process holds the lock of the one that watches the others."""
         _OPEN.add(self)
 
     def open(self) -> None:
@@ -101,6 +102,10 @@ class PostgresWorkerSession:
             raise
         self._connection = connection
 
+    def fileno(self) -> int:
+        """Return the socket of the open session."""
+        return -1 if self._connection is None else self._connection.fileno()
+
     def confirm(self, *, watch: bool) -> list[tuple[str, float]] | None:
         """Ask the server for an answer over this session.
 
@@ -111,11 +116,9 @@ class PostgresWorkerSession:
         if connection is None:
             raise psycopg.OperationalError("the session is closed")
         try:
-            if not self._watches:
-                ((self._watches,),) = connection.execute(
-                    _WATCH, [f"{self._prefix}watch"]
-                ).fetchall()
-            if not (watch or self._watches):
+            if not self.watches:
+                ((self.watches,),) = connection.execute(_WATCH, [f"{self._prefix}watch"]).fetchall()
+            if not (watch or self.watches):
                 return None
             given = {"mark": MARK, "prefix": self._prefix}
             return [
@@ -131,7 +134,7 @@ class PostgresWorkerSession:
 
     def close(self) -> None:
         """End the session; safe twice."""
-        connection, self._connection, self._watches = self._connection, None, False
+        connection, self._connection, self.watches = self._connection, None, False
         if connection is not None:
             with contextlib.suppress(psycopg.Error):
                 connection.close()
