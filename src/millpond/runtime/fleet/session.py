@@ -40,10 +40,10 @@ log = logging.getLogger("millpond.session")
 ASK_EVERY, ASK_IDLE_EVERY = 1.0, 3.0
 """Seconds between two questions of a process that runs handlers or watches, and of an idle one."""
 
-WATCH_CLOSELY = 0.25
-"""The same while a worker of another process has no session."""
+WATCH_EVERY, WATCH_CLOSELY = 0.5, 0.25
+"""The same for one that watches and runs handlers, and while another has no session."""
 
-GRACE = 4.5
+GRACE = 4.25
 """Seconds without a session after which a worker is declared dead."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 1.0
@@ -187,9 +187,11 @@ class SessionKeeper:
                 if key.fileobj is woken:
                     woken.recv(4096)
 
-    def _is_idle(self) -> bool:
-        """Return whether no worker of this process runs anything."""
-        return not any(worker.jobs for worker in list(self._workers))
+    def _usual_interval(self, session: WorkerSession) -> float:
+        """Return the seconds until the next question, while no other process is missing."""
+        if any(worker.jobs for worker in list(self._workers)):
+            return WATCH_EVERY if session.watches else ASK_EVERY
+        return ASK_EVERY if session.watches else ASK_IDLE_EVERY
 
     def _open(self, session: WorkerSession) -> bool:
         """Open the session; return whether to go on: behind a pooler there is none."""
@@ -225,8 +227,7 @@ class SessionKeeper:
             self._log_lost(error)
             return
         self.answered = sent
-        rests = not session.watches and self._is_idle()
-        self._interval = ASK_IDLE_EVERY if rests else ASK_EVERY
+        self._interval = self._usual_interval(session)
         dead = self._absences.seen(missing or (), time.monotonic())
         if self._absences:
             self._interval = WATCH_CLOSELY
