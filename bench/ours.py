@@ -21,9 +21,10 @@ from millpond import (
     fifo,
     priority,
 )
-from millpond.cli.gc_tuning import let_it_rest
-from millpond.cli.thread_switching import take_turns_quickly
+from millpond.cli.gc_tuning import tune_garbage_collection
+from millpond.cli.thread_switching import switch_threads_quickly
 from millpond.core.spec import Order
+from millpond.pool.internals import internals_of
 
 ORDERS: dict[str, Callable[[], Order]] = {
     "priority": priority,
@@ -127,7 +128,7 @@ async def submit(stage: Stage) -> Answer:
     """Store tasks one after another."""
     bench = Bench(stage)
     async with bench.mp:
-        await bench.pool.ready()
+        await internals_of(bench.pool).ready()
         await beginning()
         lags, start = [], time.monotonic_ns()
         before = start
@@ -145,7 +146,7 @@ async def bulk(stage: Stage) -> Answer:
     """Store tasks in chunks, each one batch."""
     bench = Bench(stage)
     async with bench.mp:
-        await bench.pool.ready()
+        await internals_of(bench.pool).ready()
         await beginning()
         start = time.monotonic_ns()
         await bench.store(stage.count)
@@ -163,7 +164,7 @@ async def fan(stage: Stage) -> Answer:
             await bench.plain.submit(time.monotonic_ns())
 
     async with bench.mp:
-        await bench.pool.ready()
+        await internals_of(bench.pool).ready()
         await beginning()
         start = time.monotonic_ns()
         await asyncio.gather(*[submitter() for _ in range(submitters)])
@@ -175,7 +176,7 @@ async def beat(stage: Stage) -> Answer:
     """Store a task every now and then."""
     bench = Bench(stage)
     async with bench.mp:
-        await bench.pool.ready()
+        await internals_of(bench.pool).ready()
         await beginning()
         for _ in range(stage.count):
             await bench.plain.submit(time.monotonic_ns())
@@ -186,10 +187,10 @@ async def beat(stage: Stage) -> Answer:
 async def work(stage: Stage) -> Answer:
     """Be a worker; with `slice`, only until `count` have started, whatever is left."""
     bench = Bench(stage)
-    let_it_rest()  # as `millpond worker` does
-    take_turns_quickly()
+    tune_garbage_collection()  # as `millpond worker` does
+    switch_threads_quickly()
     async with bench.mp:
-        await bench.pool.ready()
+        await internals_of(bench.pool).ready()
         await beginning()
         deadline = time.monotonic() + stage.get("seconds")
         async with bench.mp.worker(concurrency=stage.get("concurrency")):
@@ -222,7 +223,7 @@ async def feed(stage: Stage) -> Answer:
     """Store tasks at a steady pace; what comes late is made up for."""
     bench, given = Bench(stage), 0
     async with bench.mp:
-        await bench.pool.ready()
+        await internals_of(bench.pool).ready()
         await beginning()
         since = time.monotonic()
         while time.monotonic() < since + stage.get("seconds"):
@@ -234,12 +235,12 @@ async def feed(stage: Stage) -> Answer:
 
 
 async def sustain(stage: Stage) -> Answer:
-    """Be a worker for some seconds, and tell what was started in each."""
+    """Be a worker for some seconds, and return the starts of each."""
     bench = Bench(stage)
-    let_it_rest()  # as `millpond worker` does
-    take_turns_quickly()
+    tune_garbage_collection()  # as `millpond worker` does
+    switch_threads_quickly()
     async with bench.mp:
-        await bench.pool.ready()
+        await internals_of(bench.pool).ready()
         await beginning()
         tally = Tally(stage.get("seconds"))
         bench.hit = tally.hit
@@ -265,7 +266,7 @@ ACTS: dict[str, Callable[[Stage], Awaitable[Answer]]] = {
 def play(stage: Stage, act: str) -> Answer:
     """Do an act on a loop of its own."""
 
-    async def whole() -> Answer:
+    async def total() -> Answer:
         return await ACTS[act](stage)
 
-    return asyncio.run(whole())
+    return asyncio.run(total())

@@ -1,7 +1,7 @@
 """What waiting for results costs (T23): `asyncio.gather`, `mp.wait` and `mp.as_completed`.
 
-here        worker and waiter in one process: 4,000 handles awaited, against the same drain that
-            nobody waits for, until the pool is empty; both begin when a full pool is resumed
+here        worker and waiter in one process: 4,000 handles awaited, against the same drain
+            without a waiter, until the pool is empty; both begin when a full pool is resumed
 elsewhere   the worker in another process: from the first submit to the last result, per second
 
 Ways are interleaved, in a new order every round. Figures are medians; targets are judged by the

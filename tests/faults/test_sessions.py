@@ -15,11 +15,12 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from tests.faults.conftest import until
+from tests.waiting import eventually
 from verify.servers.fault_proxy import FaultProxy
 from verify.servers.postgres import OwnServer
 
 from millpond import Millpond, Pool
+from millpond.pool.internals import internals_of
 from millpond.runtime.fleet.session import GRACE, Absences
 from millpond.runtime.session_times import STOP_AFTER
 
@@ -82,7 +83,7 @@ async def worker_elsewhere(url: str, tmp_path: Path) -> AsyncIterator[subprocess
         env=os.environ | {"XDG_RUNTIME_DIR": folder, "TMPDIR": folder},
     )
     try:
-        await until(began.exists, 40)
+        await eventually(began.exists, 40)
         yield other
     finally:
         other.kill()
@@ -124,27 +125,27 @@ async def test_a_stopped_worker_keeps_its_session_and_is_left_to_its_lease(
         await mp.tasks["work"].submit(1)
         async with worker_elsewhere(direct, tmp_path) as other, mp.worker():
             other.send_signal(signal.SIGSTOP)
-            await asyncio.sleep(GRACE + 2.5)
+            await asyncio.sleep(GRACE + 2.5)  # what must not happen gives no event
             seen = await pool.snapshot()
             assert (1, 0) == (seen.running, seen.queued)
 
 
-async def test_after_a_restart_of_the_server_nobody_is_dead_who_comes_back(
+async def test_after_a_restart_of_the_server_no_worker_that_comes_back_is_dead(
     own: OwnServer, direct: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """All sessions end at once, and begin anew; workers keep their names."""
+    """All sessions end at once, and begin again; workers keep their names."""
     caplog.set_level(logging.INFO)
     mp, _ = application(direct)
     async with mp:
         await mp.tasks["work"].submit(1)
         async with worker_elsewhere(direct, tmp_path) as other, mp.worker():
-            before = await mp.runtime.view.workers()
+            before = await internals_of(mp).runtime.view.workers()
             assert all("~session" in name for name in before)
             await asyncio.to_thread(own.stop)
             await asyncio.to_thread(own.start)
-            await until(lambda: mp.runtime.session.is_open, 40)
-            await asyncio.sleep(GRACE + 2.0)
-            assert before == await mp.runtime.view.workers()
+            await eventually(lambda: internals_of(mp).runtime.session.is_open, 40)
+            await asyncio.sleep(GRACE + 2.0)  # what must not happen gives no event
+            assert before == await internals_of(mp).runtime.view.workers()
             assert other.poll() is None
     assert not [one for one in caplog.records if "is dead" in one.getMessage()]
 
@@ -164,7 +165,7 @@ class Runs:
         async def work(n: int) -> str:
             span = self.spans[name] = [time.monotonic()]
             try:
-                await asyncio.sleep(seconds)
+                await asyncio.sleep(seconds)  # the work itself
             finally:
                 span.append(time.monotonic())
             return name
@@ -182,7 +183,7 @@ async def test_a_worker_behind_a_cut_network_stops_before_another_takes_over(
     other = runs.application(direct, "other", 0.1)
     async with other, lost, lost.worker():
         handle = await other.tasks["work"].submit(1)
-        await until(lambda: "lost" in runs.spans, 40)
+        await eventually(lambda: "lost" in runs.spans, 40)
         async with other.worker():
             began = time.monotonic()
             proxy.refuse()
@@ -204,10 +205,10 @@ async def test_a_worker_that_hears_nothing_of_its_server_stops_its_handlers(
     lost = runs.application(proxy.through(direct), "lost", 600)
     async with lost, lost.worker():
         await lost.tasks["work"].submit(1)
-        await until(lambda: "lost" in runs.spans, 40)
+        await eventually(lambda: "lost" in runs.spans, 40)
         began = time.monotonic()
         proxy.silence()
-        await until(lambda: len(runs.spans["lost"]) == 2, 20)
+        await eventually(lambda: len(runs.spans["lost"]) == 2, 20)
         assert runs.spans["lost"][1] - began <= STOP_AFTER + 1.5
         proxy.cut()
         proxy.heal()
@@ -216,12 +217,12 @@ async def test_a_worker_that_hears_nothing_of_its_server_stops_its_handlers(
 async def test_a_short_break_of_the_network_stops_no_handler(
     direct: str, proxy: FaultProxy
 ) -> None:
-    """The session is opened anew in time, and the worker renews."""
+    """The session is opened again in time, and the worker renews."""
     runs = Runs()
     mp = runs.application(proxy.through(direct), "here", 6)
     async with mp, mp.worker():
         handle = await mp.tasks["work"].submit(1)
-        await until(lambda: "here" in runs.spans, 40)
+        await eventually(lambda: "here" in runs.spans, 40)
         proxy.cut()
         assert "here" == await asyncio.wait_for(handle, 40)
         assert 1 == handle.attempt
@@ -233,11 +234,12 @@ async def test_without_a_session_to_watch_a_lease_alone_counts(direct: str) -> N
     for options in ("listen=0", "pooler=1"):
         mp, _ = application(f"{direct}{sign}{options}")
         async with mp, mp.worker():
-            assert not mp.runtime.session.is_open
-            assert not [one for one in await mp.runtime.view.workers() if "~session" in one]
+            runtime = internals_of(mp).runtime
+            assert not runtime.session.is_open
+            assert not [one for one in await runtime.view.workers() if "~session" in one]
 
 
-def test_a_worker_that_renewed_is_absent_anew() -> None:
+def test_a_renewal_ends_an_absence() -> None:
     """Only one without a session and without a renewal for the whole grace is dead."""
     absences = Absences(grace=5.0)
     assert [] == absences.seen([("a", 30.0), ("b", 30.0)], now=1.0)

@@ -11,6 +11,7 @@ from tests.runtime.test_fleet_hints import declared, ship_of, two
 
 from millpond import Handle, Millpond, Retry, Status, TaskFailed
 from millpond.errors import UnknownTask
+from millpond.pool.internals import internals_of
 from millpond.runtime.waiting.result_reader import AT_ONCE
 
 MANY = 1_000
@@ -35,8 +36,7 @@ Way = Callable[[Millpond, Sequence[Handle[Any]]], Awaitable[list[Any]]]
 
 def reads(mp: Millpond) -> int:
     """How often a process has read tasks from its store."""
-    asked = ship_of(mp).asked
-    return sum(asked[name] for name in READS)
+    return sum(ship_of(mp).asked[name] for name in READS)
 
 
 @WAYS
@@ -48,7 +48,7 @@ async def test_results_of_this_process_need_one_read_per_batch(way: Way) -> None
     async with mp:
         before = reads(mp)
         handles = await pool.submit_many(mp.tasks["job"].bind() for _ in range(3 * MANY))
-        assert {mp.runtime.owner} == set(await way(mp, handles))
+        assert {internals_of(mp).runtime.owner} == set(await way(mp, handles))
         assert reads(mp) - before <= 1 + 3 * MANY // AT_ONCE
 
 
@@ -61,7 +61,7 @@ async def test_results_of_another_process_are_fetched_once_per_wake_up(way: Way)
         before = reads(client)
         job = client.tasks["job"]
         handles = await client.get_pool("work").submit_many(job.bind(0.1) for _ in range(MANY))
-        assert {worker.runtime.owner} == set(await way(client, handles))
+        assert {internals_of(worker).runtime.owner} == set(await way(client, handles))
         # 5 slots: at most 200 wake-ups, and a poll each second.
         assert reads(client) - before <= MANY // 5 + 25
 
@@ -93,7 +93,7 @@ async def test_a_read_that_fails_is_an_error_of_the_waits_that_asked() -> None:
         with pytest.raises(ConnectionError, match="away"):
             await again.wait()
         del view.results
-        assert (await first).result == worker.runtime.owner
+        assert (await first).result == internals_of(worker).runtime.owner
 
 
 async def broken(_tasks: Sequence[int]) -> Any:
@@ -107,13 +107,13 @@ async def test_an_unknown_task_ends_its_own_wait_only() -> None:
     async with client, worker:
         known = await client.tasks["job"].submit(1.0)
         unknown = await client.tasks["job"].submit(1.0)
-        unknown.id = 12345
+        internals_of(unknown).id = 12345
         found = await asyncio.gather(known, unknown, return_exceptions=True)
-        assert found[0] == worker.runtime.owner
+        assert found[0] == internals_of(worker).runtime.owner
         assert isinstance(found[1], UnknownTask)
 
 
-async def test_a_cancelled_task_and_a_failed_one_are_told_apart_in_one_read() -> None:
+async def test_a_cancelled_task_and_a_failed_one_arrive_in_one_read() -> None:
     """How a task ended arrives with its result, also from another process."""
     harbour = Harbour(threads=False)
     client, worker = two(harbour)
@@ -147,7 +147,7 @@ async def test_nothing_is_kept_of_waits_that_are_over(way: Way) -> None:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(1):
                 await way(client, handles)
-        waiting = client.runtime.waiting
+        waiting = internals_of(client).runtime.waiting
         assert not waiting.any_waiting
         assert not waiting._reader._wanted
         await pool.cancel_all()
@@ -165,17 +165,17 @@ def test_a_thread_that_waits_for_many_handles_reads_them_together(tmp_path: Path
 
     with mp.sync:
         handles = pool.sync.submit_many(double.bind(n) for n in range(MANY))
-        asked = 0
-        view = mp.runtime.view
+        count = 0
+        view = internals_of(mp).runtime.view
         read = view.results
 
         async def counted(tasks: Sequence[int]) -> Any:
-            nonlocal asked
-            asked += 1
+            nonlocal count
+            count += 1
             return await read(tasks)
 
         view.results = counted  # type: ignore[method-assign]
         found = mp.sync.wait(handles) if way == "wait" else mp.sync.as_completed(handles)
         assert sorted(one.result or 0 for one in found) == [2 * n for n in range(MANY)]
         # One to begin with, and one for each look that another process's write would bring.
-        assert asked <= 20
+        assert count <= 20

@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from millpond.pool.internals import internals_of
 from millpond.runtime.jobs.job import current_job
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ async def wait_for_all(handles: Sequence[Handle[Any]]) -> None:
     with _begun(handles) as waits:
         for handle, ended in waits:
             if ended is not None:
-                handle.ended_with(await ended)
+                internals_of(handle).ended_with(await ended)
 
 
 async def as_completed(handles: Sequence[Handle[T]]) -> AsyncGenerator[Handle[T], None]:
@@ -53,7 +54,7 @@ async def as_completed(handles: Sequence[Handle[T]]) -> AsyncGenerator[Handle[T]
                 await more.wait()
             handle, ended = arrived.popleft()
             if ended is not None:
-                handle.ended_with(ended.result())
+                internals_of(handle).ended_with(ended.result())
             yield handle
 
 
@@ -70,18 +71,18 @@ def _begun(handles: Sequence[Handle[T]]) -> Iterator[list[Wait[T]]]:
         _watch_pools(handles, watched)
         try:
             for handle in handles:
-                waits.append((handle, handle.begin_wait()))  # noqa: PERF401 - none is left begun
+                waits.append((handle, internals_of(handle).begin_wait()))  # noqa: PERF401 - none is left begun
             yield waits
         finally:
             for handle, ended in waits:
                 if ended is not None:
-                    handle.end_wait(ended)
+                    internals_of(handle).end_wait(ended)
 
 
 def _watch_pools(handles: Sequence[Handle[Any]], until: ExitStack) -> None:
     """Warn about each pool of the handles that no worker serves, once."""
     for handle in {handle.pool_id: handle for handle in handles}.values():
-        timer = handle.watch_pool()
+        timer = internals_of(handle).watch_pool()
         if timer is not None:
             until.callback(timer.cancel)
 

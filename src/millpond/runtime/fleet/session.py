@@ -47,7 +47,7 @@ GRACE = 4.25
 """Seconds without a session after which a worker is declared dead."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 1.0
-"""Seconds before the session is opened anew, doubling."""
+"""Seconds before the session is opened again, doubling."""
 
 READY_WITHIN = 5.0
 """Seconds for which the first worker waits for the session."""
@@ -75,7 +75,7 @@ class Absences:
         return bool(self._since)
 
     def forget(self) -> None:
-        """Begin anew: all sessions may have ended at once, with the server."""
+        """Start over: all sessions may have ended at once, with the server."""
         self._since = {}
 
 
@@ -221,7 +221,7 @@ class SessionKeeper:
         sent = time.monotonic()
         try:
             missing = session.confirm(watch=self._leads())
-        except Exception as error:  # noqa: BLE001 - it is opened anew
+        except Exception as error:  # noqa: BLE001 - it is opened again
             self.begun_at = inf
             session.close()
             self._log_lost(error)
@@ -237,7 +237,7 @@ class SessionKeeper:
     def _log_lost(self, error: Exception) -> None:
         if not self._missed:
             log.info(
-                "the session of this process is lost (%s); opening it anew",
+                "the session of this process is lost (%s); opening it again",
                 error,
                 extra=about("session.lost", reason=type(error).__name__),
             )

@@ -102,7 +102,7 @@ class SqlView:
     async def results(self, tasks: Sequence[int]) -> StoredResults:
         """Return how tasks ended, all in one read."""
 
-        def asked(tables: SqlTables) -> StoredResults:
+        def question(tables: SqlTables) -> StoredResults:
             ids = (tables.listed(list(tasks)),)
             missing = dict.fromkeys(tasks, "unknown")
             ended: dict[int, StoredResult] = {}
@@ -114,7 +114,7 @@ class SqlView:
                 missing |= {row[0]: "expired" for row in tables.ask("was_removed", ids)}
             return StoredResults(ended, missing)
 
-        return await self._read(asked)
+        return await self._read(question)
 
     async def tasks(
         self,
