@@ -19,6 +19,7 @@ from millpond.pool.internals import internals_of
 from millpond.pool.schedules.firing import CRON
 from millpond.pool.snapshot import TaskInfo
 from millpond.pool.submitted_task import SubmittedTask
+from millpond.pool.wait_many import as_completed, wait_for_all
 from millpond.runtime.error_info import read
 
 if TYPE_CHECKING:
@@ -49,23 +50,12 @@ class AllTasks:
         given = list(handles)
         limit = None if timeout is None else check.seconds("timeout", timeout)
         async with asyncio.timeout(limit):
-            for handle in given:
-                await handle.wait()
+            await wait_for_all(given)
         return given
 
-    async def as_completed(self, handles: Iterable[Handle[T]]) -> AsyncIterator[Handle[T]]:
+    def as_completed(self, handles: Iterable[Handle[T]]) -> AsyncIterator[Handle[T]]:
         """Yield each handle when its task has ended, in the order in which they end."""
-        ended: asyncio.Queue[asyncio.Task[Handle[T]]] = asyncio.Queue()
-        watchers = [asyncio.create_task(handle.wait()) for handle in handles]
-        for watcher in watchers:
-            watcher.add_done_callback(ended.put_nowait)
-        try:
-            for _ in watchers:
-                yield (await ended.get()).result()
-        finally:
-            for watcher in watchers:
-                watcher.cancel()
-            await asyncio.gather(*watchers, return_exceptions=True)
+        return as_completed(list(handles))
 
     @overload
     def handle(self, task: int, /) -> Awaitable[Handle[Any]]: ...

@@ -42,6 +42,7 @@ from millpond.store.postgres.reader import PostgresReadConnection
 from millpond.store.postgres.transactions import PostgresTransactor
 from millpond.store.postgres.unit_of_work import PostgresTables
 from millpond.store.postgres.view import PostgresView
+from millpond.store.postgres.worker_session import PostgresWorkerSession
 from millpond.store.protocol import ControlAnswer
 from millpond.store.shared import SharedStore
 from millpond.store.sql.store import hint_of, in_daemon_thread
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
     from millpond.store.postgres.connect import Durability, Patience
     from millpond.store.postgres.url import Address
     from millpond.store.protocol import Batch, Hint, SettleAnswer, SubmitAnswer
+    from millpond.store.shared import WorkerSession
     from millpond.store.sql.database import Connection
     from millpond.store.sql.unit_of_work import SqlTables
 
@@ -259,6 +261,14 @@ class PostgresStore(FastPathStore, SharedStore):
             return False
         ((found,),) = unit.ask("renewed_since", (renewed + unit.timeline.behind,)).fetchall()
         return bool(found)
+
+    @property
+    def session(self) -> Callable[[str], WorkerSession] | None:
+        """Makes the session of a process; None where only leases show who is alive."""
+        where = self._address.listener
+        if where is None or self._inline is not None or self._lacking is not None:
+            return None
+        return partial(PostgresWorkerSession, where, self._address.schema)
 
     def _time_moved(self, connection: PostgresConnection) -> None:
         connection.foresee_nothing()
