@@ -161,11 +161,11 @@ def _bare(url: str) -> Callable[[int], list[Any]]:
 # The process that asks
 
 
-def measured(port: int, paths: Callable[[], str]) -> tuple[float, float]:
+def measured(port: int, paths: Callable[[], str], count: int) -> tuple[float, float]:
     """Return the median and the 95th percentile of a request, in milliseconds."""
     connection = http.client.HTTPConnection("127.0.0.1", port)
     times = []
-    for number in range(WARM_UP + REQUESTS):
+    for number in range(WARM_UP + count):
         path = paths()
         began = time.perf_counter()
         connection.request("GET", path)
@@ -221,7 +221,7 @@ def served(url: str, ids: list[int]) -> Iterator[int]:
         process.wait()
 
 
-def report(store: str, url: str, tasks: int) -> None:
+def report(store: str, url: str, tasks: int, count: int) -> None:
     """Fill a store, ask everything, and print how long it took."""
     began = time.perf_counter()
     ids = asyncio.run(fill(url, tasks))
@@ -231,9 +231,10 @@ def report(store: str, url: str, tasks: int) -> None:
     print(f"\n{store}, {tasks:,} tasks in {POOLS} pools (stored in {took:.0f} s)")
     print(f"{'request':<20} {'median ms':>10} {'p95 ms':>10} {'x bare':>8}")
     with served(url, some) as port:
-        _, bare = _line("bare SELECT", measured(port, lambda: f"/bare/{dice.choice(some)}"), 0.0)
+        selects = measured(port, lambda: f"/bare/{dice.choice(some)}", count)
+        _, bare = _line("bare SELECT", selects, 0.0)
         for name, path in requests(some).items():
-            _line(name, measured(port, path), bare)
+            _line(name, measured(port, path, count), bare)
 
 
 def _line(name: str, times: tuple[float, float], bare: float) -> tuple[float, float]:
@@ -247,6 +248,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--tasks", type=int, nargs="+", default=[10_000, 1_000_000])
     parser.add_argument("--stores", nargs="+", default=["sqlite", "postgres"])
+    parser.add_argument("--requests", type=int, default=REQUESTS, help="of each kind")
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     parser.add_argument("--ids", default="[]", help=argparse.SUPPRESS)
     asked = parser.parse_args()
@@ -257,10 +259,10 @@ def main() -> None:
         for tasks in asked.tasks:
             if store == "sqlite":
                 with tempfile.TemporaryDirectory() as folder:
-                    report(store, f"sqlite:///{Path(folder) / 'work.db'}", tasks)
+                    report(store, f"sqlite:///{Path(folder) / 'work.db'}", tasks, asked.requests)
             else:
                 with serve_postgres() as server, server.database() as url:
-                    report(store, url, tasks)
+                    report(store, url, tasks, asked.requests)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,17 @@
 import sys
 from pathlib import Path
 
-from tools import bounds, commands, conformance, errors, lifecycle, options, telemetry, values
+from tools import (
+    bounds,
+    commands,
+    conformance,
+    errors,
+    http_api,
+    lifecycle,
+    options,
+    telemetry,
+    values,
+)
 
 ROOT = Path(__file__).parents[1]
 
@@ -15,6 +25,7 @@ def pages(root: Path = ROOT) -> dict[Path, str]:
         root / "docs/reference/command.md": commands.page(),
         root / "docs/reference/conformance.md": conformance.page(root),
         root / "docs/reference/errors.md": errors.page(),
+        root / "docs/reference/http-api.md": http_api.page(),
         root / "docs/reference/options.md": options.page(root),
         root / "docs/reference/telemetry.md": telemetry.page(),
         root / "docs/reference/handles-and-reports.md": values.page(),

@@ -178,6 +178,27 @@ async def test_the_story_of_a_task(place: Place) -> None:
         assert told["payload"] is None
 
 
+async def test_the_history_of_a_task_among_many_others(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("millpond.server.api.tasks.AUDIT_RECORDS", 1)
+    monkeypatch.setattr("millpond.server.api.tasks.HISTORY_RECORDS", 2)
+    async with desk(shop, place) as at:
+        pool, pay = at.mp.get_pool("orders"), at.mp.tasks["pay"]
+        handle = await pool.submit(pay.bind(1), delay=60.0)
+        for amount in range(1, 20):
+            await submitted(at, amount)
+        await handle.wait()
+        story = await at.get(f"/tasks/{handle.id}")
+        assert {"submit", "complete"} <= {one["event"] for one in story["history"]}
+        page = await at.get(f"/tasks/{handle.id}/history")
+        found = page["items"]
+        while page["next"] is not None:
+            page = await at.get(f"/tasks/{handle.id}/history?after={page['next']}")
+            found += page["items"]
+        assert [one["event"] for one in found] == ["submit", "lease", "complete"]
+
+
 async def test_a_failed_task_tells_its_error(place: Place) -> None:
     async with desk(shop, place) as at:
         (task,) = await submitted(at, -1)
@@ -260,6 +281,7 @@ async def test_workers_and_what_each_runs(place: Place) -> None:
         assert [one["id"] for one in worker["holding"]] == [str(handle.id)]
         assert worker["host"]
         assert worker["pid"] > 0
+        assert worker["version"]
 
 
 async def test_schedules_and_when_they_fire(place: Place) -> None:

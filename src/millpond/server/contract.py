@@ -371,7 +371,8 @@ class TaskStory(msgspec.Struct, frozen=True, kw_only=True):
     history: list[AuditItem]
     """What the audit tells of it, oldest first."""
     history_complete: bool
-    """False: the audit is long, and only its parts around the task's times were read."""
+    """False: only the parts of the audit around the submit, the latest start and the end were read;
+    GET /tasks/{task}/history has all of it."""
     traceback: str | None
     """Of the latest failed attempt."""
     on_complete: str | None
@@ -384,6 +385,14 @@ class TaskStory(msgspec.Struct, frozen=True, kw_only=True):
     payload: Payload | None
     """null unless payload=1 was asked for."""
     at: float
+
+
+class TaskHistory(msgspec.Struct, frozen=True, kw_only=True):
+    """What a part of the audit tells of a task, oldest first."""
+
+    items: list[AuditItem]
+    next: str | None
+    """Pass it as after to go on; null = that was the rest."""
 
 
 class TaskResult(msgspec.Struct, frozen=True, kw_only=True):

@@ -286,12 +286,12 @@ def worker_item(view: WorkerView, now: float) -> contract.WorkerItem:
         host=found["host"] if found else None,
         pid=int(found["pid"]) if found else None,
         process=view.owner,
-        version=None,
+        version=view.version,
         number=view.number,
         lease=view.lease,
         expires_at=view.expires_at,
         alive=view.expires_at > now,
-        functions=None if view.functions is None else list(view.functions),
+        functions=_functions(view),
         closures_only=view.functions is not None and not view.functions,
         running=view.running,
         holding=[
@@ -307,3 +307,10 @@ def worker_item(view: WorkerView, now: float) -> contract.WorkerItem:
         ],
         ahead=view.ahead,
     )
+
+
+def _functions(view: WorkerView) -> list[str] | None:
+    """Return the functions that a worker knows, without those of the library itself."""
+    if view.functions is None:
+        return None
+    return [name for name in view.functions if name and not name.startswith(SYSTEM)]

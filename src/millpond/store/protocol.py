@@ -346,6 +346,8 @@ class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
     """For how many seconds a renewal holds."""
     functions: tuple[str, ...] | None
     """The functions it knows, by name; None = all."""
+    version: str | None
+    """The release of the library that it runs, if it said so."""
     running: int
     """How many tasks it runs."""
     holding: tuple[Held, ...]

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 from millpond.core.control import Join, Leave
+from millpond.core.lease import RELEASE
 from millpond.runtime.fleet.closure_worker import OWN
 
 if TYPE_CHECKING:
@@ -22,6 +25,15 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
 
 NO_FUNCTION = ""
 """No task has this name: so a worker that knows no task still sees, and reports, what it lacks."""
+
+
+@cache
+def _release() -> str:
+    """Return the version of the library; '' where it was not installed."""
+    try:
+        return version("millpond")
+    except PackageNotFoundError:
+        return ""
 
 
 class Presenting:
@@ -52,14 +64,15 @@ class Presenting:
         if worker.own:
             return ()
         known = tuple(self._runtime.functions)
-        return (known or (NO_FUNCTION,)) if self._runtime.shared else None
+        return (*(known or (NO_FUNCTION,)), RELEASE) if self._runtime.shared else None
 
     def _signatures(self, worker: Worker) -> dict[str, str]:
         """Return a digest of what each function takes: tasks one does not fit wait for another."""
         if worker.own:
             return {}
         handlers = tuple(self._runtime.functions.items())
-        return {name: one.takes.digest for name, one in handlers if one.takes is not None}
+        digests = {name: one.takes.digest for name, one in handlers if one.takes is not None}
+        return {**digests, RELEASE: _release()}
 
     async def again(self, worker: Worker) -> None:
         """Let a worker join under a new name; the store may be away, so as often as it takes."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 router = APIRouter(tags=["dead letters"])
 
-MOST_LOOKED_AT = 500
+MOST_LOOKED_AT = 300
 """Dead letters that one request groups: the latest of each pool."""
 
 LEAST_OF_A_POOL = 10
@@ -39,7 +39,7 @@ _VARYING = re.compile(
 
 @router.get("/dead", **operation(contract.DeadPage, errors=(404,)))
 async def list_dead(request: Request, *, pool: given.Pool = None) -> Response:
-    """Group the dead letters of a pool, or of all, by function and error; the latest 500."""
+    """Group the dead letters of a pool, or of all, by function and error; the latest 300."""
     site = site_of(request)
     views, at = await site.live.overview()
     # Dead letters of triggers and schedules count too: nobody else would look for them.

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 router = APIRouter(tags=["tasks"])
 
-SCAN = 2000
+SCAN = 1000
 """Rows that one request reads, at most, to find tasks."""
 
 MOST_COUNTED = 10_000
@@ -39,8 +39,14 @@ COUNT_SCAN = 50_000
 
 PAGE = 500
 
-AUDIT_RECORDS = 400
-"""How much of the audit is read in each part of a task's story: rows are five times as many."""
+AUDIT_RECORDS = 10
+"""How much of the audit is read in each part of a task's story: five rows for each record."""
+
+HISTORY_RECORDS = 200
+"""The same of a page of its history."""
+
+FOLLOW_UP_RECORDS = 100
+"""Records behind the end of a task among which its follow-ups are."""
 
 MOST_FOLLOW_UPS = 50
 
@@ -209,6 +215,26 @@ async def known_task(site: Site, identifier: int) -> Task:
     raise UnknownTask(message, task_id=identifier)
 
 
+@router.get("/tasks/{task}/history", **operation(contract.TaskHistory, errors=(404,)))
+async def list_history(
+    request: Request, task: given.OneTask, after: given.After = None
+) -> Response:
+    """Search the audit for one task, from its submit on; a page may be empty and not the last."""
+    site = site_of(request)
+    record = await known_task(site, given.number(task))
+    since = record.submitted_at
+    page = await site.view.audit(
+        after=cursors.number(after), since=since, limit=HISTORY_RECORDS, task=record.new.id
+    )
+    more = page.next < await site.view.audit_end()
+    return answer(
+        contract.TaskHistory(
+            items=[shapes.audit_item(one) for one in page.records],
+            next=str(page.next) if more else None,
+        )
+    )
+
+
 async def _why(site: Site, task: Task) -> str:
     """Return why a task does not run; in a very long queue without how many are ahead."""
     if not task.status.terminal:
@@ -255,7 +281,7 @@ async def _follow_ups(site: Site, task: Task) -> AsyncIterator[Task]:
     """Yield the tasks that were stored with the end of a task: its follow-ups and its callback."""
     if task.finished_at is None:
         return
-    page = await site.view.audit(since=task.finished_at, limit=AUDIT_RECORDS)
+    page = await site.view.audit(since=task.finished_at, limit=FOLLOW_UP_RECORDS)
     count = 0
     for record in page.records:
         if record.at > task.finished_at or count == MOST_FOLLOW_UPS:

@@ -50,6 +50,10 @@ if TYPE_CHECKING:
     from millpond.store.verbs.tables import PoolTable, Tables
 
 
+_RECORDS_OF_TASK = 5
+"""Records of the audit that are searched for each record of one task that is asked for."""
+
+
 class MemoryView:
     """Reads of the memory store: copies, so that nobody can change a task by reading it."""
 
@@ -310,9 +314,11 @@ class MemoryView:
         """Return audit records from position `after` on, oldest first."""
         dropped = self._tables.records_dropped
         start = max(after - dropped, 0)
-        records = self._tables.records(start, limit)
-        following = max(after, dropped) + len(records)
-        return AuditPage(meant(records, since, task), following)
+        if since is not None:
+            start = max(start, self._tables.records_before(since))
+        # To find what is said of one task takes looking at what is said of others.
+        records = self._tables.records(start, limit if task is None else _RECORDS_OF_TASK * limit)
+        return AuditPage(meant(records, since, task), dropped + start + len(records))
 
     async def audit_end(self) -> int:
         """Return the position of the latest audit record."""

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _FIELDS = Record.__struct_fields__
+_TASK = _FIELDS.index("task")
 _BEFORE = {
     Event.SUBMIT: None,
     Event.CLAIM: Status.QUEUED,
@@ -166,10 +167,12 @@ def decoded_of(stored: bytes, task: int) -> Iterator[tuple[int, Record]]:
         return
     number = 0
     for entry in _unpack(stored):
-        for told in _records_of(entry):
-            if told["task"] == task:
-                yield number, msgspec.convert(told, Record)
-            number += 1
+        tasks = entry[1]["task"] if isinstance(entry[0], list) else [entry[_TASK]]
+        if task in tasks:
+            for at, told in enumerate(_records_of(entry)):
+                if told["task"] == task:
+                    yield number + at, msgspec.convert(told, Record)
+        number += len(tasks)
 
 
 class _Plain(msgspec.Struct):

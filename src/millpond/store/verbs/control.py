@@ -300,7 +300,8 @@ def _prune(tables: Tables, pool: PoolTable, order: Prune) -> int:
 def _meant(tables: Tables, order: Cancel | Redrive, now: float) -> list[Task]:
     """Return the tasks that an order names, as far as they are known and of its pool.
 
-    Where it says who gave it, the audit tells that of each of them.
+    Where it says who gave it, the audit tells that of each of them; of one in the hands of a worker
+    it does so anyway.
     """
     known = [task for i in order.tasks if (task := tables.tasks.get(i)) is not None]
     if order.of is not None:
@@ -308,7 +309,8 @@ def _meant(tables: Tables, order: Cancel | Redrive, now: float) -> list[Task]:
     if order.by is not None:
         word = "cancel" if isinstance(order, Cancel) else "redrive"
         for task in known:
-            tables.order(task.new.pool, word, now, task=task.new.id)
+            if task.worker is None:
+                tables.order(task.new.pool, word, now, task=task.new.id)
     return known
 
 

@@ -6,6 +6,7 @@ the verbs looks the same, is read when it is asked for, and is written when the 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from itertools import chain, islice, takewhile
 from typing import TYPE_CHECKING, ClassVar, TypeAlias, TypeVar
@@ -1008,6 +1009,12 @@ class Tables:
     def records_kept(self) -> int:
         """How many records are kept."""
         return len(self._records)
+
+    def records_before(self, moment: float) -> int:
+        """Return how many of the records that are kept were written before a moment."""
+        return bisect_left(
+            self._records, moment, key=lambda one: one[3] if isinstance(one, tuple) else one.at
+        )
 
     def records(self, start: int, limit: int) -> tuple[Record, ...]:
         """Return the records that are kept, from the `start`th of them on."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from millpond.core.lease import RELEASE
 from millpond.store.protocol import Held, WorkerView
 
 if TYPE_CHECKING:
@@ -22,7 +23,8 @@ def worker_view(worker: Worker, running: int, tasks: Iterable[Task]) -> WorkerVi
         number=worker.number,
         expires_at=worker.expires_at,
         lease=worker.lease,
-        functions=None if known is None else tuple(sorted(known)),
+        functions=None if known is None else tuple(sorted(known - {RELEASE})),
+        version=worker.signatures.get(RELEASE),
         running=running,
         holding=tuple(map(_held, tasks)),
         ahead=len(worker.ahead),
