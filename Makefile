@@ -9,7 +9,7 @@ CODE   := src tests verify docs tools $(wildcard bench)
 LOCK   := $(VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
           --no-header --no-annotate
 
-.PHONY: help venv demo gateway test test-stores lint format bench soak soak-sqlite simulate fuzz torture faults flow mutants mutants-sql docs lock clean chaos cron test-pgbouncer test-listen-off torture-pgbouncer torture-triggers test-pg-all
+.PHONY: help venv demo gateway screenshots test test-stores lint format bench soak soak-sqlite simulate fuzz torture faults flow mutants mutants-sql docs lock clean chaos cron test-pgbouncer test-listen-off torture-pgbouncer torture-triggers test-pg-all
 .DELETE_ON_ERROR:
 
 help:           ## this list
@@ -22,6 +22,9 @@ gateway: venv   ## a model asked for ten times what it allows, before and after;
 
 demo: venv      ## see it work; ARGS="..." is passed on
 	@$(PY) -m millpond.demo $(ARGS)
+
+screenshots: venv  ## take the README's pictures of the dashboard; it takes five minutes
+	@$(PY) -m tools.screenshots $(ARGS)
 
 test: venv      ## the whole suite; ARGS="-k name" narrows it
 	@$(PY) -m pytest -n $(JOBS) $(ARGS)
@@ -83,6 +86,9 @@ bench-%: $(BENCH)/ready
 	@$(BENCH)/bin/python bench/$*.py $(ARGS)
 
 bench-postgres bench-bloat: $(BENCH)/peers
+
+bench-server: venv  ## requests of the dashboard beside a bare SELECT; ARGS="--tasks 100000 --stores sqlite"
+	@$(PY) bench/server.py $(ARGS)
 
 # Peers that pip cannot install beside the others. Who cannot be had is missing in the table, loudly.
 $(BENCH)/peers: $(BENCH)/ready tools/peers.sh bench/node/package-lock.json requirements/oban.lock

@@ -8,7 +8,16 @@ import click
 
 from millpond.cli.exits import Exit, Refusal
 from millpond.cli.iterate_tasks import Chosen, choosing, walk
-from millpond.cli.store_options import DURATION, POOL, TASK_ID, carry_out, command, confirm, yes
+from millpond.cli.store_options import (
+    DURATION,
+    POOL,
+    TASK_ID,
+    carry_out,
+    command,
+    confirm,
+    operator,
+    yes,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -55,7 +64,9 @@ def resume(**asked: Any) -> int:  # noqa: ANN401 - the options above
     return _switched(asked, Resume, "resumed")
 
 
-def _switched(asked: dict[str, Any], order: Callable[[str, str | None], Command], done: str) -> int:
+def _switched(
+    asked: dict[str, Any], order: Callable[[str, str | None, str | None], Command], done: str
+) -> int:
     from millpond.cli.open_store import reached
 
     pool, lane, key = asked["pool"], asked["lane"], asked["key"]
@@ -63,7 +74,7 @@ def _switched(asked: dict[str, Any], order: Callable[[str, str | None], Command]
     async def switch() -> int:
         async with reached(asked["store"], asked["app"]) as here:
             view, unit = await _meant(here, pool, lane, key)
-            await here.runtime.control.order(order(view.spec.name, unit))
+            await here.runtime.control.order(order(view.spec.name, unit, operator()))
             after = await here.pool(view.spec.name)
         _told(
             {
@@ -141,7 +152,7 @@ def resize(**asked: Any) -> int:  # noqa: ANN401 - the options above
     async def change() -> int:
         async with reached(asked["store"], asked["app"]) as here:
             before = await here.pool(asked["pool"])
-            order = Resize(before.spec.name, limit, asked["revision"])
+            order = Resize(before.spec.name, limit, asked["revision"], operator())
             await here.runtime.control.order(order)
             after = await here.pool(before.spec.name)
         now, declared = after.spec.max_concurrent, after.declared.max_concurrent
@@ -182,7 +193,8 @@ def purge(**asked: Any) -> int:  # noqa: ANN401 - the options above
             name = _name(view, unit)
             waiting = counted(view.queued, "task waits", "tasks wait")
             confirm(f"Cancel all that waits in {name} ({waiting} in the pool)?", yes=asked["yes"])
-            count = (await here.runtime.control.order(Purge(view.spec.name, unit))).count
+            order = Purge(view.spec.name, unit, by=operator())
+            count = (await here.runtime.control.order(order)).count
         _told(
             {"pool": view.spec.name, "unit": unit, "cancelled": count},
             f"{counted(count, 'task')} of {name} cancelled",
@@ -228,7 +240,7 @@ async def _cancel_some(asked: dict[str, Any]) -> int:
             confirm(f"Cancel {counted(len(live), 'task')}?", yes=asked["yes"])
         for at in range(0, len(live), AT_ONCE):
             some = tuple(live[at : at + AT_ONCE])
-            await here.runtime.control.cancel(some, interrupt=asked["interrupt"])
+            await here.runtime.control.cancel(some, interrupt=asked["interrupt"], by=operator())
         after = await here.view.status(tasks)
     return _done(tasks, before, after, live, "cancel", as_json=asked["as_json"])
 
@@ -284,7 +296,7 @@ async def _cancel_all(asked: dict[str, Any]) -> int:
         live = f"{view.running} running and {view.queued} waiting in the pool"
         confirm(f"Cancel all tasks of {name}{which} ({live})?", yes=asked["yes"])
         before = None if age is None else here.now() - age
-        order = CancelAll(view.spec.name, before, unit, interrupt=asked["interrupt"])
+        order = CancelAll(view.spec.name, before, unit, interrupt=asked["interrupt"], by=operator())
         answer = await here.runtime.control.order(order)
     running = len(answer.cancelled)
     _told(
@@ -377,5 +389,6 @@ async def _redriven(here: Reached, tasks: Sequence[int]) -> int:
 
     count = 0
     for at in range(0, len(tasks), AT_ONCE):
-        count += (await here.runtime.control.order(Redrive(tuple(tasks[at : at + AT_ONCE])))).count
+        order = Redrive(tuple(tasks[at : at + AT_ONCE]), by=operator())
+        count += (await here.runtime.control.order(order)).count
     return count

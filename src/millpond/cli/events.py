@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from millpond.cli.exits import Exit, Refusal
-from millpond.cli.store_options import DURATION, carry_out, command
+from millpond.cli.store_options import DURATION, carry_out, command, operator
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,7 +38,7 @@ def emit(name: str, **asked: Any) -> int:  # noqa: ANN401 - the options above
     payload = _read(asked["payload"])
 
     async def told(here: Reached) -> Emission:
-        return await here.millpond.emit_as(_whoever(), name, payload, asked["event_id"])
+        return await here.millpond.emit_as(operator(), name, payload, asked["event_id"])
 
     return _sent(told, asked)
 
@@ -68,16 +68,6 @@ def _read(text: str | None) -> Any:  # noqa: ANN401 - whatever JSON can say
         return json.loads(sys.stdin.read() if text == "-" else text)
     except ValueError as error:
         raise Refusal(Exit.USAGE, f"the payload is not JSON: {error}") from None
-
-
-def _whoever() -> str:
-    """Return who emits, as far as the system knows."""
-    import getpass
-
-    try:
-        return f"cli:{getpass.getuser()}"
-    except (ImportError, KeyError, OSError):
-        return "cli"
 
 
 def _sent(told: Any, asked: dict[str, Any]) -> int:  # noqa: ANN401 - a function of a store

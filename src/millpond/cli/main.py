@@ -29,6 +29,7 @@ COMMANDS = {
     "task": "one task: its attempts, errors and times, and why it does not run",
     "dead": "tasks that failed for good",
     "top": "watch the pools live; pause and resume them by a key",
+    "serve": "the dashboard and the HTTP API of a store, in a browser and for every language",
     "pause": "start nothing more, of a pool, a lane or a key",
     "resume": "start work again",
     "resize": "change how many tasks of a pool may run at a time",

@@ -201,6 +201,16 @@ def told(error: Exception) -> Refusal:
     return Refusal(code, str(error))
 
 
+def operator() -> str:
+    """Return who gives an order, as far as the system knows."""
+    import getpass
+
+    try:
+        return f"cli:{getpass.getuser()}"
+    except (ImportError, KeyError, OSError):
+        return "cli"
+
+
 def columns() -> int:
     """Return how wide the terminal is."""
     with contextlib.suppress(OSError, ValueError):

@@ -29,6 +29,7 @@ from millpond.core.handler_signals import RetryLater
 from millpond.core.lifecycle import Status
 from millpond.core.spec import PoolSpec
 from millpond.core.task import Call, Dedupe, NewTask
+from millpond.errors import BadSchedule
 from millpond.pool.schedules.timetable import Missed, Timetable, plan
 from millpond.pool.submit import UNLIMITED, refused
 from millpond.runtime.jobs.job import Handler, Where
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable
 
     from millpond.core.task import Task
+    from millpond.pool.millpond import Millpond
     from millpond.runtime.jobs.job import Job
     from millpond.runtime.runtime import Runtime
 
@@ -321,6 +323,31 @@ def _target(schedule: Declaration, template: NewTask, moment: str, task: int) ->
         labels={**template.labels, "cron": schedule.id, "scheduled_at": moment},
         submitted_by=f"cron:{schedule.id}",
     )
+
+
+async def fire_by_hand(mp: Millpond, schedule: str, *, by: str) -> tuple[int | None, str | None]:
+    """Do now what a schedule does when it fires, whatever it waits for; that stays as it is.
+
+    Return the task that was submitted and the id of the event that was emitted.
+    """
+    runtime = mp.runtime
+    standing = (await standing_of(runtime, [schedule]))[schedule]
+    if not standing:
+        message = f"no schedule {schedule!r} is armed"
+        raise BadSchedule(message, field="schedule", value=schedule)
+    declared = in_force(standing).firing.schedule
+    moment = shown(runtime.clock())
+    task = event = None
+    if declared.task is not None:
+        made = _target(declared, declared.task, moment, runtime.new_id())
+        made = msgspec.structs.replace(made, idempotency_key=None, fingerprint=0, submitted_by=by)
+        await _submit(runtime, (made,))
+        task = made.id
+    if declared.emits is not None:
+        name = f"{moment}#{runtime.new_id():016x}"
+        told = await mp.emit_as(by, declared.emits, _payload(declared, moment), name)
+        event = told.event_id
+    return task, event
 
 
 def _payload(schedule: Declaration, moment: str) -> dict[str, Any]:

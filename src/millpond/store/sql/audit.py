@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _FIELDS = Record.__struct_fields__
+_TASK = _FIELDS.index("task")
 _BEFORE = {
     Transition.SUBMIT: None,
     Transition.CLAIM: Status.QUEUED,
@@ -92,10 +93,16 @@ def encoded(records: Sequence[AuditNote | Notes | Record]) -> tuple[bytes, float
             rows.append(one.entry())
             count += one.count
         else:
-            rows.append(_noted(one) if isinstance(one, tuple) else msgspec.structs.astuple(one))
+            rows.append(_noted(one) if isinstance(one, tuple) else _fields(one))
             count += 1
     last = rows[-1][0]
     return _pack(rows), last[0] if isinstance(last, tuple) else last, count
+
+
+def _fields(record: Record) -> tuple[Any, ...]:
+    """Return the fields of a record, in their order; who gave an order is left out if unknown."""
+    fields = msgspec.structs.astuple(record)
+    return fields if record.by is not None else fields[:-1]
 
 
 def _noted(noted: AuditNote) -> tuple[Any, ...]:
@@ -143,11 +150,34 @@ def may_name(stored: bytes, number: int) -> bool:
 
 def decoded(stored: bytes) -> list[Record]:
     """Return the records of a row."""
+    return list(decoded_lazily(stored))
+
+
+def decoded_lazily(stored: bytes) -> Iterator[Record]:
+    """Yield the records of a row, each made when it is asked for."""
     if stored.startswith(b"{"):
-        return list(_plain_records(_unpack_plain(stored)))
-    return [
-        msgspec.convert(told, Record) for entry in _unpack(stored) for told in _records_of(entry)
-    ]
+        yield from _plain_records(_unpack_plain(stored))
+        return
+    for entry in _unpack(stored):
+        for told in _records_of(entry):
+            yield msgspec.convert(told, Record)
+
+
+def decoded_of(stored: bytes, task: int) -> Iterator[tuple[int, Record]]:
+    """Yield the records of a row that are of one task, with their numbers in the row."""
+    if stored.startswith(b"{"):
+        for number, record in enumerate(_plain_records(_unpack_plain(stored))):
+            if record.task == task:
+                yield number, record
+        return
+    number = 0
+    for entry in _unpack(stored):
+        tasks = entry[1]["task"] if isinstance(entry[0], list) else [entry[_TASK]]
+        if task in tasks:
+            for at, told in enumerate(_records_of(entry)):
+                if told["task"] == task:
+                    yield number + at, msgspec.convert(told, Record)
+        number += len(tasks)
 
 
 class _Plain(msgspec.Struct):
@@ -245,9 +275,10 @@ def of_each(values: list[T], count: int) -> list[T]:
 def _records_of(entry: list[Any]) -> Iterator[dict[str, Any]]:
     """Yield the fields of each record of an entry."""
     if not isinstance(entry[0], list):
-        yield dict(zip(_FIELDS, entry, strict=True))
+        # A record that does not say who gave an order has one field less.
+        yield dict(zip(_FIELDS, entry, strict=False))
         return
     row, of_each = entry
-    common = dict(zip(_FIELDS, row, strict=True))
+    common = dict(zip(_FIELDS, row, strict=False))
     for values in zip(*of_each.values(), strict=True):
         yield {**common, **dict(zip(of_each, values, strict=True))}

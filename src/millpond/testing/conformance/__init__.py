@@ -29,6 +29,7 @@ _PARTS = (
     "recover",
     "renew",
     "runs",
+    "search",
     "settle",
     "story",
     "submit",

@@ -23,6 +23,7 @@ from millpond.testing.conformance.recover import RecoverConformance
 from millpond.testing.conformance.renew import RenewConformance
 from millpond.testing.conformance.runs import RunsConformance
 from millpond.testing.conformance.same_history import StoryConformance
+from millpond.testing.conformance.search import SearchConformance
 from millpond.testing.conformance.settle import SettleConformance
 from millpond.testing.conformance.submit import SubmitConformance
 from millpond.testing.conformance.triggers import TriggersConformance
@@ -58,6 +59,7 @@ class StoreConformance(
     AuditConformance,
     ViewConformance,
     PagesConformance,
+    SearchConformance,
     WhyConformance,
     AtomicConformance,
     StoryConformance,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import TYPE_CHECKING
 
 from millpond.core.audit import AuditNote, Record, command_record, record_of
@@ -21,6 +22,9 @@ class AuditTable:
         self.records_dropped = 0
         self._audit_limit = audit_limit
 
+    by: str | None = None
+    """The person or program that gave the current command, if known."""
+
     def record_command(
         self,
         pool: str,
@@ -36,8 +40,27 @@ class AuditTable:
         """Record a command, or an effect of an attempt on its whole pool."""
         self._records.append(
             command_record(
-                pool, detail, at=now, task=task, run=run, weight=weight, unit=unit, until=until
+                pool,
+                detail,
+                at=now,
+                task=task,
+                run=run,
+                weight=weight,
+                unit=unit,
+                until=until,
+                by=self.by,
             )
+        )
+
+    @property
+    def records_kept(self) -> int:
+        """How many records are kept."""
+        return len(self._records)
+
+    def records_before(self, moment: float) -> int:
+        """Return how many of the kept records were written before a moment."""
+        return bisect_left(
+            self._records, moment, key=lambda one: one[3] if isinstance(one, tuple) else one.at
         )
 
     def records(self, start: int, limit: int) -> tuple[Record, ...]:
