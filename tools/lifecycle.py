@@ -1,6 +1,6 @@
 """The lifecycle page, drawn from the table the program itself obeys."""
 
-from millpond.core.lifecycle import LIFECYCLE, diagram
+from millpond.core.lifecycle import LIFECYCLE, Transition, diagram
 
 MEANING = {
     Transition.SUBMIT: "the pool accepts it",

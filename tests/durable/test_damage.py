@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 from tests.pool.fleet import Fleet, until
-from tests.store.sqlite.test_recount import DAMAGES, make_some_of_everything
+from tests.store.sqlite.test_consistency import DAMAGES, make_some_of_everything
 from verify.servers.schemas import Schema
 from verify.servers.sqlite_files import InlineStore
 
 from millpond import Context, Millpond, Pool, Retry, TaskFailed, fair_round_robin
 from millpond.store.postgres.quoting import qualified
+from millpond.store.sql.repair import find_damage
 from millpond.store.sqlite import SqliteStore
 from millpond.store.sqlite.dialect import SQLITE
 

@@ -20,7 +20,7 @@ from verify.servers.schemas import Schema
 from millpond import Context, Keep, Millpond, Outcome, Pool, Rate, Retry, TaskFailed
 from millpond.core.settle import Settlement
 from millpond.errors import IdempotencyConflict
-from millpond.runtime.batching import weight_of
+from millpond.runtime.batching import bytes_of
 
 
 class Currency(Enum):
@@ -222,7 +222,7 @@ async def test_a_result_that_is_too_large_fails_its_own_task_alone(place: Path |
         settle = mp.runtime.store.settle
 
         async def weighed(settlements: Sequence[Settlement], **options: Any) -> Any:
-            settles.append(sum(map(weight_of, settlements)))
+            settles.append(sum(map(bytes_of, settlements)))
             return await settle(settlements, **options)
 
         mp.runtime.store.settle = weighed  # type: ignore[method-assign]

@@ -9,6 +9,7 @@ import msgspec
 
 from millpond.core import bounds
 from millpond.core import validation as check
+from millpond.core.control import SaveStep
 from millpond.core.task import CALLBACKS
 from millpond.errors import ConfigError, NotSupported
 from millpond.pool.handler_transaction import HOLD, SyncTransaction, Transaction

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from millpond.core.validation import Seconds
     from millpond.runtime.jobs.job import Job
-    from millpond.store.shared import Held
+    from millpond.store.shared import HandlerTransaction
 
 HOLD = 5.0
 """Seconds for which a handler may hold a transaction, unless it says otherwise."""
@@ -28,9 +28,11 @@ class _Transaction:
 
     def __init__(self, job: Job, hold: Seconds) -> None:
         may_commit(job, "transaction")
-        assert job.worker.env.shared_store.hold is not None  # noqa: S101 - asked just now
+        assert job.worker.env.shared_store.handler_transaction is not None  # noqa: S101 - asked just now
         self._job = job
-        self._held: Held = job.worker.env.shared_store.hold(check.seconds("hold", hold, above=0.0))
+        self._held: HandlerTransaction = job.worker.env.shared_store.handler_transaction(
+            check.seconds("hold", hold, above=0.0)
+        )
         self._entered = False
         self._result: Any = None
 

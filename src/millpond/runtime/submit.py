@@ -15,7 +15,7 @@ import msgspec
 
 from millpond.core.admit import Reason, Refusal, too_large
 from millpond.core.log_fields import about
-from millpond.core.order.backlog import lane_of
+from millpond.core.order.rank import lane_of
 from millpond.core.task import key_of
 from millpond.store.protocol import BatchAnswer
 

@@ -51,7 +51,7 @@ class Presence(Protocol):
         ...
 
 
-class Held(Protocol):
+class HandlerTransaction(Protocol):
     """A transaction for a handler: it blocks, and one thread at a time may use it."""
 
     @property
@@ -87,7 +87,7 @@ class SharedStore(Store, Protocol):
     """Lock files: which processes of this host are dead; None = only leases show it."""
 
     @property
-    def hears(self) -> bool:
+    def receives_hints(self) -> bool:
         """Whether every hint of other processes arrives, so that silence means no change."""
         return False
 
@@ -104,11 +104,11 @@ class SharedStore(Store, Protocol):
         """Return whether another process wrote since the last call."""
         ...
 
-    async def mend(self) -> tuple[str, ...]:
+    async def repair(self) -> tuple[str, ...]:
         """Repair rows that do not fit together; return what was wrong."""
         ...
 
-    async def miscounted(self) -> tuple[str, ...]:
+    async def impossible_counts(self) -> tuple[str, ...]:
         """Return which counts are impossible; a database that refuses them itself has none."""
         return ()
 
@@ -128,7 +128,7 @@ class SharedStore(Store, Protocol):
         """Settle an attempt in one transaction with what a handler's function writes."""
         ...
 
-    def hold(self, limit: float) -> Held:
+    def handler_transaction(self, limit: float) -> HandlerTransaction:
         """Return a transaction for a handler that may last `limit` seconds."""
         ...
 
@@ -146,19 +146,23 @@ class SharedMembers:
         self.renewer: Callable[[], Renewer] | None = getattr(store, "renewer", None)
         self.presence: Presence | None = getattr(store, "presence", None)
         self.changed: Callable[[], Awaitable[bool]] | None = getattr(store, "changed", None)
-        self.mend: Callable[[], Awaitable[tuple[str, ...]]] | None = getattr(store, "mend", None)
-        self.miscounted: Callable[[], Awaitable[tuple[str, ...]]] | None
-        self.miscounted = getattr(store, "miscounted", None)
+        self.repair: Callable[[], Awaitable[tuple[str, ...]]] | None = getattr(
+            store, "repair", None
+        )
+        self.impossible_counts: Callable[[], Awaitable[tuple[str, ...]]] | None
+        self.impossible_counts = getattr(store, "impossible_counts", None)
         self.listen: Callable[[Callable[[Hint], None]], object] | None
         self.listen = getattr(store, "listen", None)
         self.submit_within: Callable[..., Any] | None = getattr(store, "submit_within", None)
         self.settle_with: Callable[..., Awaitable[tuple[SettleAnswer, Any]]] | None
         self.settle_with = getattr(store, "settle_with", None)
-        self.hold: Callable[[float], Held] | None = getattr(store, "hold", None)
+        self.handler_transaction: Callable[[float], HandlerTransaction] | None = getattr(
+            store, "handler_transaction", None
+        )
         self.announce: Callable[[Any], Awaitable[None]] | None = getattr(store, "announce", None)
         self.elects: bool = shared and bool(getattr(store, "elects", self.renewer is not None))
 
     @property
-    def hears(self) -> bool:
+    def receives_hints(self) -> bool:
         """Whether every hint of other processes arrives at the moment."""
-        return bool(getattr(self._store, "hears", False))
+        return bool(getattr(self._store, "receives_hints", False))

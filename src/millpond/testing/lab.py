@@ -25,6 +25,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, overload
 
 from millpond.core import validation as check
+from millpond.core.control import DeclareDead
 from millpond.errors import ConfigError
 from millpond.pool.task import BoundCall, Optioned, TaskFunction
 from millpond.runtime.fleet.poll import POLL_FLOOR

@@ -11,7 +11,7 @@ import pytest
 from verify.servers.schemas import InlinePostgresStore, Schema, Schemas
 
 from millpond.core.admit import Reason
-from millpond.core.control import Close, Declare
+from millpond.core.control import Close, Declare, Register
 from millpond.core.lease import LeaseRequest
 from millpond.core.lifecycle import Status, Transition
 from millpond.core.rate import Rate

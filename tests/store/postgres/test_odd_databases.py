@@ -83,7 +83,7 @@ async def used(url: str) -> None:
             rows = [own.execute(asked, [key]).fetchone() for key in KEYS]
         told = [await mp.handle(row[0]) for row in rows if row is not None]
         assert KEYS == [await handle for handle in told]
-        assert [] == list(await mp.runtime.shared_store.mend())  # type: ignore[misc]
+        assert [] == list(await mp.runtime.shared_store.repair())  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(

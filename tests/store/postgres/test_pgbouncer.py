@@ -133,7 +133,7 @@ async def test_one_may_listen_at_the_server_itself(pooler: Pooler, url: str) -> 
     """Then it is told as ever."""
     ear = quote(direct(pooler, url), safe="")
     async with shop(f"{url}?listen={ear}") as mp, asyncio.timeout(30):
-        while not mp.runtime.shared_store.hears:
+        while not mp.runtime.shared_store.receives_hints:
             assert 2 == await (await mp.tasks["double"].submit(1))
 
 

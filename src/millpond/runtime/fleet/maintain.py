@@ -120,12 +120,12 @@ class Maintenance:
         """Recover and prune everything, and repair the store: this process leads now."""
         self._due_at = 0.0
         self._kept.keep(None)
-        if self._env.shared_store.mend is not None:
-            self._env.spawn(self._repair(self._env.shared_store.mend))
+        if self._env.shared_store.repair is not None:
+            self._env.spawn(self._repair(self._env.shared_store.repair))
 
-    async def _repair(self, mend: Callable[[], Awaitable[tuple[str, ...]]]) -> None:
+    async def _repair(self, repair: Callable[[], Awaitable[tuple[str, ...]]]) -> None:
         """Repair inconsistent rows, if there are any."""
-        wrong = await mend()
+        wrong = await repair()
         if wrong:
             self._hooks.counts.mended += len(wrong)
             self._nudged.set()
@@ -134,19 +134,19 @@ class Maintenance:
     async def _check_counts(self) -> None:
         """Check now and then whether a count is impossible, and repair the store if so."""
         env, store = self._env, self._env.shared_store
-        if store.miscounted is None or store.mend is None:
+        if store.impossible_counts is None or store.repair is None:
             return
         if env.steady() < self._counts_checked_at + CHECK_COUNTS_EVERY:
             return
         self._counts_checked_at = env.steady()
-        wrong = await store.miscounted()
+        wrong = await store.impossible_counts()
         if wrong:
             log.error(
                 "counts are impossible; counting all tasks anew: %s",
                 wrong[:5],
-                extra=about("store.miscounted"),
+                extra=about("store.impossible_counts"),
             )
-            await self._repair(store.mend)
+            await self._repair(store.repair)
 
     async def _main(self) -> None:
         while True:

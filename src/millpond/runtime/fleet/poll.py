@@ -119,7 +119,7 @@ class Polling:
         """
         store = self._env.shared_store
         leads = store.elects and self._maintenance.leadership.leads
-        return not leads and not self._waiting.any_waiting and store.hears
+        return not leads and not self._waiting.any_waiting and store.receives_hints
 
     def _poll_less_often(self) -> None:
         longer = 2 * self._idle_floor if self._rests else POLL_FLOOR
@@ -177,7 +177,7 @@ class Polling:
         await self._progress.look()
         if not self._workers:
             return
-        if not self._env.shared_store.hears:
+        if not self._env.shared_store.receives_hints:
             # Another process may have cancelled a job of this one: the answer to a renewal says so.
             self._renewals.hurry()
         # A process that polls only after a write must also learn what is due later.

@@ -13,7 +13,7 @@ from textwrap import indent
 from typing import TYPE_CHECKING
 
 from millpond.core.admit import Reason
-from millpond.core.escape import one_line
+from millpond.core.escape import MultilineText, one_line
 from millpond.core.lifecycle import Status
 from millpond.core.log_fields import about
 from millpond.core.task import CALLBACKS

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from millpond.runtime.jobs.job import Job
     from millpond.store.protocol import SettleAnswer
-    from millpond.store.shared import Held
+    from millpond.store.shared import HandlerTransaction
 
 
 def may_commit(job: Job, feature: str) -> None:
@@ -115,7 +115,7 @@ def _written(write: Callable[[Any], Any], process: int, connection: Any) -> Any:
         must_not_be_child(process)
 
 
-async def commit_held(job: Job, held: Held, result: Any) -> None:  # noqa: ANN401
+async def commit_held(job: Job, held: HandlerTransaction, result: Any) -> None:  # noqa: ANN401
     """Complete an attempt and commit the transaction that its handler holds."""
     decided = completion(job, result)
 

@@ -78,7 +78,7 @@ class Queues:
     def look_everywhere(self) -> None:
         """Ask every queue again: what is known about them may be old."""
         for queue, watch in self._watches.items():
-            watch.woken(Wake(queue, 0.0))
+            watch.wake(Wake(queue, 0.0))
             self.unseen[queue] = None
         self._empty.clear()
         self._schedule.kick()
@@ -88,7 +88,7 @@ class Queues:
         watch = self._watches.get(wake.pool)
         if watch is None or (self._state.own and not self._state.services.closures):
             return
-        watch.woken(wake)
+        watch.wake(wake)
         self._empty.discard(wake.pool)
         self._prefetch.none_left.discard(wake.pool)
         self._look_at(wake.pool, watch)
@@ -146,17 +146,17 @@ class Queues:
             self.due.update(unseen)
             return
         for queue in unseen:
-            self._watches[queue].asking()
+            self._watches[queue].claim_sent()
         try:
             holding = set(await self._env.view.due(now=self._env.clock() + FAR))
         except BaseException:
             for queue in unseen:
-                self._watches[queue].woken(Wake(queue, 0.0))
+                self._watches[queue].wake(Wake(queue, 0.0))
             self.unseen = unseen | self.unseen
             raise
         for queue in unseen:
             if queue in holding:
-                self._watches[queue].woken(Wake(queue, 0.0))
+                self._watches[queue].wake(Wake(queue, 0.0))
                 self.due[queue] = None
 
     def next_ask(self, *, settling: bool) -> LeaseRequest | None:
@@ -178,7 +178,7 @@ class Queues:
             watch = self._watches[queue]
             plan = watch.plan(free=free, now=now)
             if isinstance(plan, Work):
-                watch.asking()
+                watch.claim_sent()
                 want = min(plan.want, MOST_AT_ONCE)
                 room = prefetch.room(queue)
                 return LeaseRequest(pool=queue, worker=state.name, want=want, ahead=room)
@@ -199,7 +199,7 @@ class Queues:
 
     def ask_again(self, queue: str) -> None:
         """Ask a queue in the next turn."""
-        self._watches[queue].woken(Wake(queue, 0.0))
+        self._watches[queue].wake(Wake(queue, 0.0))
         self.due[queue] = None
 
     def slot_freed(self, queue: str) -> None:
@@ -227,7 +227,7 @@ class Queues:
         if not ask.want:
             return
         watch = self._watches[queue]
-        watch.seen(asked=ask.want, got=count, next_at=answer.next_at, now=0.0)
+        watch.claim_answered(asked=ask.want, got=count, next_at=answer.next_at, now=0.0)
         if count >= ask.want:
             self.due[queue] = None
         elif answer.next_at is not None:
@@ -248,7 +248,7 @@ class Queues:
                 extra=about("lease.failed", pool=queue, reason=type(error).__name__),
             )
         moment = self._env.clock() + pause
-        self._watches[queue].woken(Wake(queue, moment))
+        self._watches[queue].wake(Wake(queue, moment))
         self._moments.set(queue, (moment,))
         self._state.unsure = True
         self._arm()

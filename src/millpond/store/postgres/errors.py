@@ -72,8 +72,8 @@ _IN_THE_WAY: Meaning = (
 _NO_TABLES: Meaning = (
     StoreMissing,
     (
-        "lacks the tables of the store, or their schema; open it once with migrate=True, or correct "
-        "the schema in the URL"
+        "lacks the tables of the store, or their schema; open it once with migrate=True, or "
+        "correct the schema in the URL"
     ),
 )
 _LETTERS: Meaning = (

@@ -17,6 +17,7 @@ from millpond.store.clock import ServerClock
 from millpond.store.postgres.caller_transaction import CallerTransactions, adapter_of
 from millpond.store.postgres.connect import PATIENCE, connect, is_pooled, server_time, settings
 from millpond.store.postgres.dialect import dialect_of, reading_of
+from millpond.store.postgres.fast_path_store import FastPathStore
 from millpond.store.postgres.handler_connection import PostgresHandlerConnection
 from millpond.store.postgres.handler_transaction import (
     HandlerTransactor,
