@@ -31,9 +31,9 @@ import msgspec
 from verify.servers.postgres import serve as serve_postgres
 
 from millpond import Millpond
-from millpond.core.control import Join
-from millpond.core.lease import LeaseAsk
-from millpond.core.lifecycle import Event
+from millpond.core.control import Register
+from millpond.core.lease import LeaseRequest
+from millpond.core.lifecycle import Transition
 from millpond.core.settle import Settlement
 from millpond.core.task import Call, NewTask
 from millpond.store.protocol import Batch
@@ -62,7 +62,7 @@ async def fill(url: str, tasks: int) -> list[int]:
     some: list[int] = []
     async with mp:
         store = mp.runtime.store
-        await store.control(Join("filler", 3600.0, "filler-1-00000000", None))
+        await store.control(Register("filler", 3600.0, "filler-1-00000000", None))
         # Half of the tasks are in one pool: a page of it must not be slower than others.
         for first in range(0, tasks, BATCH):
             pool = names[0] if first // BATCH % 2 else names[first // BATCH % POOLS]
@@ -85,13 +85,13 @@ async def _store_batch(store: Any, mp: Millpond, pool: str, count: int) -> list[
     ]
     await store.submit([Batch(tasks=tuple(new))])
     run = count - count // WAITS
-    answer = await store.lease(LeaseAsk(pool=pool, worker="filler", want=run))
+    answer = await store.lease(LeaseRequest(pool=pool, worker="filler", want=run))
     error = msgspec.msgpack.encode({"type": "ValueError", "message": "no such order 17"})
     await store.settle(
         [
-            Settlement(fence=one.fence, event=Event.FAIL, error=error)
+            Settlement(fence=one.fence, event=Transition.FAIL, error=error)
             if number % FAILS == 0
-            else Settlement(fence=one.fence, event=Event.COMPLETE, result=b"true")
+            else Settlement(fence=one.fence, event=Transition.COMPLETE, result=b"true")
             for number, one in enumerate(answer.leased)
         ]
     )

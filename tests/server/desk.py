@@ -12,7 +12,7 @@ from tests import stores
 
 from millpond import Millpond
 from millpond.core.task import Call, NewTask
-from millpond.runtime.runtime import wall_clock
+from millpond.runtime.environment import wall_clock
 from millpond.server import app
 from millpond.server.application import Server
 from millpond.store.memory import MemoryStore

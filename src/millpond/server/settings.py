@@ -86,12 +86,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             allow_hosts=(*LOOPBACK_NAMES, *(check.text("allow_hosts", one) for one in hosts)),
             redact=tuple(check.text("redact", one) for one in options.get("redact", ())),
             trace_url=None if trace_url is None else check.text("trace_url", trace_url),
-            max_clients=check.whole("max_clients", options.get("max_clients", 100), least=1),
-            max_requests=check.whole("max_requests", options.get("max_requests", 32), least=1),
-            max_rate=check.whole("max_rate", options.get("max_rate", 100), least=1),
+            max_clients=check.integer("max_clients", options.get("max_clients", 100), least=1),
+            max_requests=check.integer("max_requests", options.get("max_requests", 32), least=1),
+            max_rate=check.integer("max_rate", options.get("max_rate", 100), least=1),
             max_body=None
             if body is None
-            else check.whole("max_body", body, least=1, most=bounds.MAX_BODY),
+            else check.integer("max_body", body, least=1, most=bounds.MAX_BODY),
             interval=check.seconds("interval", options.get("interval", 1.0), least=0.05),
         )
 

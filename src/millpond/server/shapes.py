@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from millpond.core.event import SYSTEM
-from millpond.core.lifecycle import Event, Status
+from millpond.core.lifecycle import Status, Transition
 from millpond.core.ticks import rounded
 from millpond.pool.snapshot import state_of
 from millpond.runtime.error_info import read
-from millpond.runtime.worker.outcome import Carried
+from millpond.runtime.jobs.policy import carried
 from millpond.server import contract
 
 if TYPE_CHECKING:
@@ -219,7 +219,7 @@ def attempts(history: Sequence[Record], now: float) -> list[contract.Attempt]:
     found: list[contract.Attempt] = []
     due: float | None = None
     for record in history:
-        if record.event is Event.LEASE:
+        if record.event is Transition.LEASE:
             found.append(
                 contract.Attempt(
                     attempt=record.attempt,
@@ -249,11 +249,7 @@ def trace_of(task: Task, url: str | None) -> contract.Trace | None:
     """Return the trace that a task carries, if there was telemetry when it was submitted."""
     if not task.new.options:
         return None
-    try:
-        carried = msgspec.msgpack.decode(task.new.options, type=Carried)
-    except msgspec.MsgspecError:
-        return None
-    parent = carried.trace.get("traceparent", "")
+    parent = carried(task.new.options).trace.get("traceparent", "")
     parts = parent.split("-")
     if len(parts) < 4:
         return None

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import TypeVar
 
-    from millpond.core.control import Order
+    from millpond.core.control import Command
     from millpond.pool.millpond import Millpond
     from millpond.runtime.runtime import Runtime
     from millpond.server.limits import Limits
@@ -77,11 +77,11 @@ class Site:
         names = [view.spec.name for view in views]
         return [name for name in names if system or not name.startswith(SYSTEM)]
 
-    async def order(self, order: Order, pool: str) -> ControlAnswer:
+    async def order(self, order: Command, pool: str) -> ControlAnswer:
         """Have an order about a pool carried out, and let workers of this process notice it."""
         runtime = self.runtime
-        answer = await runtime.order(order)
-        runtime.give_back_ahead(pool)
+        answer = await runtime.control.order(order)
+        runtime.control.give_back_prefetched(pool)
         runtime.maintenance.nudge()
         runtime.submitter.room(pool)
         return answer

@@ -22,7 +22,7 @@ from millpond.server.site import Site, actor_of, answer, body_of, site_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from millpond.core.control import Order
+    from millpond.core.control import Command
 
 router = APIRouter(tags=["actions"])
 log = logging.getLogger("millpond.server")
@@ -82,7 +82,7 @@ async def _unit(request: Request, pool: str) -> str | None:
     return unit_of(view.spec, pool, body.lane, body.key)
 
 
-async def _ordered(request: Request, pool: str, order: Order, action: str) -> Response:
+async def _ordered(request: Request, pool: str, order: Command, action: str) -> Response:
     done = await site_of(request).order(order, pool)
     _log(request, action, done.count, pool)
     return answer(contract.Changed(action=action, changed=done.count, pool=pool))
@@ -97,7 +97,9 @@ async def cancel(request: Request, task: given.OneTask) -> Response:
     body = await body_of(request, contract.CancelOrder)
     site, identifier = site_of(request), given.number(task)
     await known_task(site, identifier)
-    count = await site.runtime.cancel((identifier,), interrupt=body.interrupt, by=actor_of(request))
+    count = await site.runtime.control.cancel(
+        (identifier,), interrupt=body.interrupt, by=actor_of(request)
+    )
     return await _one_changed(request, "cancel", identifier, count)
 
 
@@ -169,9 +171,9 @@ async def _all(site: Site, action: str, tasks: Sequence[int], actor: str) -> int
     for first in range(0, len(tasks), PAGE):
         page = tuple(tasks[first : first + PAGE])
         if action == "cancel":
-            changed += await site.runtime.cancel(page, interrupt=False, by=actor)
+            changed += await site.runtime.control.cancel(page, interrupt=False, by=actor)
         else:
-            changed += (await site.runtime.order(Redrive(page, by=actor))).count
+            changed += (await site.runtime.control.order(Redrive(page, by=actor))).count
     site.runtime.maintenance.nudge()
     return changed
 
@@ -183,7 +185,7 @@ async def cancel_run(request: Request, run: given.OneTask) -> Response:
     view = await site.view.run(identifier)
     if view is None:
         raise Refused(404, "unknown_run", f"no run {run} is known")
-    await site.runtime.cancel_run(identifier, by=actor_of(request))
+    await site.runtime.control.cancel_run(identifier, by=actor_of(request))
     _log(request, "cancel run", view.live, view.pool)
     return answer(
         contract.Changed(action="cancel", changed=view.live, matched=view.live, pool=view.pool)

@@ -20,7 +20,7 @@ from millpond.server.refusals import Refused
 from millpond.server.site import Site, actor_of, answer, site_of
 
 if TYPE_CHECKING:
-    from millpond.core.control import Order
+    from millpond.core.control import Command
 
 router = APIRouter(tags=["schedules"])
 
@@ -96,7 +96,7 @@ async def resume(request: Request, schedule: given.OneName) -> Response:
     return await _switch(request, schedule, Resume(CRON, schedule, actor_of(request)), "resume")
 
 
-async def _switch(request: Request, schedule: str, order: Order, action: str) -> Response:
+async def _switch(request: Request, schedule: str, order: Command, action: str) -> Response:
     site = site_of(request)
     await _must_exist(site, schedule)
     done = await site.order(order, CRON)

@@ -17,7 +17,7 @@ from millpond.core.task import Call, Dedupe, NewTask
 from millpond.errors import BadPayload, ConfigError, PayloadTooLarge, UnknownPool
 from millpond.pool.payload.signature import fingerprint
 from millpond.pool.submit import refused
-from millpond.runtime.worker.outcome import Unreadable
+from millpond.runtime.jobs.outcome import Unreadable
 from millpond.server import contract
 from millpond.server.api import parameters as given
 from millpond.server.openapi import operation

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from millpond.core.lifecycle import Event
+from millpond.core.lifecycle import Transition
 from millpond.errors import UnknownTask
 from millpond.runtime.error_info import read
 from millpond.server import contract, cursors, redaction, shapes
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from millpond.core.audit import Record
     from millpond.core.task import Task
     from millpond.core.task_filter import TaskFilter
-    from millpond.runtime.waiting.task_result import End
+    from millpond.runtime.waiting.task_result import TaskResult
 
 router = APIRouter(tags=["tasks"])
 
@@ -273,7 +273,7 @@ async def _history(site: Site, task: Task) -> tuple[list[Record], bool]:
         upto = page.next
     if task.status.terminal and not complete:
         events = [record.event for record in found.values()]
-        complete = Event.SUBMIT in events and len(found) >= 2 * task.runs
+        complete = Transition.SUBMIT in events and len(found) >= 2 * task.runs
     return sorted(found.values(), key=lambda record: record.at), complete
 
 
@@ -286,7 +286,7 @@ async def _follow_ups(site: Site, task: Task) -> AsyncIterator[Task]:
     for record in page.records:
         if record.at > task.finished_at or count == MOST_FOLLOW_UPS:
             return
-        if record.event is not Event.SUBMIT or record.task is None:
+        if record.event is not Transition.SUBMIT or record.task is None:
             continue
         found = await site.view.task(record.task)
         if found is None:
@@ -330,7 +330,7 @@ async def wait_for_result(
     return answer(_result(await known_task(site, identifier), end))
 
 
-def _result(task: Task, end: End | None) -> contract.TaskResult:
+def _result(task: Task, end: TaskResult | None) -> contract.TaskResult:
     ended = end is not None and task.status.terminal
     return contract.TaskResult(
         id=str(task.new.id),

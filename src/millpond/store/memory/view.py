@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from collections import deque
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from millpond.core.lease import Worker
+    from millpond.core.lease import RegisteredWorker
     from millpond.core.spec import PoolSpec
     from millpond.core.task import Dedupe, Task
     from millpond.core.task_filter import TaskFilter
@@ -120,8 +120,8 @@ class MemoryView:
         now: float | None = None,
     ) -> SearchPage:
         """Return tasks of pools that meet conditions, at most `limit` of them."""
-        check.whole("limit", limit, least=1)
-        check.whole("scan", scan, least=1)
+        check.integer("limit", limit, least=1)
+        check.integer("scan", scan, least=1)
 
         def candidates(pool: str, behind: Place | None) -> Iterator[search.Candidate]:
             table = pool_named(self._tables, pool)
@@ -157,18 +157,18 @@ class MemoryView:
 
     async def worker_list(self, *, after: int = 0, limit: int = 100) -> tuple[WorkerView, ...]:
         """Return workers in the order of joining, behind the worker with number `after`."""
-        check.whole("limit", limit, least=1)
+        check.integer("limit", limit, least=1)
         workers = sorted(self._tables.workers.values(), key=lambda worker: worker.number)
         behind = (worker for worker in workers if worker.number > after)
         return tuple(self._worker(worker) for worker in islice(behind, limit))
 
-    def _worker(self, worker: Worker) -> WorkerView:
+    def _worker(self, worker: RegisteredWorker) -> WorkerView:
         tasks = [self._tables.tasks[i] for i in worker.holding]
-        return worker_view(worker, len(tasks), sorted(tasks, key=in_order)[:MOST_HOLDING])
+        return worker_view(worker, len(tasks), sorted(tasks, key=by_pool_and_place)[:MOST_HOLDING])
 
     async def units(self, pool: str, *, limit: int = 100) -> tuple[UnitView, ...]:
         """Return the first keys or lanes of a pool by name, with their tasks that are ready."""
-        check.whole("limit", limit, least=1)
+        check.integer("limit", limit, least=1)
         table = pool_named(self._tables, pool)
         found = table.backlog.units_in_use() if table.backlog.grouped else ()
         return tuple(
@@ -187,7 +187,7 @@ class MemoryView:
         self, pool: str, *, finished: bool, after: Place | None = None, limit: int = 50
     ) -> RunPage:
         """Return runs of a pool: the open ones by id, the finished ones with the latest first."""
-        check.whole("limit", limit, least=1)
+        check.integer("limit", limit, least=1)
         pool_named(self._tables, pool)
         of_pool = [run for run in self._tables.runs.values() if run.new.pool == pool]
         if finished:

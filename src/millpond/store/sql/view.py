@@ -157,8 +157,8 @@ class SqlView:
         now: float | None = None,
     ) -> SearchPage:
         """Return tasks of pools that meet conditions, at most `limit` of them."""
-        check.whole("limit", limit, least=1)
-        check.whole("scan", scan, least=1)
+        check.integer("limit", limit, least=1)
+        check.integer("scan", scan, least=1)
         moment = rounded(self._clock() if now is None else now)
         # Nearly every row fits a plain search, so that it reads no more than it returns.
         size = min(limit + 1 if wanted.plain else _PAGE, scan + 1)
@@ -192,7 +192,7 @@ class SqlView:
 
     async def worker_list(self, *, after: int = 0, limit: int = 100) -> tuple[WorkerView, ...]:
         """Return workers in the order of joining, behind the worker with number `after`."""
-        check.whole("limit", limit, least=1)
+        check.integer("limit", limit, least=1)
 
         def asked(tables: SqlTables) -> tuple[WorkerView, ...]:
             behind = [worker for worker in tables.workers.values() if worker.number > after]
@@ -212,14 +212,14 @@ class SqlView:
 
     async def units(self, pool: str, *, limit: int = 100) -> tuple[UnitView, ...]:
         """Return the first keys or lanes of a pool by name, with their tasks that are ready."""
-        check.whole("limit", limit, least=1)
+        check.integer("limit", limit, least=1)
         return await self._read(lambda tables: _units(tables, _pool(tables, pool), limit))
 
     async def runs(
         self, pool: str, *, finished: bool, after: Place | None = None, limit: int = 50
     ) -> RunPage:
         """Return runs of a pool: the open ones by id, the finished ones with the latest first."""
-        check.whole("limit", limit, least=1)
+        check.integer("limit", limit, least=1)
 
         def asked(tables: SqlTables) -> RunPage:
             _pool(tables, pool)
@@ -389,7 +389,7 @@ class SqlView:
 
     async def audit_end(self) -> int:
         """Return the position of the latest audit record."""
-        return await self._read(lambda tables: tables.told)
+        return await self._read(lambda tables: tables.record_count)
 
 
 def _pool_view(

@@ -10,11 +10,11 @@ from millpond.store.protocol import Held, WorkerView
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from millpond.core.lease import Worker
+    from millpond.core.lease import RegisteredWorker
     from millpond.core.task import Task
 
 
-def worker_view(worker: Worker, running: int, tasks: Iterable[Task]) -> WorkerView:
+def worker_view(worker: RegisteredWorker, running: int, tasks: Iterable[Task]) -> WorkerView:
     """Return a worker with the first of the tasks that it runs."""
     known = worker.functions
     return WorkerView(

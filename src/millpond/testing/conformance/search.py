@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from millpond.core import control as orders
-from millpond.core.lifecycle import Event
+from millpond.core.lifecycle import Transition
 from millpond.core.run import NewRun
 from millpond.core.settle import Settlement
 from millpond.core.spec import fair_round_robin
@@ -291,7 +291,7 @@ class SearchConformance(StoreSuite):
         end = await lab.view.audit_end()
         assert () == (await lab.view.audit(after=end)).records
         (last,) = (await lab.view.audit(after=end - 1)).records
-        assert Event.SUBMIT == last.event
+        assert Transition.SUBMIT == last.event
 
 
 async def _open(lab: Lab, name: str) -> int:
