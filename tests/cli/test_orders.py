@@ -105,7 +105,7 @@ def test_a_change_that_is_late_is_refused(millpond: Call) -> None:
     assert Exit.CLEAN == millpond("resize", "mail", 7, "--revision", 5).code
     answer = millpond("resize", "mail", 8, "--revision", 5)
     assert Exit.NOTHING == answer.code
-    assert "is not above 5, which is in force" in answer.err
+    assert "is not above 5, the current one" in answer.err
     assert 7 == pool(millpond, "mail")["max_concurrent"]
 
 
