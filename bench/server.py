@@ -4,8 +4,10 @@
     make bench-server ARGS="--tasks 100000 --stores sqlite"
 
 A process serves the store with uvicorn. Beside the dashboard it has one route that reads one row
-by its primary key, with the same driver and the same thread: what nothing can be quicker than.
-Another process asks, one request at a time over one connection.
+by its primary key, with the same driver and a thread like the store's: nothing can be quicker. So
+both sides of a ratio pay for the same HTTP stack. Another process asks, one request at a time over
+one connection, and after every request it asks for a bare SELECT: whatever else the machine does
+meanwhile slows both down.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -67,7 +69,8 @@ async def fill(url: str, tasks: int) -> list[int]:
         for first in range(0, tasks, BATCH):
             pool = names[0] if first // BATCH % 2 else names[first // BATCH % POOLS]
             count = min(BATCH, tasks - first)
-            some += (await _store_batch(store, mp, pool, count))[:5]
+            stored = await _store_batch(store, mp, pool, count)
+            some += [*stored[:4], stored[-1]]
     return some
 
 
@@ -161,21 +164,34 @@ def _bare(url: str) -> Callable[[int], list[Any]]:
 # The process that asks
 
 
-def measured(port: int, paths: Callable[[], str], count: int) -> tuple[float, float]:
-    """Return the median and the 95th percentile of a request, in milliseconds."""
+Times = tuple[float, float]
+"""The median and the 95th percentile, in milliseconds."""
+
+
+def measured(
+    port: int, paths: Callable[[], str], bare: Callable[[], str], count: int
+) -> tuple[Times, Times]:
+    """Return how long a request takes, and the bare SELECT that follows each of them."""
     connection = http.client.HTTPConnection("127.0.0.1", port)
-    times = []
-    for number in range(WARM_UP + count):
-        path = paths()
-        began = time.perf_counter()
-        connection.request("GET", path)
-        answer = connection.getresponse()
-        body = answer.read()
-        took = time.perf_counter() - began
-        assert answer.status == 200, f"{path}: {answer.status} {body[:200]!r}"
-        if number >= WARM_UP:
-            times.append(1000 * took)
+    pairs = [
+        (_took(connection, paths()), _took(connection, bare())) for _ in range(WARM_UP + count)
+    ]
     connection.close()
+    asked, selected = zip(*pairs[WARM_UP:], strict=True)
+    return _summary(asked), _summary(selected)
+
+
+def _took(connection: http.client.HTTPConnection, path: str) -> float:
+    began = time.perf_counter()
+    connection.request("GET", path)
+    answer = connection.getresponse()
+    body = answer.read()
+    took = time.perf_counter() - began
+    assert answer.status == 200, f"{path}: {answer.status} {body[:200]!r}"
+    return 1000 * took
+
+
+def _summary(times: Sequence[float]) -> Times:
     return statistics.median(times), statistics.quantiles(times, n=20)[18]
 
 
@@ -229,18 +245,18 @@ def report(store: str, url: str, tasks: int, count: int) -> None:
     some = dice.sample(ids, min(len(ids), 500))
     took = time.perf_counter() - began
     print(f"\n{store}, {tasks:,} tasks in {POOLS} pools (stored in {took:.0f} s)")
-    print(f"{'request':<20} {'median ms':>10} {'p95 ms':>10} {'x bare':>8}")
+    print(f"{'':<20} {'request, ms':>17} {'bare SELECT, ms':>17} {'times bare':>17}")
+    print(f"{'':<20}{' {:>8} {:>8}'.format('median', 'p95') * 3}")
     with served(url, some) as port:
-        selects = measured(port, lambda: f"/bare/{dice.choice(some)}", count)
-        _, bare = _line("bare SELECT", selects, 0.0)
         for name, path in requests(some).items():
-            _line(name, measured(port, path, count), bare)
+            times = measured(port, path, lambda: f"/bare/{dice.choice(some)}", count)
+            _line(name, *times)
 
 
-def _line(name: str, times: tuple[float, float], bare: float) -> tuple[float, float]:
-    ratio = f"{times[1] / bare:8.1f}" if bare else ""
-    print(f"{name:<20} {times[0]:>10.2f} {times[1]:>10.2f} {ratio:>8}", flush=True)
-    return times
+def _line(name: str, asked: Times, bare: Times) -> None:
+    ratios = [one / other for one, other in zip(asked, bare, strict=True)]
+    shown = " ".join(f"{one:8.2f}" for one in (*asked, *bare))
+    print(f"{name:<20} {shown} {ratios[0]:8.1f} {ratios[1]:8.1f}", flush=True)
 
 
 def main() -> None:

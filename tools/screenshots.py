@@ -2,13 +2,17 @@
 
 It opens the dashboard of a busy shop in Chromium, waits until the sparklines have a past, and
 writes docs/images/*.png. With the font Inter installed (Debian: fonts-inter) they look best.
+
+    make screenshots ARGS="--gallery FOLDER --past 60"
+
+takes every page instead, at desktop and phone width, light and dark.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import struct
-import sys
 import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,6 +31,23 @@ SHOTS = (
     ("dashboard-pools", "#/pools", "light"),
     ("dashboard-pool", "#/pools/mail", "dark"),
 )
+GALLERY = {
+    "pools": "#/pools",
+    "pool": "#/pools/mail",
+    "tasks": "#/tasks?pool=mail",
+    "failed": "#/tasks?status=failed",
+    "task": "#/tasks",
+    "dead": "#/dead",
+    "runs": "#/runs",
+    "workers": "#/workers",
+    "schedules": "#/schedules",
+    "events": "#/events",
+    "triggers": "#/events?view=triggers",
+    "audit": "#/audit",
+}
+"""Every page; that of a task is opened by a click on the first task of its list."""
+
+WIDTHS = {"desktop": (1440, 900), "phone": (390, 844)}
 PAST = 300.0
 """Seconds that a full sparkline shows."""
 
@@ -39,22 +60,55 @@ SIGNATURE = b"\x89PNG\r\n\x1a\n"
 
 
 async def main() -> None:
-    past = float(sys.argv[1]) if len(sys.argv) > 1 else PAST
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--past", type=float, default=PAST, help="seconds to wait first")
+    parser.add_argument("--gallery", type=Path, help="take every page, into this folder")
+    asked = parser.parse_args()
     async with served() as address, async_playwright() as playwright:
         browser = await playwright.chromium.launch(
             executable_path=find_chromium(), args=list(FLAGS)
         )
-        pages = [(name, await _opened(browser, address + at, how)) for name, at, how in SHOTS]
-        await asyncio.sleep(past)
-        for name, page in pages:
-            await _taken(page, IMAGES / f"{name}.png")
+        if asked.gallery is None:
+            await _of_readme(browser, address, asked.past)
+        else:
+            await _gallery(browser, address, asked.gallery, asked.past)
         await browser.close()
 
 
-async def _opened(browser: Browser, address: str, scheme: str) -> Page:
+async def _of_readme(browser: Browser, address: str, past: float) -> None:
+    pages = [
+        (name, await _opened(browser, address + at, how, (1280, 800), 1.25))
+        for name, at, how in SHOTS
+    ]
+    await asyncio.sleep(past)
+    for name, page in pages:
+        await _taken(page, IMAGES / f"{name}.png")
+
+
+async def _gallery(browser: Browser, address: str, folder: Path, past: float) -> None:
+    watching = await _opened(browser, address + GALLERY["pool"], "light", WIDTHS["desktop"], 1)
+    await asyncio.sleep(past)
+    for width, size in WIDTHS.items():
+        for scheme in ("light", "dark"):
+            page = await _opened(browser, address, scheme, size, 1)
+            for name, at in GALLERY.items():
+                await page.goto(address + at)
+                await page.wait_for_timeout(1500)
+                if name == "task":
+                    await page.locator("table tbody a").first.click()
+                    await page.wait_for_timeout(1500)
+                await page.screenshot(path=folder / f"{name}-{width}-{scheme}.png", full_page=True)
+            await page.context.close()
+    await watching.context.close()
+    print(f"{len(GALLERY) * len(WIDTHS) * 2} pictures in {folder}")
+
+
+async def _opened(
+    browser: Browser, address: str, scheme: str, size: tuple[int, int], scale: float
+) -> Page:
     context = await browser.new_context(
-        viewport={"width": 1280, "height": 800},
-        device_scale_factor=1.25,
+        viewport={"width": size[0], "height": size[1]},
+        device_scale_factor=scale,
         color_scheme="dark" if scheme == "dark" else "light",
     )
     page = await context.new_page()

@@ -19,22 +19,18 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
-import msgspec
-
 from millpond.core import bounds
 from millpond.core import validation as check
 from millpond.core.control import CancelAll, Close
 from millpond.core.lifecycle import Status
 from millpond.core.task import CALLBACKS
 from millpond.core.validation import Seconds
-from millpond.core.why import explain
 from millpond.errors import (
     AlreadyOpen,
     ConfigError,
     NotOpen,
     NotSupported,
     UnknownPool,
-    UnknownTask,
 )
 from millpond.pool.context import Context, SyncContext
 from millpond.pool.delegation import of_part
@@ -59,8 +55,8 @@ from millpond.pool.task import (
     TaskFunction,
     default_options,
 )
+from millpond.pool.why import why
 from millpond.runtime.environment import evidence_of, lasting_clock, wall_clock
-from millpond.runtime.error_info import read
 from millpond.runtime.executors.processes.child import refuse_while_main_loads
 from millpond.runtime.identity import Identity
 from millpond.runtime.observe.hooks import Counts, Hooks
@@ -532,19 +528,7 @@ class Millpond:
 
     async def why(self, task: int, /) -> str:
         """Return in words why a task is not running (or that it is, or how it ended)."""
-        runtime = self.runtime
-        facts = await runtime.view.why(task, now=runtime.clock())
-        if facts is None:
-            (status,) = await runtime.view.status((task,))
-            if status == "unknown":
-                raise UnknownTask(f"no task {task} is known", task_id=task)
-            return status
-        told = read(facts.error)
-        if told is not None:
-            facts = msgspec.structs.replace(facts, error=str(told).encode())
-        if facts.status is Status.QUEUED and facts.worker is None:
-            facts = msgspec.structs.replace(facts, no_slot=runtime.no_slot(facts.pool))
-        return explain(facts, runtime.clock())
+        return await why(self.runtime, task)
 
     async def unsettled(self) -> list[TaskInfo]:
         """Return every task that is queued or running, callbacks too."""

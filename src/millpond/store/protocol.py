@@ -381,6 +381,18 @@ class RunPage(msgspec.Struct, frozen=True, kw_only=True):
     """None = there are no more."""
 
 
+class Story(msgspec.Struct, frozen=True, kw_only=True):
+    """A task and what became of it."""
+
+    task: Task
+    records: tuple[Record, ...]
+    """Its audit records, oldest first."""
+    complete: bool
+    """Whether these are all; a search from its submit on finds the others."""
+    follow_ups: tuple[Task, ...]
+    """The tasks that its end submitted: its follow-ups and its callback."""
+
+
 class AuditPage(msgspec.Struct, frozen=True):
     """Some audit records, and the position to go on from."""
 
@@ -393,6 +405,14 @@ class View(Protocol):
 
     async def task(self, task: int) -> Task | None:
         """Return a copy of a task, or None if it is unknown or forgotten."""
+        ...
+
+    async def story(self, task: int) -> Story | None:
+        """Return a task, its audit records and its follow-ups; None if it is unknown or forgotten.
+
+        It reads a bounded part of the audit: what stands near its submit, its latest start and its
+        end.
+        """
         ...
 
     async def holder(self, pool: str, key: str, *, run: int | None, dedupe: Dedupe) -> int | None:
@@ -524,8 +544,11 @@ class View(Protocol):
         """
         ...
 
-    async def why(self, task: int, *, now: float) -> Facts | None:
-        """Return what decides when a task starts, or None; for people, and it may be slow."""
+    async def why(self, task: int, *, now: float, most: int | None = None) -> Facts | None:
+        """Return what decides when a task starts, or None; for people, and it may be slow.
+
+        Where more than `most` tasks wait in its pool, it does not count those that come first.
+        """
         ...
 
     async def audit(

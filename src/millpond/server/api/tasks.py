@@ -10,8 +10,8 @@ from fastapi import APIRouter, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
-from millpond.core.lifecycle import Transition
 from millpond.errors import UnknownTask
+from millpond.pool.why import why
 from millpond.runtime.error_info import read
 from millpond.server import contract, cursors, redaction, shapes
 from millpond.server.api import parameters as given
@@ -19,17 +19,17 @@ from millpond.server.openapi import operation
 from millpond.server.site import Site, answer, site_of
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
-
-    from millpond.core.audit import Record
     from millpond.core.task import Task
     from millpond.core.task_filter import TaskFilter
     from millpond.runtime.waiting.task_result import TaskResult
 
 router = APIRouter(tags=["tasks"])
 
-SCAN = 1000
-"""Rows that one request reads, at most, to find tasks."""
+SCAN = 400
+"""Rows that one request for a list reads, at most, to find tasks."""
+
+BULK_SCAN = 1000
+"""Rows that one step of a count reads, at most."""
 
 MOST_COUNTED = 10_000
 """Tasks that are counted, and that one bulk action changes."""
@@ -39,18 +39,10 @@ COUNT_SCAN = 50_000
 
 PAGE = 500
 
-AUDIT_RECORDS = 10
-"""How much of the audit is read in each part of a task's story: five rows for each record."""
-
 HISTORY_RECORDS = 200
-"""The same of a page of its history."""
+"""Records of a task that a page of its history has at most."""
 
-FOLLOW_UP_RECORDS = 100
-"""Records behind the end of a task among which its follow-ups are."""
-
-MOST_FOLLOW_UPS = 50
-
-LONG_QUEUE = 20_000
+LONG_QUEUE = 200
 """To say how many are ahead takes reading the queue: in a longer one that is left out."""
 
 
@@ -122,10 +114,10 @@ async def every(
             wanted,
             after=after,
             limit=min(PAGE, most - len(tasks)),
-            scan=SCAN,
+            scan=BULK_SCAN,
             now=site.now(),
         )
-        scan -= SCAN
+        scan -= BULK_SCAN
         tasks += page.tasks
         if page.next is None:
             return tasks, False
@@ -179,23 +171,25 @@ async def show_task(
 ) -> Response:
     """Return one task: where it is and why, its attempts, its history, what followed from it."""
     site = site_of(request)
-    record = await known_task(site, given.number(task))
-    now = site.now()
-    history, complete = await _history(site, record)
+    identifier = given.number(task)
+    story = await site.view.story(identifier)
+    if story is None:
+        raise await _unknown(site, identifier)
+    record, now = story.task, site.now()
     error = read(record.error)
     by = record.new.submitted_by
     callback = record.new.on_complete
     return answer(
         contract.TaskStory(
             task=shapes.task_item(record, now),
-            why=await _why(site, record),
-            attempts=shapes.attempts(history, now),
-            history=[shapes.audit_item(one) for one in history],
-            history_complete=complete,
+            why=await why(site.runtime, identifier, most=LONG_QUEUE),
+            attempts=shapes.attempts(story.records, now),
+            history=[shapes.audit_item(one) for one in story.records],
+            history_complete=story.complete,
             traceback=None if error is None else error.traceback or None,
             on_complete=None if callback is None else callback.function,
             parent=by.removeprefix("task:") if by.startswith("task:") else None,
-            follow_ups=[shapes.task_item(one, now) async for one in _follow_ups(site, record)],
+            follow_ups=[shapes.task_item(one, now) for one in story.follow_ups],
             trace=shapes.trace_of(record, site.settings.trace_url),
             payload=_payload(site, record) if payload else None,
             at=now,
@@ -206,13 +200,17 @@ async def show_task(
 async def known_task(site: Site, identifier: int) -> Task:
     """Return a task, or refuse an id that is unknown or forgotten."""
     record = await site.view.task(identifier)
-    if record is not None:
-        return record
+    if record is None:
+        raise await _unknown(site, identifier)
+    return record
+
+
+async def _unknown(site: Site, identifier: int) -> UnknownTask:
     (status,) = await site.view.status((identifier,))
     message = f"no task {identifier} is known"
     if status == "expired":
         message = f"task {identifier} has ended and is no longer kept"
-    raise UnknownTask(message, task_id=identifier)
+    return UnknownTask(message, task_id=identifier)
 
 
 @router.get("/tasks/{task}/history", **operation(contract.TaskHistory, errors=(404,)))
@@ -233,67 +231,6 @@ async def list_history(
             next=str(page.next) if more else None,
         )
     )
-
-
-async def _why(site: Site, task: Task) -> str:
-    """Return why a task does not run; in a very long queue without how many are ahead."""
-    if not task.status.terminal:
-        pool = await site.pool(task.new.pool)
-        if pool.queued > LONG_QUEUE:
-            return _short_why(task, pool.queued, site.now())
-    return await site.mp.why(task.new.id)
-
-
-def _short_why(task: Task, queued: int, now: float) -> str:
-    state = shapes.task_state(task, now)
-    if state == "queued":
-        return f"queued, among {queued:,} tasks that wait in its pool"
-    return f"running on worker {task.worker}" if state == "running" else state
-
-
-async def _history(site: Site, task: Task) -> tuple[list[Record], bool]:
-    """Return what the audit tells of a task, and whether all of it was read.
-
-    The audit is searched from the submit on, for as long as that is quick. Of a long one only the
-    parts around the latest start and the end are read besides.
-    """
-    moments = [task.submitted_at, task.started_at, task.finished_at]
-    found: dict[int, Record] = {}
-    complete = True
-    upto = -1
-    for number, moment in enumerate(sorted({one for one in moments if one is not None})):
-        page = await site.view.audit(since=moment, limit=AUDIT_RECORDS, task=task.new.id)
-        if number == 0:
-            end = await site.view.audit_end()
-            complete = page.next >= end
-        for record in page.records:
-            found[hash((record.at, record.event, record.attempt, record.detail))] = record
-        if complete or page.next <= upto:
-            break
-        upto = page.next
-    if task.status.terminal and not complete:
-        events = [record.event for record in found.values()]
-        complete = Transition.SUBMIT in events and len(found) >= 2 * task.runs
-    return sorted(found.values(), key=lambda record: record.at), complete
-
-
-async def _follow_ups(site: Site, task: Task) -> AsyncIterator[Task]:
-    """Yield the tasks that were stored with the end of a task: its follow-ups and its callback."""
-    if task.finished_at is None:
-        return
-    page = await site.view.audit(since=task.finished_at, limit=FOLLOW_UP_RECORDS)
-    count = 0
-    for record in page.records:
-        if record.at > task.finished_at or count == MOST_FOLLOW_UPS:
-            return
-        if record.event is not Transition.SUBMIT or record.task is None:
-            continue
-        found = await site.view.task(record.task)
-        if found is None:
-            continue
-        if found.new.submitted_by == f"task:{task.new.id}" or record.cause == task.new.id:
-            count += 1
-            yield found
 
 
 def _payload(site: Site, task: Task) -> contract.Payload:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from heapq import merge, nsmallest
 from itertools import chain, groupby, islice
+from math import inf, isinf, nextafter
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from millpond.core import validation as check
 from millpond.core.admit import answers_for
-from millpond.core.lifecycle import Status
+from millpond.core.lifecycle import Status, Transition
 from millpond.core.quantiles import quantiles
 from millpond.core.run import RunView
 from millpond.core.run import view as run_view
@@ -25,9 +26,11 @@ from millpond.store.protocol import (
     LaneView,
     PoolView,
     RunPage,
+    Story,
     TaskPage,
     UnitView,
 )
+from millpond.store.story import MOST_RECORDS, History, follow_ups
 from millpond.store.verbs import budgets
 from millpond.store.verbs.audit_filter import matching
 from millpond.store.verbs.control import pool_named
@@ -65,6 +68,43 @@ class MemoryView:
         """Return a copy of a task, or None if it is unknown or forgotten."""
         found = self._tables.tasks.get(task)
         return None if found is None else copied(found)
+
+    async def story(self, task: int) -> Story | None:
+        """Return a task, its audit records as far as a short search finds them, its follow-ups."""
+        found = self._tables.tasks.get(task)
+        if found is None:
+            return None
+        tables, history = self._tables, History(found)
+
+        def read(since: float, until: float, most: int) -> bool:
+            start = tables.records_before(since)
+            upto = start + most if isinf(until) else tables.records_before(nextafter(until, inf))
+            history.found.update(tables.records_of(task, start, upto - start))
+            return upto >= tables.records_kept
+
+        history.search(read)
+        return Story(
+            task=copied(found),
+            records=history.records,
+            complete=history.complete,
+            follow_ups=tuple(map(copied, self._follow_ups(history))),
+        )
+
+    def _follow_ups(self, history: History) -> list[Task]:
+        """Return the tasks that the end of a task submitted."""
+        tables, ended = self._tables, history.task.finished_at
+        if ended is None:
+            return []
+        start = tables.records_before(ended)
+        together = enumerate(tables.records(start, MOST_RECORDS), start)
+        submitted = [
+            (index, one.task)
+            for index, one in together
+            if one.at == ended and one.event is Transition.SUBMIT and one.task is not None
+        ]
+        named = history.nearest(submitted)
+        known = [one for name in named if (one := tables.tasks.get(name)) is not None]
+        return follow_ups(history.task, known)
 
     async def holder(self, pool: str, key: str, *, run: int | None, dedupe: Dedupe) -> int | None:
         """Return the task that answers for an idempotency key under `dedupe`, or None."""
@@ -298,10 +338,10 @@ class MemoryView:
             and pool.queued > pool.backlog.scheduled(moment)
         )
 
-    async def why(self, task: int, *, now: float) -> Facts | None:
+    async def why(self, task: int, *, now: float, most: int | None = None) -> Facts | None:
         """Return what decides when a task starts, or None if it is unknown or forgotten."""
         found = self._tables.tasks.get(task)
-        return None if found is None else facts_about(self._tables, found, rounded(now))
+        return None if found is None else facts_about(self._tables, found, rounded(now), most)
 
     async def audit(
         self,

@@ -25,7 +25,7 @@ from millpond.store.protocol import (
     TaskPage,
     UnitView,
 )
-from millpond.store.sql.audit import decoded_lazily, decoded_of, may_name
+from millpond.store.sql.audit_reader import page_from, page_of_task, position_before, story_of
 from millpond.store.sql.codec import SEQ_BITS, plain
 from millpond.store.sql.pool import SqlPool
 from millpond.store.sql.task_search import TaskSearch
@@ -41,22 +41,18 @@ from millpond.store.verbs.worker_views import worker_view
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 
-    from millpond.core.audit import Record
     from millpond.core.quantiles import Quantiles
     from millpond.core.run import RunView
     from millpond.core.spec import PoolSpec
     from millpond.core.task import Dedupe, Task
     from millpond.core.task_filter import TaskFilter
     from millpond.core.why import Facts
-    from millpond.store.protocol import BudgetView, Cursor, Place, SearchPage, WorkerView
+    from millpond.store.protocol import BudgetView, Cursor, Place, SearchPage, Story, WorkerView
     from millpond.store.sql.unit_of_work import SqlTables
 
 T = TypeVar("T")
 
 _PAGE = 200
-_ROWS_SEARCHED = 5000
-_ROWS_OF_TASK = 5
-"""Rows of the audit that are searched for each record of one task that is asked for."""
 
 MOST_DUE = 1000
 """Tasks of a pool that became due and were not moved yet: no more are counted."""
@@ -89,6 +85,15 @@ class SqlView:
         def asked(tables: SqlTables) -> Task | None:
             found = tables.tasks.get(task)
             return None if found is None else plain(found)
+
+        return await self._read(asked)
+
+    async def story(self, task: int) -> Story | None:
+        """Return a task, its audit records as far as a short search finds them, its follow-ups."""
+
+        def asked(tables: SqlTables) -> Story | None:
+            found = tables.tasks.get(task)
+            return None if found is None else story_of(tables, found)
 
         return await self._read(asked)
 
@@ -358,12 +363,12 @@ class SqlView:
 
         return await self._read(asked)
 
-    async def why(self, task: int, *, now: float) -> Facts | None:
+    async def why(self, task: int, *, now: float, most: int | None = None) -> Facts | None:
         """Return what decides when a task starts, or None if it is unknown or forgotten."""
 
         def asked(tables: SqlTables) -> Facts | None:
             found = tables.tasks.get(task)
-            return None if found is None else facts_about(tables, found, rounded(now))
+            return None if found is None else facts_about(tables, found, rounded(now), most)
 
         return await self._read(asked)
 
@@ -378,11 +383,10 @@ class SqlView:
         """Return audit records from position `after` on, oldest first."""
 
         def asked(tables: SqlTables) -> AuditPage:
-            start = after if since is None else max(after, _told_before(tables, since))
+            start = after if since is None else max(after, position_before(tables, since))
             if task is not None:
-                rows = min(_ROWS_OF_TASK * limit, _ROWS_SEARCHED)
-                return _audit_of(tables, task, start, since, rows)
-            page = _audit(tables, start, limit)
+                return page_of_task(tables, task, start, since, limit)
+            page = page_from(tables, start, limit)
             return AuditPage(matching(page.records, since, None), page.next)
 
         return await self._read(asked)
@@ -482,52 +486,6 @@ def _units(tables: SqlTables, pool: SqlPool, limit: int) -> tuple[UnitView, ...]
 def _shares(ready: dict[str, int], in_use: float) -> list[tuple[str, int]]:
     """Return what is ready of each share; a unit that only runs, or is stopped, has one."""
     return sorted(ready.items()) or ([("", 0)] if in_use else [])
-
-
-def _audit(tables: SqlTables, after: int, limit: int) -> AuditPage:
-    records: list[Record] = []
-    first = None
-    for last, count, told in tables.ask("audit", (after, limit)):
-        if first is None:
-            first = max(after, last - count)
-        skipped = max(first - (last - count), 0) if not records else 0
-        records += islice(decoded_lazily(told), skipped, skipped + limit - len(records))
-        if len(records) >= limit:
-            break
-    if first is None:
-        return AuditPage((), max(after, tables.record_count))
-    return AuditPage(tuple(records[:limit]), first + len(records[:limit]))
-
-
-def _audit_of(
-    tables: SqlTables, task: int, after: int, since: float | None, rows: int
-) -> AuditPage:
-    """Return the records of one task in some rows; rows without its id are not decoded."""
-    records: list[Record] = []
-    last = max(after, 0)
-    for position, count, told in tables.ask("audit", (after, rows)):
-        last = position
-        if may_name(told, task):
-            skipped = max(after - (position - count), 0)
-            of_task = (one for n, one in decoded_of(told, task) if n >= skipped)
-            records += matching(list(of_task), since, task)
-    return AuditPage(tuple(records), last if last > after else max(after, tables.record_count))
-
-
-def _told_before(tables: SqlTables, moment: float) -> int:
-    """Return the position behind which all records of a moment and later are stored.
-
-    Time does not go back from one row to the next, so that one is found by halving.
-    """
-    low, high = 0, tables.record_count
-    while low < high:
-        middle = (low + high) // 2
-        row = tables.ask("audit_told_at", (middle,)).fetchone()
-        if row is None or row[1] >= moment:
-            high = middle
-        else:
-            low = row[0]
-    return low
 
 
 def _pool(tables: SqlTables, name: str) -> SqlPool:

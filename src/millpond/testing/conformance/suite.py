@@ -26,6 +26,7 @@ from millpond.testing.conformance.same_history import StoryConformance
 from millpond.testing.conformance.search import SearchConformance
 from millpond.testing.conformance.settle import SettleConformance
 from millpond.testing.conformance.submit import SubmitConformance
+from millpond.testing.conformance.task_story import TaskStoryConformance
 from millpond.testing.conformance.triggers import TriggersConformance
 from millpond.testing.conformance.unfit_arguments import MisfitsConformance
 from millpond.testing.conformance.view import ViewConformance
@@ -60,6 +61,7 @@ class StoreConformance(
     ViewConformance,
     PagesConformance,
     SearchConformance,
+    TaskStoryConformance,
     WhyConformance,
     AtomicConformance,
     StoryConformance,

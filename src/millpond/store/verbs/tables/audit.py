@@ -68,6 +68,15 @@ class AuditTable:
         kept = self._records[start : start + limit]
         return tuple([record_of(one) if isinstance(one, tuple) else one for one in kept])
 
+    def records_of(self, task: int, start: int, limit: int) -> list[tuple[int, Record]]:
+        """Return the records of a task among `limit` kept ones, each with its index."""
+        kept = enumerate(self._records[start : start + limit], start)
+        return [
+            (index, record_of(one) if isinstance(one, tuple) else one)
+            for index, one in kept
+            if (one[0].new.id if isinstance(one, tuple) else one.task) == task
+        ]
+
     def _note_all(
         self,
         tasks: Sequence[Task],
