@@ -29,9 +29,13 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[stores.Pla
     made.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """One browser for all tests; each has a profile of its own in it."""
+    """One browser for the tests of a module; each has a profile of its own in it.
+
+    While it is open, Playwright's event loop runs in this thread: asynchronous tests of another
+    module could not run.
+    """
     with open_browser() as opened:
         yield opened
 

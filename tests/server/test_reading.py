@@ -181,7 +181,8 @@ async def test_the_story_of_a_task(place: Place) -> None:
 async def test_the_history_of_a_task_among_many_others(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("millpond.server.api.tasks.AUDIT_RECORDS", 1)
+    monkeypatch.setattr("millpond.store.story.MOST_RECORDS", 8)
+    monkeypatch.setattr("millpond.store.sql.audit_reader.RECORDS_PER_FOUND", 5)
     monkeypatch.setattr("millpond.server.api.tasks.HISTORY_RECORDS", 2)
     async with desk(shop, place) as at:
         pool, pay = at.mp.get_pool("orders"), at.mp.tasks["pay"]
