@@ -67,11 +67,12 @@ test-pg-all: venv  ## what concerns PostgreSQL on each of its versions 14 to 18;
 	    MILLPOND_TEST_POSTGRES_BIN=$$bin $(PY) -m pytest -q -n $(JOBS) \
 	        tests/store/test_postgres_suite.py tests/store/postgres $(ARGS) || exit 1; done
 
-lint: venv      ## ruff, mypy --strict, import arrows
+lint: venv      ## ruff, mypy --strict, import contracts, words that hide who acts
 	@$(PY) -m ruff check $(CODE)
 	@$(PY) -m ruff format --check $(CODE)
 	@$(PY) -m mypy $(CODE)
 	@$(VENV)/bin/lint-imports
+	@$(PY) -m tools.plain_words
 
 format: venv    ## ruff format, and the fixes ruff is sure of
 	@$(PY) -m ruff format $(CODE)

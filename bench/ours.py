@@ -21,8 +21,8 @@ from millpond import (
     fifo,
     priority,
 )
-from millpond.cli.gc_tuning import let_it_rest
-from millpond.cli.thread_switching import take_turns_quickly
+from millpond.cli.gc_tuning import tune_garbage_collection
+from millpond.cli.thread_switching import switch_threads_quickly
 from millpond.core.spec import Order
 
 ORDERS: dict[str, Callable[[], Order]] = {
@@ -186,8 +186,8 @@ async def beat(stage: Stage) -> Answer:
 async def work(stage: Stage) -> Answer:
     """Be a worker; with `slice`, only until `count` have started, whatever is left."""
     bench = Bench(stage)
-    let_it_rest()  # as `millpond worker` does
-    take_turns_quickly()
+    tune_garbage_collection()  # as `millpond worker` does
+    switch_threads_quickly()
     async with bench.mp:
         await bench.pool.ready()
         await beginning()
@@ -234,10 +234,10 @@ async def feed(stage: Stage) -> Answer:
 
 
 async def sustain(stage: Stage) -> Answer:
-    """Be a worker for some seconds, and tell what was started in each."""
+    """Be a worker for some seconds, and return the starts of each."""
     bench = Bench(stage)
-    let_it_rest()  # as `millpond worker` does
-    take_turns_quickly()
+    tune_garbage_collection()  # as `millpond worker` does
+    switch_threads_quickly()
     async with bench.mp:
         await bench.pool.ready()
         await beginning()
@@ -265,7 +265,7 @@ ACTS: dict[str, Callable[[Stage], Awaitable[Answer]]] = {
 def play(stage: Stage, act: str) -> Answer:
     """Do an act on a loop of its own."""
 
-    async def whole() -> Answer:
+    async def total() -> Answer:
         return await ACTS[act](stage)
 
-    return asyncio.run(whole())
+    return asyncio.run(total())

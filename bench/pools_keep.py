@@ -146,11 +146,11 @@ def counted(store: Any) -> Counter[str]:
     counts: Counter[str] = Counter()
 
     def counting(name: str, verb: Any) -> Any:
-        def asked(*args: Any, **kwargs: Any) -> Any:
+        def count_call(*args: Any, **kwargs: Any) -> Any:
             counts[name] += 1
             return verb(*args, **kwargs)
 
-        return asked
+        return count_call
 
     for name in VERBS:
         setattr(store, name, counting(name, getattr(store, name)))
@@ -169,11 +169,11 @@ async def idle(found: Found, seconds: float, *, used: bool) -> None:
         gc.collect()
         verbs, start = counted(mp.runtime.store), time.process_time()
         await asyncio.sleep(seconds)
-        took, asked = time.process_time() - start, verbs.total()
+        took, verb_count = time.process_time() - start, verbs.total()
     what = f"{IDLE_POOLS} pools idle for {seconds:g} s, {'used before' if used else 'fresh'}"
     found.add(f"{what}: CPU time", took * 1e3, "ms")
     found.must(f"{what}: CPU time", took * 1e3, 5.0, "ms")
-    found.must(f"{what}: store verbs", asked, 0, "verbs")
+    found.must(f"{what}: store verbs", verb_count, 0, "verbs")
 
 
 def measure_idle(plan: Plan) -> Found:

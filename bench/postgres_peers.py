@@ -1,7 +1,7 @@
 """The peers of bench/postgres.py that are written in Python, each as its manual shows it.
 
 The floor beside them is what any queue on PostgreSQL must pay that claims by the batch and does
-not lose what it is told: one statement that deletes the next tasks and returns them.
+not lose a task: one statement that deletes the next tasks and returns them.
 """
 
 from __future__ import annotations
@@ -349,7 +349,7 @@ async def feed(peer: Peer, stage: Stage) -> Answer:
 
 
 async def sustain(peer: Peer, stage: Stage) -> Answer:
-    """Be a worker for some seconds, and tell what was started in each."""
+    """Be a worker for some seconds, and return the starts of each."""
     await peer.open()
     await beginning()
     tally = Tally(stage.get("seconds"))
@@ -376,9 +376,9 @@ def play(stage: Stage, act: str) -> Answer:
     """Do an act; what a peer has running in the background is not waited for."""
     logging.disable(logging.CRITICAL)
 
-    async def whole() -> Answer:
+    async def total() -> Answer:
         answer = await ACTS[act](KINDS[stage.contender.kind](stage.url), stage)
         print(json.dumps(answer), flush=True)
         os._exit(0)
 
-    return asyncio.run(whole())
+    return asyncio.run(total())

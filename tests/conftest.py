@@ -128,7 +128,7 @@ def postgres() -> Iterator[Server]:
 
 
 @pytest.fixture(autouse=stores.DEAF)
-def nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+def listen_is_off(monkeypatch: pytest.MonkeyPatch) -> None:
     """With MILLPOND_TEST_LISTEN=0 every store on a server does without LISTEN."""
     monkeypatch.setattr(Address, "listener", None)
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 import click
 
 from millpond.cli import doctor, run, worker
-from millpond.cli.exits import OF_A_WORKER, OF_AN_OPERATOR
-from millpond.cli.main import COMMANDS, found
+from millpond.cli.exits import OPERATOR_EXITS, WORKER_EXITS
+from millpond.cli.main import COMMANDS, load_command
 from millpond.cli.run.arguments import SIGNALS as SIGNALS_OF_A_RUN
 from millpond.cli.run.exits import RunExit
 from millpond.cli.run.template import MEANINGS
@@ -92,7 +92,7 @@ ARGUMENTS = {
 
 def operating(name: str) -> Iterator[str]:
     """Yield the lines of a command that operates a store."""
-    made = found(name)
+    made = load_command(name)
     assert isinstance(made, click.Command)  # noqa: S101 - all of these are
     ctx = click.Context(made, info_name=f"millpond {name}")
     text = inspect.cleandoc((made.help or "").replace("\b", ""))
@@ -107,12 +107,12 @@ def operating(name: str) -> Iterator[str]:
 def operating_all() -> Iterator[str]:
     """Yield the lines about all commands that operate a store."""
     yield OPERATING
-    some = found("pools")
+    some = load_command("pools")
     assert isinstance(some, click.Command)  # noqa: S101 - see above
     ctx = click.Context(some)
     yield from (row(option, ctx) for option in some.params if option.name in COMMON[:2])
     yield from ("", "| exit code | of these commands |", "|---|---|")
-    yield from (f"| {code:d} | {meaning} |" for code, meaning in OF_AN_OPERATOR.items())
+    yield from (f"| {code:d} | {meaning} |" for code, meaning in OPERATOR_EXITS.items())
     for name in COMMANDS:
         if name not in PARSERS:
             yield from operating(name)
@@ -137,7 +137,7 @@ def page() -> str:
         if name == "worker":
             lines += ["", *(line.strip() for line in worker.SIGNALS.splitlines()[1:])]
             lines += ["", "| exit code | of a worker |", "|---|---|"]
-            lines += [f"| {code:d} | {code.meaning} |" for code in OF_A_WORKER]
+            lines += [f"| {code:d} | {code.meaning} |" for code in WORKER_EXITS]
         if name == "run":
             lines += ["", "| replacement string | stands for |", "|---|---|"]
             lines += [f"| `{one}` | {meaning} |" for one, meaning in MEANINGS.items()]

@@ -95,9 +95,9 @@ async def test_a_submit_whose_answer_is_lost_is_one_task(
         await shop.job.submit(1)
         if key is None:
             # A plain one is a statement by itself, known by what it carries.
-            proxy.lose_answer(asked=b'"number":4711')
+            proxy.lose_answer(request=b'"number":4711')
         else:
-            proxy.lose_answer(told=b"COMMIT\0")
+            proxy.lose_answer(answer=b"COMMIT\0")
         job = shop.job if key is None else shop.job.options(idempotency_key=key)
         handle = await job.submit(4711)
         assert 1 == proxy.answers_lost
@@ -113,7 +113,7 @@ async def test_a_submit_that_cannot_be_checked_has_an_unknown_outcome(
     shop = Shop(proxy.through(direct))
     async with shop.mp:
         await shop.job.submit(1)
-        proxy.lose_answer(told=b"COMMIT\0")
+        proxy.lose_answer(answer=b"COMMIT\0")
         proxy.refuse()
         keyed = shop.job.options(idempotency_key="once")
         with pytest.raises(OutcomeUnknown, match="idempotency key"):
@@ -136,7 +136,7 @@ async def test_a_step_whose_answer_is_lost_is_taken_once(
     def lose_the_next_step() -> None:
         # A new session is told the statement anew, and so it can be seen.
         proxy.cut()
-        proxy.lose_answer(asked=b"step")
+        proxy.lose_answer(request=b"step")
 
     def during(number: int) -> None:
         if number == 2:
@@ -165,7 +165,7 @@ async def test_a_handlers_transaction_whose_commit_is_not_answered_is_not_done_t
     async def note(ctx: Context, number: int) -> None:
         async with ctx.transaction() as connection:
             connection.execute("INSERT INTO public.notes VALUES (%s)", [number])
-            proxy.lose_answer(told=b"COMMIT\0")
+            proxy.lose_answer(answer=b"COMMIT\0")
 
     for shop in (submitter, worker):
         shop.pool.task(note)

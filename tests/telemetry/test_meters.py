@@ -14,13 +14,14 @@ Points = dict[tuple[str, ...], Any]
 def points(app: Traced, name: str, *labels: str) -> Points:
     """The values of a metric by some of its attributes."""
     return {
-        tuple(str(told.get(label)) for label in labels): value for told, value in app.measured(name)
+        tuple(str(answer.get(label)) for label in labels): value
+        for answer, value in app.measured(name)
     }
 
 
 @pytest.mark.real_loop
 async def test_pools_are_read_when_metrics_are() -> None:
-    """From the thread of an exporter; on the loop itself they are left out, all else is told."""
+    """From the thread of an exporter; on the loop they are left out, all else is exported."""
     app = Traced()
     mail = app.mp.pool("mail", max_concurrent=3, retry=Retry.never())
     hold = asyncio.Event()

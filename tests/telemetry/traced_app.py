@@ -1,4 +1,4 @@
-"""An application in several processes: one submits, one is killed, one works. Each tells its spans.
+"""An application in several processes: one submits, one is killed, one works. They print spans.
 
 `python traced_app.py submit|die|work FILE`; a line of JSON for each span that has ended.
 """
@@ -42,7 +42,7 @@ def render(to: str) -> list[str]:
 
 
 async def main(role: str) -> None:
-    """Do one thing and tell what spans it made."""
+    """Do one thing and print its spans."""
     async with mp:
         if role == "submit":
             with provider.get_tracer("test").start_as_current_span("request"):

@@ -141,7 +141,7 @@ class Process(Body):
         self.open = False
 
     async def bury(self) -> None:
-        """Let somebody on its host find that it is gone."""
+        """Let a process on the same host find that it is dead."""
         for worker in self.workers():
             with suppress(MillpondError):
                 await self.world.order(DeclareDead(worker))

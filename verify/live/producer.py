@@ -35,13 +35,13 @@ class Producer:
         self.happenings = Happenings(self)
 
     async def live(self) -> None:
-        """Do things until told to stop, or until the trouble is over."""
+        """Submit and wait until stopped, or until the faults are over."""
         loop = asyncio.get_running_loop()
         while not self.world.calm:
             await asyncio.sleep(self.dice.choice((0.0, 0.1, 0.4, 1.5, 3.0)))
             what = self.dice.choice(ERRANDS)
             if self.happenings.due():
-                what = Producer.tell
+                what = Producer.emit
             errand = loop.create_task(self._guarded(what))
             self.errands[errand] = what.__name__
             if self.dice.random() < 0.12:
@@ -53,7 +53,7 @@ class Producer:
             await what(self)
         except EXPECTED:
             pass
-        except Exception as error:  # noqa: BLE001 - what nobody expects breaks the world
+        except Exception as error:  # noqa: BLE001 - an unexpected error breaks the world
             self.world.broke(error)
 
     async def let_go(self) -> None:
@@ -218,7 +218,7 @@ class Producer:
         seen = 0
         async with self.pool().stream(seed) as outcomes:
             async for outcome in outcomes:
-                self.world.watch.told_of(outcome)
+                self.world.watch.outcome_received(outcome)
                 seen += 1
                 if self.dice.random() < 0.1:
                     break
@@ -244,9 +244,9 @@ class Producer:
         if found != [item * 2 for item in items]:
             raise Violated("I2", f"map gave {found}")
 
-    async def tell(self) -> None:
-        """Tell of an event."""
-        await self.happenings.tell()
+    async def emit(self) -> None:
+        """Emit an event."""
+        await self.happenings.emit()
 
     async def look(self) -> None:
         """Look at everything there is to look at."""

@@ -98,7 +98,7 @@ class Server:
         self.close()
 
     def close(self) -> None:
-        """Leave it, without what was made on it."""
+        """Close, and remove all databases created on the server."""
         self._drop()
         self._hang_up()
 
@@ -150,7 +150,7 @@ class Server:
 class OwnServer(Server):
     """A server that we started: it can also be stopped, crashed, frozen and copied.
 
-    `url` leads to its socket, where everybody is trusted; `tcp_url` to its port on the loopback,
+    `url` leads to its socket, which trusts all users; `tcp_url` to its port on the loopback,
     where a password is asked for.
     """
 
@@ -164,16 +164,16 @@ class OwnServer(Server):
         self.programs = programs
         self.folder: Path
         self.port: int
-        asked: dict[str, object] = {
+        options: dict[str, object] = {
             "binaries": str(programs),
             "settings": {"listen_addresses": "127.0.0.1"} | dict(settings),
             "user": USER,
             "password": PASSWORD,
         }
         if copy_of is not None:
-            asked["copy_of"] = {"folder": str(copy_of.folder), "port": copy_of.port}
+            options["copy_of"] = {"folder": str(copy_of.folder), "port": copy_of.port}
         self._keeper = subprocess.Popen(  # noqa: S603 - our own interpreter and script
-            [sys.executable, "-I", str(_KEEPER), json.dumps(asked)],
+            [sys.executable, "-I", str(_KEEPER), json.dumps(options)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,
@@ -230,7 +230,7 @@ class OwnServer(Server):
         self._order("start")
 
     def freeze(self) -> None:
-        """Let it hang: connections stand, and nobody answers (Linux only)."""
+        """Freeze the server: connections stay open without answers (Linux only)."""
         self._order("freeze")
 
     def thaw(self) -> None:
@@ -253,10 +253,10 @@ class OwnServer(Server):
         line = self._keeper.stdout.readline()
         if not line:
             raise NoServer("the keeper of the PostgreSQL server is gone")
-        told: dict[str, str] = json.loads(line)
-        if "error" in told:
-            raise NoServer(told["error"])
-        return told
+        answer: dict[str, str] = json.loads(line)
+        if "error" in answer:
+            raise NoServer(answer["error"])
+        return answer
 
     def _dismiss(self) -> None:
         keeper = self._keeper

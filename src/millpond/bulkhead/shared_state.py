@@ -299,7 +299,10 @@ class Door:
         """Make the releases and the close that were put off."""
         with self.lock:
             postponed = [self.postponed.popleft() for _ in range(len(self.postponed))]
-            closing, self.closing = self.closing, False
+            closing = self.closing
+            if closing:
+                # Cleared only where it was seen: a signal handler may set it at any moment.
+                self.closing = False
         for permit in postponed:
             permit.release()
         if closing:

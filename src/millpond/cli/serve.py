@@ -53,16 +53,16 @@ NEEDED = ("fastapi", "starlette", "uvicorn")
     default=100,
     help="How many may listen to live events at a time (default: 100).",
 )
-def main(**asked: Any) -> int:  # noqa: ANN401 - the options above
+def main(**options: Any) -> int:  # noqa: ANN401 - the options above
     """Serve the dashboard and the HTTP API of a store, until Ctrl-C.
 
     It listens on this machine only, and shows without changing anything. Any other address needs
     a token; changes need --allow-actions.
     """
     _check_extra()
-    tokens = _tokens(asked)
-    _check_public(asked["host"], tokens)
-    return carry_out(_serve(asked, tokens))
+    tokens = _tokens(options)
+    _check_public(options["host"], tokens)
+    return carry_out(_serve(options, tokens))
 
 
 def _check_extra() -> None:
@@ -74,14 +74,14 @@ def _check_extra() -> None:
         raise Refusal(Exit.USAGE, message)
 
 
-def _tokens(asked: dict[str, Any]) -> dict[str, str]:
+def _tokens(options: dict[str, Any]) -> dict[str, str]:
     """Return the tokens that open the server, by the names of who holds them."""
     tokens: dict[str, str] = {}
-    given = asked["token"] or os.environ.get(TOKEN)
+    given = options["token"] or os.environ.get(TOKEN)
     if given:
         tokens[""] = given
-    if asked["token_file"] is not None:
-        tokens |= _read(asked["token_file"])
+    if options["token_file"] is not None:
+        tokens |= _read(options["token_file"])
     return tokens
 
 
@@ -118,22 +118,22 @@ def _check_public(host: str, tokens: dict[str, str]) -> None:
         )
 
 
-async def _serve(asked: dict[str, Any], tokens: dict[str, str]) -> int:
-    from millpond.cli.open_store import reached
+async def _serve(options: dict[str, Any], tokens: dict[str, str]) -> int:
+    from millpond.cli.open_store import open_store
     from millpond.server import app
     from millpond.server.serving import serve
 
-    async with reached(asked["store"], asked["app"]) as here:
+    async with open_store(options["store"], options["app"]) as store:
         made = app(
-            here.millpond,
-            allow_actions=asked["allow_actions"],
+            store.millpond,
+            allow_actions=options["allow_actions"],
             token=tokens or None,
-            allow_hosts=[*asked["hosts"], *_own_names(asked["host"])],
-            redact=asked["redact"],
-            trace_url=asked["trace_url"],
-            max_clients=asked["max_clients"],
+            allow_hosts=[*options["hosts"], *_own_names(options["host"])],
+            redact=options["redact"],
+            trace_url=options["trace_url"],
+            max_clients=options["max_clients"],
         )
-        await serve(made, asked["host"], asked["port"], lambda url: _announce(made, url))
+        await serve(made, options["host"], options["port"], lambda url: _announce(made, url))
     return Exit.CLEAN
 
 

@@ -105,7 +105,7 @@ class Lab:
         self._door: FaultyStore | None = None
         self._loop: _LabLoop | None = None
         self._life: _Life | None = None
-        self._lives = 0
+        self._restarts = 0
         self._ended = 0
         self._before: tuple[Callable[[], Store] | None, int | None] = (None, None)
 
@@ -147,8 +147,8 @@ class Lab:
         self._door.shared = self._durable or self._before[0] is not None
         self.mp.make_store = lambda: self._door
         # A process of its own has chances of its own: its ids must not be those of the last one.
-        self.mp.seed = random.Random(f"{self._seed}/{self._lives}").getrandbits(63)
-        self._lives += 1
+        self.mp.seed = random.Random(f"{self._seed}/{self._restarts}").getrandbits(63)
+        self._restarts += 1
         life = self._life = _Life(self.mp, loop)
         self._run(loop.time(), until=life.opened)
         if not life.opened():
@@ -173,8 +173,8 @@ class Lab:
     def restart(self, *, noticed: bool = True) -> None:
         """End the process as a crash would, and start another over the same Millpond.
 
-        Its closures, its leases and whoever waited are gone. What is stored stays if the lab is
-        `durable`; memory forgets. `noticed=False`: nobody knows that the process is dead, so that
+        Its closures, leases and waiters are gone. What is stored stays if the lab is
+        `durable`; memory forgets. `noticed=False`: no process knows of the death, so that
         what it held comes back only when its leases expire.
         """
         assert self._door is not None
@@ -372,7 +372,7 @@ class Lab:
     ) -> Fault:
         """Let the store fail the next times a verb is used, before it did anything or after.
 
-        "after" is a lost answer: it was done, and nobody heard of it. The fault that is returned
+        "after" is a lost answer: it was done, but no answer arrives. The fault that is returned
         counts down: `left` is 0 once it has happened.
         """
         fault = Fault(verb, error, count, when)
@@ -502,7 +502,7 @@ class _LabLoop(VirtualLoop):
         try:
             self.sweep()
             self.finish(self.shutdown_asyncgens())
-            self._in_executors += 1  # a thread tells when they are gone
+            self._in_executors += 1  # a thread reports when they are gone
             self.finish(self.shutdown_default_executor())
         finally:
             self.close()

@@ -14,15 +14,15 @@ from millpond import Context, Millpond, Rate, Retry
 from millpond.store.memory import MemoryStore
 
 
-def tell(*words: object) -> None:
+def report(*words: object) -> None:
     """Print a line at once."""
     print(*words, flush=True)  # noqa: T201
 
 
 @asynccontextmanager
 async def work() -> AsyncIterator[None]:
-    """Submit what SHOP_WORK names, and tell in the end how each task stands."""
-    tell("threads", threading.active_count())
+    """Submit the tasks that SHOP_WORK names, and print each task's status at the end."""
+    report("threads", threading.active_count())
     named = os.environ.get("SHOP_WORK", "").split()
     for name in named:
         await mp.tasks[name].submit()
@@ -30,7 +30,7 @@ async def work() -> AsyncIterator[None]:
         yield
     finally:
         for task in await mp.unsettled():
-            tell("left", task.function, task.status, task.attempt, task.runs)
+            report("left", task.function, task.status, task.attempt, task.runs)
 
 
 mp = Millpond(resources=work)
@@ -43,7 +43,7 @@ paced = mp.pool("paced", rate=Rate(1, per=0.3))
 @jobs.task
 async def quick() -> None:
     """End at once."""
-    tell("quick", "done")
+    report("quick", "done")
 
 
 @jobs.task(retry=Retry.never())
@@ -68,68 +68,68 @@ async def parent(ctx: Context) -> None:
 async def child() -> None:
     """Come after `parent`."""
     await asyncio.sleep(0.05)
-    tell("child", "done")
+    report("child", "done")
 
 
 @paced.task
 async def slowly() -> None:
     """Wait for the rate of its pool."""
-    tell("slowly", "done")
+    report("slowly", "done")
 
 
 @jobs.task
 async def brief() -> None:
     """Need a moment that a grace period has."""
-    tell("brief", "begun")
+    report("brief", "begun")
     await asyncio.sleep(0.5)
-    tell("brief", "done")
+    report("brief", "done")
 
 
 @jobs.task
 async def endless() -> None:
     """Go on until interrupted."""
-    tell("endless", "begun")
+    report("endless", "begun")
     try:
         await asyncio.Event().wait()
     finally:
-        tell("endless", "interrupted")
+        report("endless", "interrupted")
 
 
 @jobs.task
 async def stubborn() -> None:
     """Go on though interrupted."""
-    tell("stubborn", "begun")
+    report("stubborn", "begun")
     while True:
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
-            tell("stubborn", "interrupted")
+            report("stubborn", "interrupted")
 
 
 @jobs.task
 def threaded() -> None:
     """Keep a thread, for ever."""
-    tell("threaded", "begun")
+    report("threaded", "begun")
     threading.Event().wait()
 
 
 @jobs.task
 async def elsewhere() -> None:
     """Keep a thread of the loop's own executor, for ever."""
-    tell("elsewhere", "begun")
+    report("elsewhere", "begun")
     await asyncio.to_thread(threading.Event().wait)
 
 
 @jobs.task(executor="process")
 def apart() -> None:
     """Keep a process, for ever."""
-    tell("apart", os.getpid())
+    report("apart", os.getpid())
     time.sleep(3600)
 
 
 @jobs.task
 async def blocking() -> None:
     """Keep the loop, for ever."""
-    tell("blocking", "begun")
+    report("blocking", "begun")
     while True:
         time.sleep(60)  # noqa: ASYNC251 - that is the point

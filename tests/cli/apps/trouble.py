@@ -16,7 +16,7 @@ from millpond.errors import StoreError
 from millpond.runtime.worker import stop
 from millpond.store.memory import MemoryStore
 
-signals.NOW_WITHIN = 0.3
+signals.GIVE_BACK_WITHIN = 0.3
 stop.STOP_WITHIN = 0.3
 
 memory = Millpond()
@@ -84,7 +84,7 @@ async def work() -> AsyncIterator[None]:
 
 async def come_back() -> None:
     """Submit again when the store is said to be back."""
-    while state() != "back":  # noqa: ASYNC110 - a file tells nobody
+    while state() != "back":  # noqa: ASYNC110 - a file sends no event
         await asyncio.sleep(0.02)
     await back.submit()
 
@@ -108,7 +108,7 @@ async def back() -> None:
 
 
 class Faulty:
-    """A store whose leases are cancelled by nobody."""
+    """A store that cancels no leases."""
 
     def __init__(self) -> None:
         self._store = MemoryStore(clock=time.time)

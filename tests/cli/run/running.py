@@ -49,9 +49,9 @@ def lines(file: Path) -> list[str]:
 
 
 def is_at_work(pid: int) -> bool:
-    """Return whether a process runs; one that has ended and that nobody reaped does not."""
+    """Return whether a process runs; a zombie does not."""
     try:
-        told = Path(f"/proc/{pid}/stat").read_text()
+        output = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return False
-    return told.rpartition(")")[2].split()[0] != "Z"
+    return output.rpartition(")")[2].split()[0] != "Z"

@@ -12,11 +12,11 @@ import psycopg
 import pytest
 from verify.servers.pgbouncer import Pooler, find_pgbouncer
 from verify.servers.postgres import OwnServer
-from verify.torture.place import on
-from verify.torture.plan import Orders
+from verify.torture.plan import Settings
+from verify.torture.store_setup import on
 
 from millpond import Millpond
-from millpond.cli.doctor import of_server
+from millpond.cli.doctor import check_server
 from millpond.errors import (
     MillpondError,
     PoolerBetween,
@@ -73,8 +73,8 @@ async def test_tasks_run_with_and_without_hints(url: str, said: str) -> None:
         assert [2 * number for number in range(40)] == [await handle for handle in handles]
         assert "completed" == (await mp.handle(handles[0].id)).status
     with psycopg.connect(url, autocommit=True, prepare_threshold=None) as connection:
-        asked = "SELECT count(*) FROM pg_prepared_statements WHERE name LIKE 'millpond%'"
-        found = {connection.execute(asked).fetchone() for _ in range(5)}
+        expected = "SELECT count(*) FROM pg_prepared_statements WHERE name LIKE 'millpond%'"
+        found = {connection.execute(expected).fetchone() for _ in range(5)}
         assert {(0,)} == found
         ours = sorted(settings("full").keys() - {"TimeZone"})  # of which a pooler keeps track
         left = "SELECT name FROM pg_settings WHERE source = 'session' AND name = ANY(%s)"
@@ -147,7 +147,7 @@ def test_a_fleet_that_is_tortured_listens_past_it_or_not_at_all(pooler: Pooler) 
             assert [False, True] == [is_pooled(straight), is_pooled(through)]
     assert silent is silent.listener
     assert (1.0, 3.0) == tuple(
-        Orders(home="", seed=0, **place.orders).cancelled_within for place in (hears, deaf)
+        Settings(home="", seed=0, **place.settings).cancelled_within for place in (hears, deaf)
     )
 
 
@@ -160,7 +160,7 @@ def test_the_doctor_leaves_nothing_behind(url: str) -> None:
 
     asyncio.run(once())
     for _ in range(3):
-        assert [] == of_server(url, address_of(url)).wrong
+        assert [] == check_server(url, address_of(url)).wrong
 
 
 def test_prepared_statements_that_a_pooler_loses_are_explained(url: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 from verify.servers.postgres import OwnServer
 
 from millpond import Millpond
-from millpond.cli.doctor import of_server
+from millpond.cli.doctor import check_server
 from millpond.cli.migrate import main as migrate_command
 from millpond.core import bounds
 from millpond.errors import MigrationNeeded, MissingRights
@@ -265,12 +265,12 @@ def test_what_acts_with_the_owners_rights_is_for_those_who_were_let(
 def test_the_doctor_knows_them(at: At, role: Role) -> None:
     """Nothing is wrong with having few rights."""
     url = at(role)
-    found = of_server(url, address_of(url))
+    found = check_server(url, address_of(url))
     assert ([], role) == (found.wrong, found.facts["role"])
     told = {
         Role.OWNER: "owns the store",
-        Role.WORKER: "has all rights that workers need",
-        Role.SUBMITTER: "sees no table",
+        Role.WORKER: "has the rights of a worker",
+        Role.SUBMITTER: "may read no table",
         Role.READER: "may read the store",
     }
     assert told[role] in "\n".join(found.notes)

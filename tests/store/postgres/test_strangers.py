@@ -12,7 +12,7 @@ import pytest
 from verify.servers.postgres import OwnServer
 
 from millpond import Millpond
-from millpond.cli.doctor import of_server
+from millpond.cli.doctor import check_server
 from millpond.core.control import Declare
 from millpond.core.spec import PoolSpec
 from millpond.core.task import Call, NewTask
@@ -146,7 +146,7 @@ async def test_doctor_says_who_holds_the_writers_lock(own_url: str) -> None:
             async with asyncio.timeout(30):
                 while not found or not found.facts["lock"]["waiting"]:
                     await asyncio.sleep(0.01)
-                    found = await asyncio.to_thread(of_server, own_url, address)
+                    found = await asyncio.to_thread(check_server, own_url, address)
             pid = holder.info.backend_pid
             assert pid == found.facts["lock"]["pid"]
             (said,) = (line for line in found.notes if "writers' lock" in line)
@@ -156,7 +156,7 @@ async def test_doctor_says_who_holds_the_writers_lock(own_url: str) -> None:
             assert "1 session(s) wait for it" in said
             holder.execute("ROLLBACK")
         await waiting
-        found = await asyncio.to_thread(of_server, own_url, address)
+        found = await asyncio.to_thread(check_server, own_url, address)
         assert found.facts["lock"] is None
     finally:
         await store.close()

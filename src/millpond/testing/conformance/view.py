@@ -80,7 +80,7 @@ class ViewConformance(StoreSuite):
 
     @scenario
     async def test_a_read_task_is_a_copy(self, lab: Lab) -> None:
-        """Changing what was read changes nothing that is kept."""
+        """Changing a returned value does not change the store."""
         await lab.declare()
         task = await lab.put()
         read = await lab.task(task)
@@ -90,7 +90,7 @@ class ViewConformance(StoreSuite):
 
     @scenario
     async def test_a_task_read_before_does_not_move(self, lab: Lab) -> None:
-        """A copy tells of its moment, not of later ones."""
+        """A copy has the state of its time, not of later ones."""
         await lab.declare()
         task = await lab.put()
         read = await lab.task(task)
@@ -106,8 +106,8 @@ class ViewConformance(StoreSuite):
         assert frozenset({WORKER, "w3"}) == await lab.view.workers()
 
     @scenario
-    async def test_ready_tells_whether_a_lease_would_give_something(self, lab: Lab) -> None:
-        """Empty, scheduled, due, running: each is told apart, and asking changes nothing."""
+    async def test_ready_predicts_whether_a_lease_returns_a_task(self, lab: Lab) -> None:
+        """Empty, scheduled, due, running: each has its own answer, and reading changes nothing."""
         await lab.declare(max_concurrent=1, order=fifo())
 
         async def ready() -> bool:

@@ -37,7 +37,7 @@ CORES = os.cpu_count() or 1
         (options.delimiter, r"\t", b"\t"),
     ],
 )
-def test_words_mean_what_they_do_elsewhere(
+def test_option_values_mean_what_they_do_in_gnu_parallel(
     meaning: Callable[[str], object], word: str, expected: object
 ) -> None:
     """Numbers, times, rates and conditions as GNU parallel and xargs write them."""
@@ -62,13 +62,13 @@ def test_words_mean_what_they_do_elsewhere(
         (options.delimiter, ""),
         (options.pattern, "(["),
         (options.count, "0"),
-        (options.whole, "-1"),
+        (options.whole_number, "-1"),
     ],
 )
-def test_what_is_no_word_is_refused_by_what_it_should_be(
+def test_a_wrong_option_value_is_refused_with_an_example(
     meaning: Callable[[str], object], word: str
 ) -> None:
-    """The message shows what was given."""
+    """The message shows the given value."""
     with pytest.raises(argparse.ArgumentTypeError) as refused:
         meaning(word)
     assert repr(word) in str(refused.value)
@@ -90,4 +90,4 @@ def test_a_halt_counts_what_it_says(
     *, halt: Halt, failed: int, succeeded: int, total: int | None, expected: bool
 ) -> None:
     """A percentage is of all items, and waits until their number is known."""
-    assert expected == halt.reached(failed=failed, succeeded=succeeded, total=total)
+    assert expected == halt.open_store(failed=failed, succeeded=succeeded, total=total)

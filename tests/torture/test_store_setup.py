@@ -4,43 +4,43 @@ from pathlib import Path
 
 import psycopg
 from verify.servers.postgres import OwnServer, Server
-from verify.torture.place import Place, ServerPlace, on, place_of
-from verify.torture.plan import Orders
+from verify.torture.plan import Settings
+from verify.torture.store_setup import ServerSetup, StoreSetup, on, setup_for
 
 from millpond.store.postgres.url import address_of
 
 
 def test_a_new_file_sees_who_died(tmp_path: Path) -> None:
     """Recovery counts from the death."""
-    with place_of("sqlite", None, tmp_path) as place:
+    with setup_for("sqlite", None, tmp_path) as place:
         assert f"sqlite:///{tmp_path}/work.db" == place.url
-        orders = Orders(home="", seed=0, lease=3.0, **place.orders)
-        assert (1.0, 0) == (orders.recovered_within, orders.idlers)
+        settings = Settings(home="", seed=0, lease=3.0, **place.settings)
+        assert (1.0, 0) == (settings.recovered_within, settings.idlers)
 
 
 def test_a_server_knows_the_dead_by_their_leases(tmp_path: Path) -> None:
     """Recovery counts from the end of a lease; and idle workers are counted."""
-    with place_of("sqlite", "postgresql://me@host/work", tmp_path) as place:
-        assert isinstance(place, ServerPlace)
-        orders = Orders(home="", seed=0, lease=3.0, **place.orders)
-        assert (4.0, 10) == (orders.recovered_within, orders.idlers)
-        assert 0 == orders.crashes, "it is not ours"
-        assert 1.0 == orders.cancelled_within
+    with setup_for("sqlite", "postgresql://me@host/work", tmp_path) as place:
+        assert isinstance(place, ServerSetup)
+        settings = Settings(home="", seed=0, lease=3.0, **place.settings)
+        assert (4.0, 10) == (settings.recovered_within, settings.idlers)
+        assert 0 == settings.crashes, "it is not ours"
+        assert 1.0 == settings.cancelled_within
 
 
-def test_where_nobody_listens_more_time_is_given(postgres: Server) -> None:
+def test_without_listen_more_time_is_allowed(postgres: Server) -> None:
     """And the URL says so; workers that look all the time are not counted."""
     with on(postgres, listens=False) as place:
         address = address_of(place.url)
-        orders = Orders(home="", seed=0, **place.orders)
+        settings = Settings(home="", seed=0, **place.settings)
     assert address.listener is None
-    assert (3.0, 0) == (orders.cancelled_within, orders.idlers)
+    assert (3.0, 0) == (settings.cancelled_within, settings.idlers)
 
 
 def test_a_url_names_a_store_that_is_there(tmp_path: Path) -> None:
     """Whatever kind was asked for."""
-    with place_of("postgres", "sqlite:////srv/work.db", tmp_path) as place:
-        assert (Place, "sqlite:////srv/work.db") == (type(place), place.url)
+    with setup_for("postgres", "sqlite:////srv/work.db", tmp_path) as place:
+        assert (StoreSetup, "sqlite:////srv/work.db") == (type(place), place.url)
 
 
 def test_what_a_server_is_asked_is_counted(postgres: Server) -> None:
@@ -49,7 +49,7 @@ def test_what_a_server_is_asked_is_counted(postgres: Server) -> None:
     with on(postgres) as place:
         before = place.counted()
         assert before.statements is None
-        place.begin_to_count()
+        place.start_counting()
         before = place.counted()
         with psycopg.connect(place.url) as connection:
             for _ in range(3):

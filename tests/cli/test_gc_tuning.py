@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from millpond.cli.gc_tuning import let_it_rest
+from millpond.cli.gc_tuning import tune_garbage_collection
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,16 +22,16 @@ def as_it_was() -> Iterator[None]:
     gc.set_threshold(*before)
 
 
-def test_what_is_imported_is_not_walked_again() -> None:
+def test_imported_objects_are_frozen_for_the_collector() -> None:
     """It is out of reach of the collector, which comes less often."""
     gc.set_threshold(700, 10, 10)
-    let_it_rest()
+    tune_garbage_collection()
     assert gc.get_freeze_count() > 1_000
     assert gc.get_threshold()[0] > 700
 
 
-def test_thresholds_of_the_application_stay() -> None:
-    """Whoever has set his own knows why."""
+def test_thresholds_set_by_the_application_are_kept() -> None:
+    """An application that sets its own has a reason."""
     gc.set_threshold(1_234, 5, 6)
-    let_it_rest()
+    tune_garbage_collection()
     assert gc.get_threshold() == (1_234, 5, 6)

@@ -14,7 +14,7 @@ from verify.torture.auditor import audit
 from verify.torture.evidence import Evidence, gather
 from verify.torture.fleet import Fleet
 from verify.torture.ledger import Ledger
-from verify.torture.member import LEDGER, ORDERS
+from verify.torture.member import LEDGER, SETTINGS
 from verify.torture.report import Report, report
 from verify.torture.supervisor import Child, Supervisor, Unfinished
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
     from millpond.pool.millpond import Millpond
-    from verify.torture.place import Place
-    from verify.torture.plan import Orders
+    from verify.torture.plan import Settings
+    from verify.torture.store_setup import StoreSetup
 
 EVIDENCE = "evidence.msgpack"
 
@@ -38,7 +38,7 @@ SHORT: dict[str, Any] = {
     "poisoned": 1,
     "poison_attempts": 2,
     "patience": 30.0,
-    "called_off": 30,
+    "cancels": 30,
     "cut_every": 1.5,
     "crashes": 0,
     "idlers": 0,
@@ -46,64 +46,64 @@ SHORT: dict[str, Any] = {
 """What the suite has time for."""
 
 
-def torture(orders: Orders, *, whole: bool, place: Place | None = None) -> Report:
-    """Torture a fleet as ordered and return what came of it; its files stay in its home.
+def torture(settings: Settings, *, full: bool, place: StoreSetup | None = None) -> Report:
+    """Torture a fleet with these settings and return the report; its files stay in its home.
 
     Only a place that can count is left to idle workers in the end.
     """
-    home = Path(orders.home)
+    home = Path(settings.home)
     ledger = Ledger(home / LEDGER)
     try:
-        # Whoever opens a store first makes it; here, before anybody is hurt.
-        with_store(orders, ledger, _nothing)
-        orders = msgspec.structs.replace(orders, began=time.monotonic())
-        (home / ORDERS).write_bytes(msgspec.json.encode(orders))
-        Supervisor(orders, ledger, place=place).run(lambda: with_store(orders, ledger, is_idle))
-        if place is not None and orders.idlers:
-            place.begin_to_count()
-            idlers = [Child("idler", number) for number in range(orders.idlers)]
-            Supervisor(orders, ledger, children=idlers).rest(place.counted)
+        # The first process that opens a store creates it: do it here, before any fault.
+        with_store(settings, ledger, _nothing)
+        settings = msgspec.structs.replace(settings, began=time.monotonic())
+        (home / SETTINGS).write_bytes(msgspec.json.encode(settings))
+        Supervisor(settings, ledger, place=place).run(lambda: with_store(settings, ledger, is_idle))
+        if place is not None and settings.idlers:
+            place.start_counting()
+            idlers = [Child("idler", number) for number in range(settings.idlers)]
+            Supervisor(settings, ledger, children=idlers).rest(place.counted)
     except Unfinished as unfinished:
-        what = f"{unfinished}; {with_store(orders, ledger, _what_is_left)}"
-        return msgspec.structs.replace(judged(orders, whole=whole), unfinished=what, clean=False)
+        what = f"{unfinished}; {with_store(settings, ledger, _what_is_left)}"
+        return msgspec.structs.replace(judged(settings, full=full), unfinished=what, clean=False)
     finally:
         ledger.close()
         if place is not None:
             place.keep_log(home)
-    return judged(orders, whole=whole)
+    return judged(settings, full=full)
 
 
-def judged(orders: Orders, *, whole: bool) -> Report:
+def judged(settings: Settings, *, full: bool) -> Report:
     """Return the report of a torture by the files in its home: its store may be gone by then."""
-    kept = Path(orders.home) / EVIDENCE
+    kept = Path(settings.home) / EVIDENCE
     if not kept.exists():
-        kept.write_bytes(msgspec.msgpack.encode(_gathered(orders)))
+        kept.write_bytes(msgspec.msgpack.encode(_gathered(settings)))
     evidence = msgspec.msgpack.decode(kept.read_bytes(), type=Evidence)
-    seconds = max(line.mono for line in evidence.lines) - orders.began
-    return report(orders, audit(evidence), seconds, whole=whole)
+    seconds = max(line.mono for line in evidence.lines) - settings.began
+    return report(settings, audit(evidence), seconds, full=full)
 
 
-def _gathered(orders: Orders) -> Evidence:
+def _gathered(settings: Settings) -> Evidence:
     """Return what the store and the ledger say."""
-    ledger = Ledger(Path(orders.home) / LEDGER)
+    ledger = Ledger(Path(settings.home) / LEDGER)
 
     async def read(mp: Millpond) -> Evidence:
-        return await gather(mp, orders, Path(orders.home) / LEDGER)
+        return await gather(mp, settings, Path(settings.home) / LEDGER)
 
     try:
-        evidence: Evidence = with_store(orders, ledger, read)
+        evidence: Evidence = with_store(settings, ledger, read)
     finally:
         ledger.close()
     return evidence
 
 
 def with_store(
-    orders: Orders, ledger: Ledger, ask: Callable[[Millpond], Coroutine[Any, Any, Any]]
+    settings: Settings, ledger: Ledger, ask: Callable[[Millpond], Coroutine[Any, Any, Any]]
 ) -> Any:  # noqa: ANN401 - what the question gives
-    """Open the store as everybody does, ask it something, and close it again."""
+    """Open the store, run a function on it, and close it again."""
 
     async def opened() -> Any:  # noqa: ANN401
-        mp = Fleet(orders, ledger).mp
+        mp = Fleet(settings, ledger).mp
         async with mp:
             return await ask(mp)
 
@@ -117,8 +117,8 @@ async def _nothing(_mp: Millpond) -> None:
 async def _what_is_left(mp: Millpond) -> str:
     """Return in words what has not ended, and why."""
     left = await mp.unsettled()
-    told = [f"task {one.id} of pool {one.pool}: {await mp.why(one.id)}" for one in left[:5]]
-    return "; ".join([f"{len(left)} tasks are left", *told])
+    found = [f"task {one.id} of pool {one.pool}: {await mp.why(one.id)}" for one in left[:5]]
+    return "; ".join([f"{len(left)} tasks are left", *found])
 
 
 async def is_idle(mp: Millpond) -> bool:

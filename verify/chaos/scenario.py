@@ -36,10 +36,10 @@ LOOK_EVERY = 0.5
 
 
 def scenario(name: str, server: OwnServer, load: Load, *, seconds: float, seed: int) -> Verdict:
-    """Run one scenario on an empty database and return what became of it."""
-    gathered(load)
+    """Run one scenario on an empty database and return its verdict."""
+    read_store(load)
     with Fleet(load) as fleet:
-        fleet.tell(f"rate {load.rate}")
+        fleet.send_order(f"rate {load.rate}")
         time.sleep(min(WARM, seconds))
         _wait_until_little_is_left(load)
         begun = time.time()
@@ -47,16 +47,16 @@ def scenario(name: str, server: OwnServer, load: Load, *, seconds: float, seed: 
         fault = time.time()
         FAULTS[name](Scene(fleet, server, load, seconds, random.Random(seed)))
         over = time.time()
-        # What was left over may take as long as it was piled up; then it is watched for a while.
+        # The backlog may take as long as it took to pile up; then the fleet is watched for a while.
         time.sleep(seconds)
         _wait_until_little_is_left(load)
         time.sleep(seconds)
         end = time.time()
         exits = fleet.exits()
-        fleet.produce_no_more()
+        fleet.stop_producing()
         _wait_until_done(load)
         fleet.stop()
-    records, rows, spec = gathered(load)
+    records, rows, spec = read_store(load)
     lines, _ = read(Path(load.home) / LEDGER)
     phases = Phases(begun, fault, over, end)
     return judged(
@@ -93,7 +93,7 @@ def _left(load: Load) -> int:
     return 0 if row is None else int(row[0])
 
 
-class Gathered(NamedTuple):
+class StoreContent(NamedTuple):
     """What the store holds in the end."""
 
     records: list[Record]
@@ -101,10 +101,10 @@ class Gathered(NamedTuple):
     spec: PoolSpec
 
 
-def gathered(load: Load) -> Gathered:
-    """Open the store as everybody does, which makes it if it is new, and read all it holds."""
+def read_store(load: Load) -> StoreContent:
+    """Open the store, which creates it if it is new, and read all its content."""
 
-    async def read_all() -> Gathered:
+    async def read_all() -> StoreContent:
         ledger = Ledger(Path(load.home) / LEDGER)
         async with application(load, ledger) as mp:
             rows: dict[int, Task] = {}
@@ -116,6 +116,6 @@ def gathered(load: Load) -> Gathered:
             records = [record async for record in mp.audit()]
             spec = mp.get_pool(POOL).spec
         ledger.close()
-        return Gathered(records, rows, spec)
+        return StoreContent(records, rows, spec)
 
     return asyncio.run(read_all())

@@ -8,7 +8,7 @@ import pytest
 
 from millpond.cli.exits import Exit, Refusal
 from millpond.cli.run import run_store as places
-from millpond.cli.run.run_store import About, Place
+from millpond.cli.run.run_store import RunIdentity, RunStore
 from millpond.cli.run.template import Template
 
 DAY = 86_400.0
@@ -21,11 +21,11 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "millpond" / "run"
 
 
-def made(command: str, moment: float) -> Place:
+def made(command: str, moment: float) -> RunStore:
     """Make a run of a command that was started at a moment."""
-    about = About(command=(command,), folder="/", started_at=moment)
+    about = RunIdentity(command=(command,), folder="/", started_at=moment)
     place = places.fresh(about)
-    place.make(about)
+    place.create(about)
     place.file.touch()
     os.utime(place.file, (moment, moment))
     return place
@@ -39,19 +39,19 @@ def test_a_run_is_resumed_by_the_same_command_in_the_same_folder(
     one.mkdir()
     two.mkdir()
     monkeypatch.chdir(one)
-    about = About.of(Template(["echo"]))
+    about = RunIdentity.of(Template(["echo"]))
     first, second = places.fresh(about), None
-    first.make(about)
-    later = About.of(Template(["echo"]))
+    first.create(about)
+    later = RunIdentity.of(Template(["echo"]))
     second = places.fresh(later)
-    second.make(later)
-    found = places.latest(About.of(Template(["echo"])))
+    second.create(later)
+    found = places.latest(RunIdentity.of(Template(["echo"])))
     assert found is not None
     assert second.file == found.file
-    assert places.latest(About.of(Template(["echo", "-n"]))) is None
-    assert places.latest(About.of(Template(["echo"], shell=True))) is None
+    assert places.latest(RunIdentity.of(Template(["echo", "-n"]))) is None
+    assert places.latest(RunIdentity.of(Template(["echo"], shell=True))) is None
     monkeypatch.chdir(two)
-    assert places.latest(About.of(Template(["echo"]))) is None
+    assert places.latest(RunIdentity.of(Template(["echo"]))) is None
 
 
 def test_old_runs_are_cleared_out_but_for_those_at_work(state: Path) -> None:
@@ -59,16 +59,16 @@ def test_old_runs_are_cleared_out_but_for_those_at_work(state: Path) -> None:
     now = 100 * DAY
     old, at_work, young = made("old", now - 31 * DAY), made("busy", now - 31 * DAY), made("x", now)
     many = [made("many", now - number) for number in range(25, 0, -1)]
-    at_work.take()
-    places.clear_out(About(command=("many",), folder="/"), now)
+    at_work.lock()
+    places.clear_out(RunIdentity(command=("many",), folder="/"), now)
     assert not old.file.exists()
     assert at_work.file.exists()
     assert young.file.exists()
     assert [False] * 5 + [True] * 20 == [one.file.exists() for one in many]
-    at_work.let_go()
+    at_work.unlock()
 
 
-def test_nobody_else_can_read_what_is_kept(state: Path) -> None:
+def test_only_the_owner_can_read_a_stored_run(state: Path) -> None:
     """Commands and output may be secret."""
     place = made("x", 0.0)
     for folder in (place.file.parent, place.folder, place.outputs):
@@ -78,18 +78,18 @@ def test_nobody_else_can_read_what_is_kept(state: Path) -> None:
 def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     """By its name, with why."""
     (tmp_path / "file").touch()
-    about = About(command=("x",), folder="/")
-    with pytest.raises(Refusal, match=r"no run can be kept at .*file/x\.db") as refused:
-        Place(tmp_path / "file" / "x.db").make(about)
+    about = RunIdentity(command=("x",), folder="/")
+    with pytest.raises(Refusal, match=r"cannot store a run at .*file/x\.db") as refused:
+        RunStore(tmp_path / "file" / "x.db").create(about)
     assert Exit.STORE == refused.value.code
 
 
-def test_what_a_run_is_of_cannot_be_guessed_from_a_broken_file(tmp_path: Path) -> None:
+def test_a_run_with_a_damaged_identity_file_is_refused(tmp_path: Path) -> None:
     """It is refused, not overwritten."""
-    place = Place(tmp_path / "x.db")
-    place.make(About(command=("x",), folder="/"))
+    place = RunStore(tmp_path / "x.db")
+    place.create(RunIdentity(command=("x",), folder="/"))
     (place.folder / "about.json").write_text("{")
     with pytest.raises(Refusal, match=r"about\.json cannot be read"):
-        place.about()
+        place.identity()
     shutil.rmtree(place.folder)
-    assert place.about() is None
+    assert place.identity() is None

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("store")
 
 
 def pool(millpond: Call, name: str) -> Any:
-    """What is told of a pool."""
+    """Return a pool as JSON."""
     return millpond("pools", name, "--json").json[0]
 
 
@@ -41,7 +41,7 @@ def done(answer: Answer) -> Any:
 
 def test_a_pool_is_paused_and_resumed(millpond: Call) -> None:
     """It says so, and so does the store."""
-    assert "mail paused: nothing more of it starts\n" == millpond("pause", "mail").out
+    assert "mail paused: no more of its tasks start\n" == millpond("pause", "mail").out
     assert "paused" == pool(millpond, "mail")["state"]
     assert {"pool": "mail", "unit": None, "paused": False, "paused_units": []} == done(
         millpond("resume", "mail", "--json")
@@ -50,25 +50,25 @@ def test_a_pool_is_paused_and_resumed(millpond: Call) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "unit", "told"),
+    ("name", "unit", "output"),
     [
         ("mail", ("--key", "ada"), "key ada of mail"),
         ("hooks", ("--lane", "1"), "lane 1 of hooks"),
     ],
 )
 def test_a_lane_or_a_key_is_paused_alone(
-    millpond: Call, name: str, unit: tuple[str, str], told: str
+    millpond: Call, name: str, unit: tuple[str, str], output: str
 ) -> None:
     """The pool itself is not; and resumed."""
-    assert millpond("pause", name, *unit).out.startswith(f"{told} paused")
+    assert millpond("pause", name, *unit).out.startswith(f"{output} paused")
     found = pool(millpond, name)
     assert (False, [unit[1]]) == (found["paused"], found["paused_units"])
-    assert f"{told} resumed\n" == millpond("resume", name, *unit).out
+    assert f"{output} resumed\n" == millpond("resume", name, *unit).out
     assert [] == pool(millpond, name)["paused_units"]
 
 
 def test_a_key_that_is_resumed_in_a_paused_pool(millpond: Call) -> None:
-    """It is told that this alone starts nothing."""
+    """A note says that the pool itself is still paused."""
     millpond("pause", "mail")
     assert "the pool mail itself is paused\n" == millpond("resume", "mail", "--key", "a").err
 
@@ -77,7 +77,7 @@ def test_a_key_that_is_resumed_in_a_paused_pool(millpond: Call) -> None:
 
 
 def test_a_pool_is_resized_and_reset(millpond: Call) -> None:
-    """What an operator set is told beside what was declared."""
+    """The output has the operator's limit and the declared one."""
     assert {
         "pool": "mail",
         "before": 4,
@@ -94,7 +94,7 @@ def test_a_pool_is_resized_and_reset(millpond: Call) -> None:
     )
 
 
-def test_zero_pauses(millpond: Call) -> None:
+def test_resize_to_zero_pauses_a_pool(millpond: Call) -> None:
     """And is shown as a pause."""
     millpond("resize", "mail", 0)
     assert "paused" == pool(millpond, "mail")["state"]
@@ -119,19 +119,21 @@ DESTRUCTIVE = [
 
 
 @pytest.mark.parametrize("line", DESTRUCTIVE)
-def test_without_a_person_to_ask_it_is_refused(millpond: Call, line: tuple[str, ...]) -> None:
+def test_a_destructive_command_without_a_terminal_needs_yes(
+    millpond: Call, line: tuple[str, ...]
+) -> None:
     """An exit code of its own, and nothing was changed."""
     before = millpond("tasks", "--json").json["tasks"]
     answer = millpond(*line)
     assert (Exit.DECLINED, "") == (answer.code, answer.out)
-    assert "say --yes. Nothing was changed" in answer.err
+    assert "(use --yes); nothing was changed" in answer.err
     after = millpond("tasks", "--json").json["tasks"]
     assert [task["status"] for task in before] == [task["status"] for task in after]
 
 
 @pytest.mark.parametrize("line", DESTRUCTIVE)
 @pytest.mark.parametrize(("said", "code"), [("n", Exit.DECLINED), ("y", Exit.CLEAN)])
-def test_a_person_is_asked(
+def test_a_destructive_command_asks_for_confirmation(
     millpond: Call,
     line: tuple[str, ...],
     said: str,
@@ -140,22 +142,22 @@ def test_a_person_is_asked(
 ) -> None:
     """And decides."""
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
-    asked: list[str] = []
+    requested: list[str] = []
 
     def ask(question: str, **_: object) -> bool:
-        asked.append(question)
+        requested.append(question)
         return said == "y"
 
     monkeypatch.setattr("click.confirm", ask)
     assert code == millpond(*line).code
-    (question,) = asked
+    (question,) = requested
     assert question.startswith(("Cancel all", "Queue 2 failed tasks of mail again"))
 
 
 # Purge and cancel
 
 
-def test_what_waits_is_purged(millpond: Call) -> None:
+def test_purge_cancels_waiting_tasks(millpond: Call) -> None:
     """Of a pool, or of one lane or key; with how many."""
     assert {"pool": "reviews", "unit": "bolt", "cancelled": 2} == done(
         millpond("purge", "reviews", "--key", "bolt", "--yes", "--json")
@@ -166,7 +168,7 @@ def test_what_waits_is_purged(millpond: Call) -> None:
 
 
 def test_tasks_are_cancelled_by_their_ids(millpond: Call) -> None:
-    """Each is told; one that is unknown makes the exit code, and the rest is done."""
+    """Each has a line; an unknown id sets the exit code, and the others are cancelled."""
     one, two, *_ = ids(millpond, "--pool", "reviews")
     (ended, *_) = ids(millpond, "--status", "completed")
     answer = millpond("cancel", one, two, one, ended, 12345, "--yes")
@@ -174,7 +176,7 @@ def test_tasks_are_cancelled_by_their_ids(millpond: Call) -> None:
     assert [
         f"{one}  cancelled, was queued",
         f"{two}  cancelled, was queued",
-        f"{ended}  completed: left as it is",
+        f"{ended}  completed: unchanged",
         "12345  unknown: no such task",
     ] == answer.out.splitlines()
     assert {
@@ -191,7 +193,7 @@ def test_a_pool_is_cancelled(millpond: Call) -> None:
     assert "7 tasks of reviews cancelled\n" == millpond("cancel", "--pool", "reviews", "-y").out
 
 
-def test_a_task_that_runs_elsewhere_is_told(millpond: Call, tmp_path: Path) -> None:
+def test_cancel_reaches_a_task_that_another_process_runs(millpond: Call, tmp_path: Path) -> None:
     """Also by a process that is gone a moment later; an interrupt ends its handler."""
 
     async def submit() -> str:
@@ -206,7 +208,10 @@ def test_a_task_that_runs_elsewhere_is_told(millpond: Call, tmp_path: Path) -> N
         worker.until("held 1")
         answer = millpond("cancel", task, "--interrupt", "--yes", "--store", store)
         assert Exit.CLEAN == answer.code
-        assert answer.out.split("  ")[1] in ("running: told to stop\n", "cancelled, was running\n")
+        assert answer.out.split("  ")[1] in (
+            "running: cancel requested\n",
+            "cancelled, was running\n",
+        )
         lines = millpond("audit", "--task", task, "--follow", "--limit", 4, "--store", store).lines
     assert ["submit", "lease", None, "cancel"] == [line.get("event") for line in lines]
 
@@ -215,12 +220,12 @@ def test_a_task_that_runs_elsewhere_is_told(millpond: Call, tmp_path: Path) -> N
 
 
 def test_failed_tasks_are_queued_again(millpond: Call) -> None:
-    """All of a pool, or by their ids; with what became of each."""
+    """All of a pool, or by their ids, with the new status of each."""
     dead = millpond("dead", "--ids").out.split()
     answer = millpond("redrive", dead[0], 12345, *ids(millpond, "--status", "completed"))
     assert Exit.NOTHING == answer.code
     assert f"{dead[0]}  queued, was failed" == answer.out.splitlines()[0]
-    assert "completed: left as it is" in answer.out
+    assert "completed: unchanged" in answer.out
     assert {"pools": ["mail"], "found": 1, "redriven": 1} == done(
         millpond("redrive", "--pool", "mail", "--yes", "--json")
     )

@@ -5,20 +5,20 @@ from copy import deepcopy
 from pathlib import Path
 
 import pytest
-from verify.torture.place import Place, on, place_of
-from verify.torture.plan import Orders
-from verify.triggers.course import SHORT, Course
+from verify.torture.plan import Settings
+from verify.torture.store_setup import StoreSetup, on, setup_for
 from verify.triggers.judge import Evidence, judged
+from verify.triggers.run import SHORT, TriggerTorture
 
 from millpond.core.event import EVENTS
 from millpond.core.lifecycle import Status
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[StoreSetup]:
     """Give a new store; one on the server that the other tests have, too."""
     if request.param == "sqlite":
-        opened = place_of("sqlite", None, tmp_path)
+        opened = setup_for("sqlite", None, tmp_path)
     else:
         opened = on(request.getfixturevalue("postgres"))
     with opened as place:
@@ -27,17 +27,17 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
 
 @pytest.mark.timeout(180)
 @pytest.mark.rows("CR-01", "HN-22")
-def test_a_fleet_that_is_killed_fires_and_delivers_once(tmp_path: Path, place: Place) -> None:
+def test_a_fleet_that_is_killed_fires_and_delivers_once(tmp_path: Path, place: StoreSetup) -> None:
     """Each moment of each schedule, and each event for each trigger, is one task, and it is done.
 
     And where it were not so, the judge would say it.
     """
-    orders = Orders(home=str(tmp_path), seed=1, **{**place.orders, **SHORT})
-    course = Course(orders, place)
-    told = course.run()
-    assert told.clean, "\n".join(told.lines())
-    assert told.facts["processes killed"] > 0
-    assert told.facts["dead letters redriven"] > 0
+    settings = Settings(home=str(tmp_path), seed=1, **{**place.settings, **SHORT})
+    course = TriggerTorture(settings, place)
+    result = course.run()
+    assert result.clean, "\n".join(result.lines())
+    assert result.facts["processes killed"] > 0
+    assert result.facts["dead letters redriven"] > 0
     assert course.evidence is not None
     for name, damage in DAMAGES.items():
         evidence = deepcopy(course.evidence)

@@ -1,7 +1,7 @@
 """A fleet in one process, on one store in memory: evidence to judge, and to doctor.
 
-Nobody is killed here. One worker is cut off from the store and buried, and finds its way back: its
-leases are lost, its handlers go on, and what they settle comes too late.
+No process is killed here. One worker loses its connection to the store and is declared dead, and
+comes back: its leases are lost, its handlers go on, and their settles come too late.
 """
 
 import asyncio
@@ -10,10 +10,10 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from verify.torture.course import is_idle
 from verify.torture.evidence import Evidence, gather
 from verify.torture.member import LEDGER, Member
-from verify.torture.plan import Orders
+from verify.torture.plan import Settings
+from verify.torture.run import is_idle
 
 from millpond import Millpond
 from millpond.core.control import DeclareDead
@@ -28,8 +28,8 @@ class Cable:
 
     def __init__(self, store: MemoryStore) -> None:
         self._store = store
-        self.whole = asyncio.Event()
-        self.whole.set()
+        self.all_opened = asyncio.Event()
+        self.all_opened.set()
 
     @property
     def view(self) -> Any:
@@ -41,7 +41,7 @@ class Cable:
             raise AttributeError(verb)
 
         async def send(*args: Any, **kwargs: Any) -> Any:
-            await self.whole.wait()
+            await self.all_opened.wait()
             return await getattr(self._store, verb)(*args, **kwargs)
 
         return send
@@ -53,23 +53,25 @@ class Cable:
 class DryFleet:
     """Members of a fleet on one loop. Make it inside a running loop."""
 
-    def __init__(self, orders: Orders) -> None:
-        self.orders = orders
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
         self.store = MemoryStore(audit_limit=None)
         self.cables: list[Cable] = []
 
     def member(self, role: str, number: int) -> Member:
         """Return one more member."""
-        mp = Millpond(work=False, lease=self.orders.lease)
+        mp = Millpond(work=False, lease=self.settings.lease)
         cable = Cable(self.store)
         self.cables.append(cable)
         mp.make_store = lambda: as_store(cable)
-        return Member(self.orders, role, number, mp=mp)
+        return Member(self.settings, role, number, mp=mp)
 
     async def live(self) -> Evidence:
-        """Let everybody do their part; return the evidence."""
-        workers = [self.member("worker", number) for number in range(self.orders.workers)]
-        submitters = [self.member("submitter", number) for number in range(self.orders.submitters)]
+        """Run all members to their end; return the evidence."""
+        workers = [self.member("worker", number) for number in range(self.settings.workers)]
+        submitters = [
+            self.member("submitter", number) for number in range(self.settings.submitters)
+        ]
         pulse = self.member("pulse", 0)
         staying = [asyncio.create_task(member.live()) for member in (*workers, pulse)]
         async with asyncio.TaskGroup() as group:
@@ -80,9 +82,9 @@ class DryFleet:
         async with asyncio.timeout(30):
             while not await is_idle(mp):  # noqa: ASYNC110 - as the supervisor asks
                 await asyncio.sleep(0.05)
-        evidence = await gather(mp, self.orders, Path(self.orders.home) / LEDGER)
+        evidence = await gather(mp, self.settings, Path(self.settings.home) / LEDGER)
         for member in (*workers, pulse):
-            member.told_to_stop.set()
+            member.stop_requested.set()
         await asyncio.gather(*staying)
         return evidence
 
@@ -91,11 +93,11 @@ class DryFleet:
         async with asyncio.timeout(30):
             while not member.fleet.mp.is_open or not _held(member):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
-        cable.whole.clear()
+        cable.all_opened.clear()
         for worker in member.fleet.mp.runtime.workers:
             await self.store.control(DeclareDead(worker.name))
         await asyncio.sleep(0.6)
-        cable.whole.set()
+        cable.all_opened.set()
 
 
 def _held(member: Member) -> bool:
@@ -107,7 +109,7 @@ def dry_run(home: Path) -> Evidence:
     """Return the evidence of a small fleet on memory."""
 
     async def live() -> Evidence:
-        orders = Orders(
+        settings = Settings(
             url="memory",
             home=str(home),
             seed=4,
@@ -117,10 +119,10 @@ def dry_run(home: Path) -> Evidence:
             submitters=2,
             lease=2.4,
             poisoned=0,
-            called_off=9,
+            cancels=9,
             began=time.monotonic(),
         )
-        return await DryFleet(orders).live()
+        return await DryFleet(settings).live()
 
     return asyncio.run(live())
 

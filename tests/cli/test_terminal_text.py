@@ -18,7 +18,7 @@ from millpond.cli.terminal_text import plain
         ("\0", "\\x00"),
     ],
 )
-def test_what_a_terminal_would_obey_is_escaped(text: str, shown: str) -> None:
+def test_control_characters_are_escaped(text: str, shown: str) -> None:
     """Control characters of both sets, line ends, marks of direction, halves of characters."""
     assert shown == plain(text)
 

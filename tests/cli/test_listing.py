@@ -1,4 +1,4 @@
-"""`millpond pools`, `tasks`, `task` and `dead`: what they tell, and in which shape."""
+"""`millpond pools`, `tasks`, `task` and `dead`: their output as tables and as JSON."""
 
 import asyncio
 import sqlite3
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.usefixtures("store")
 
 
 def test_pools_as_json(millpond: Call) -> None:
-    """A list of them, by name, each with all that is known of it."""
+    """A list of pools by name, each with all fields."""
     answer = millpond("pools", "--json")
     assert (Exit.CLEAN, "") == (answer.code, answer.err)
     hooks, mail, reviews = answer.json
@@ -54,7 +54,7 @@ def test_pools_as_a_table(millpond: Call) -> None:
 
 
 @pytest.mark.rows("TR-20")
-def test_pools_show_what_is_dead_now_and_what_is_parked(millpond: Call, store: str) -> None:
+def test_pools_show_dead_and_parked_counts(millpond: Call, store: str) -> None:
     """A redrive takes dead letters out of the count; a task that no worker knows is parked."""
     assert 2 == millpond("pools", "mail", "--json").json[0]["dead"]
     assert Exit.CLEAN == millpond("redrive", "--pool", "mail", "--yes").code
@@ -65,7 +65,7 @@ def test_pools_show_what_is_dead_now_and_what_is_parked(millpond: Call, store: s
 
     async def park() -> None:
         async with other, other.worker():
-            while not (await other.get_pool("mail").snapshot()).parked:  # noqa: ASYNC110 - nobody tells
+            while not (await other.get_pool("mail").snapshot()).parked:  # noqa: ASYNC110 - no event for it
                 await asyncio.sleep(0.01)
 
     asyncio.run(asyncio.wait_for(park(), 60))
@@ -95,9 +95,9 @@ def test_a_hold_is_shown_and_resume_ends_it(millpond: Call, store: str) -> None:
     assert 3000 < mail["held_for"] <= 3600
     look = millpond("top", "mail", "--json", "--looks", "1").json
     assert 3000 < look["pools"][0]["held_for"]
-    told = millpond("pools", "mail").out
-    assert "mail is held back for" in told
-    assert "millpond resume mail --key a ends that" in told
+    output = millpond("pools", "mail").out
+    assert "mail is held back for" in output
+    assert "millpond resume mail --key a ends that" in output
     assert "pool held back for 60 min" in millpond("task", task, "--why").out
     assert Exit.CLEAN == millpond("resume", "mail").code
     why = millpond("task", task, "--why").out
@@ -120,7 +120,7 @@ def test_lanes_are_shown_when_they_are_asked_for(millpond: Call) -> None:
 @pytest.mark.parametrize(
     "line", [("pools", "none"), ("tasks", "--pool", "none"), ("pause", "none")]
 )
-def test_a_pool_that_is_none(millpond: Call, line: tuple[str, ...]) -> None:
+def test_an_unknown_pool_is_refused(millpond: Call, line: tuple[str, ...]) -> None:
     """It has an exit code of its own, and those that are there are named."""
     answer = millpond(*line)
     assert (Exit.NOTHING, "") == (answer.code, answer.out)
@@ -128,7 +128,7 @@ def test_a_pool_that_is_none(millpond: Call, line: tuple[str, ...]) -> None:
 
 
 def test_a_pool_may_be_named_by_its_id(millpond: Call) -> None:
-    """As handles and snapshots tell it."""
+    """With the values of handles and snapshots."""
     assert ["mail"] == [pool["name"] for pool in millpond("pools", "app::mail", "--json").json]
 
 
@@ -190,7 +190,9 @@ def test_a_page_says_how_to_see_the_next(millpond: Call) -> None:
         (("--callbacks", "--pool", "hooks"), 0),
     ],
 )
-def test_tasks_are_chosen(millpond: Call, options: tuple[str, ...], expected: int) -> None:
+def test_tasks_are_filtered_by_options(
+    millpond: Call, options: tuple[str, ...], expected: int
+) -> None:
     """By pool, status, key and age."""
     answer = millpond("tasks", "--json", *options)
     assert (Exit.CLEAN, expected) == (answer.code, len(answer.json["tasks"]))
@@ -213,34 +215,34 @@ def test_age_is_counted_from_the_submit(millpond: Call, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "complaint"),
     [
-        (("tasks", "--older-than", "soon"), "'soon' is not a length of time"),
-        (("tasks", "--older-than", "5 parsecs"), "'5 parsecs' is not a length of time"),
+        (("tasks", "--older-than", "soon"), "'soon' is not a duration"),
+        (("tasks", "--older-than", "5 parsecs"), "'5 parsecs' is not a duration"),
         (("tasks", "--status", "dead"), "'dead' is not one of 'queued'"),
         (("tasks", "--limit", "0"), "0 is not in the range"),
-        (("tasks", "--after", "mail"), "'mail' is no place"),
-        (("task", "mail"), "'mail' is not the id of a task"),
-        (("task", str(1 << 63)), "is not the id of a task"),
+        (("tasks", "--after", "mail"), "'mail' is not a place"),
+        (("task", "mail"), "'mail' is not a task id"),
+        (("task", str(1 << 63)), "is not a task id"),
         (("task",), "Missing argument 'ID'"),
         (("pools", "--store"), "Option '--store' requires an argument"),
-        (("resize", "mail"), "say either N, how many may run, or --reset"),
-        (("cancel",), "say which: ids of tasks, or --pool"),
-        (("cancel", "5", "--key", "a"), "--key narrows a --pool"),
-        (("redrive",), "say which: ids of tasks, or --pool"),
-        (("top",), "it needs a terminal"),
+        (("resize", "mail"), "give either N or --reset"),
+        (("cancel",), "give either ids of tasks or --pool"),
+        (("cancel", "5", "--key", "a"), "--key goes with --pool"),
+        (("redrive",), "give either ids of tasks or --pool"),
+        (("top",), "needs a terminal"),
         (("pause", "hooks", "--key", "a"), "shares a lane"),
         (("pause", "mail", "--lane", "1"), "has no lanes"),
     ],
 )
-def test_a_wrong_argument_is_told_in_a_line(
+def test_a_wrong_argument_is_refused_in_one_line(
     millpond: Call, line: tuple[str, ...], complaint: str
 ) -> None:
     """Exit code 2, and nothing was done."""
     answer = millpond(*line)
     assert (Exit.USAGE, "") == (answer.code, answer.out)
     assert 1 == len(answer.err.splitlines()), answer.err
-    told = answer.err
-    assert told.startswith(f"millpond {line[0]}: ")
-    assert complaint in told
+    output = answer.err
+    assert output.startswith(f"millpond {line[0]}: ")
+    assert complaint in output
 
 
 # One task
@@ -249,19 +251,19 @@ def test_a_wrong_argument_is_told_in_a_line(
 def test_a_task_as_json(millpond: Call) -> None:
     """Where it is, why, each attempt with its times, and its history."""
     (task, _) = millpond("dead", "--json").json["tasks"]
-    told = millpond("task", task["id"], "--json").json
-    assert {"task", "why", "attempts", "history"} == set(told)
-    assert TASK_KEYS == set(told["task"])
-    assert ("failed", "ValueError") == (told["why"], told["task"]["error"]["type"])
-    first, second = told["attempts"]
+    output = millpond("task", task["id"], "--json").json
+    assert {"task", "why", "attempts", "history"} == set(output)
+    assert TASK_KEYS == set(output["task"])
+    assert ("failed", "ValueError") == (output["why"], output["task"]["error"]["type"])
+    first, second = output["attempts"]
     assert ("retry", "fail") == (first["outcome"], second["outcome"])
     assert {
         *("attempt", "worker", "started_at", "ended_at", "waited", "ran", "outcome", "reason")
     } == set(first)
     assert first["started_at"] <= first["ended_at"] <= second["started_at"]
-    assert second["waited"] == pytest.approx(second["started_at"] - told["history"][2]["due"])
+    assert second["waited"] == pytest.approx(second["started_at"] - output["history"][2]["due"])
     assert ["submit", "lease", "retry", "lease", "fail"] == [
-        record["event"] for record in told["history"]
+        record["event"] for record in output["history"]
     ]
 
 
@@ -274,8 +276,8 @@ def test_a_task_for_people(millpond: Call) -> None:
         assert words in answer.out
 
 
-def test_what_a_task_was_called_with_is_shown_on_demand(millpond: Call) -> None:
-    """It may be nobody's business."""
+def test_payload_shows_arguments_and_result(millpond: Call) -> None:
+    """It may be confidential."""
     (task, *_) = millpond("tasks", "--status", "completed", "--ids").out.split()
     assert "sent to" not in millpond("task", task).out + millpond("task", task, "--json").out
     shown = millpond("task", task, "--payload", "--json").json["task"]
@@ -293,14 +295,14 @@ def test_why_a_task_does_not_run(millpond: Call) -> None:
 
 
 @pytest.mark.parametrize("options", [(), ("--why",)])
-def test_a_task_that_is_none(millpond: Call, options: tuple[str, ...]) -> None:
+def test_an_unknown_task_is_refused(millpond: Call, options: tuple[str, ...]) -> None:
     """It has the exit code of what is not there."""
     answer = millpond("task", "12345", *options)
     assert (Exit.NOTHING, "") == (answer.code, answer.out)
     assert "no task 12345 is known" in answer.err
 
 
-def test_dead_tasks(millpond: Call) -> None:
+def test_dead_lists_failed_tasks(millpond: Call) -> None:
     """Those that failed for good, with what they failed of."""
     answer = millpond("dead")
     assert (Exit.CLEAN, 2) == (answer.code, len(answer.rows))
@@ -308,9 +310,9 @@ def test_dead_tasks(millpond: Call) -> None:
     assert 0 == len(millpond("dead", "--pool", "reviews", "--json").json["tasks"])
 
 
-def test_callbacks_that_failed_are_not_overlooked(millpond: Call) -> None:
-    """Nobody waits for them: so they are pointed at, and shown when they are asked for."""
-    assert "callbacks failed, too: --callbacks shows them\n" == millpond("dead").err
+def test_dead_mentions_failed_callbacks(millpond: Call) -> None:
+    """A note mentions them, and --callbacks lists them."""
+    assert "callbacks failed, too; --callbacks lists them\n" == millpond("dead").err
     answer = millpond("dead", "--callbacks")
     assert "" == answer.err
     (row,) = answer.rows
@@ -328,7 +330,7 @@ def test_callbacks_that_failed_are_not_overlooked(millpond: Call) -> None:
 @pytest.mark.parametrize(
     "line", [("pools",), ("tasks",), ("dead",), ("audit",), ("task", ...), ("cancel", ..., "--yes")]
 )
-def test_nothing_of_what_others_chose_reaches_the_terminal_as_it_is(
+def test_control_characters_in_names_are_escaped_in_every_output(
     millpond: Call, line: tuple[object, ...]
 ) -> None:
     """Keys and errors hold what a terminal would obey; all of it is shown instead, also as JSON."""
@@ -344,7 +346,7 @@ def test_nothing_of_what_others_chose_reaches_the_terminal_as_it_is(
 
 
 @pytest.mark.parametrize("name", ["pools", "tasks", "dead", "audit"])
-def test_a_store_that_is_not_there_is_not_made(millpond: Call, name: str, tmp_path: Path) -> None:
+def test_a_missing_store_is_not_created(millpond: Call, name: str, tmp_path: Path) -> None:
     """It is refused with the exit code of stores."""
     folder = tmp_path / "empty"
     folder.mkdir()
@@ -354,7 +356,9 @@ def test_a_store_that_is_not_there_is_not_made(millpond: Call, name: str, tmp_pa
     assert [] == list(folder.iterdir())
 
 
-def test_a_database_of_somebody_else_is_left_as_it_is(millpond: Call, tmp_path: Path) -> None:
+def test_a_database_without_our_tables_is_refused_and_unchanged(
+    millpond: Call, tmp_path: Path
+) -> None:
     """Also how its journal is kept."""
     path = tmp_path / "other.db"
     connection = sqlite3.connect(path)
@@ -363,11 +367,11 @@ def test_a_database_of_somebody_else_is_left_as_it_is(millpond: Call, tmp_path: 
     before = path.read_bytes()
     answer = millpond("pools", "--store", f"sqlite:///{path}")
     assert Exit.STORE == answer.code
-    assert "has no tables of Millpond" in answer.err
+    assert "has no Millpond tables" in answer.err
     assert before == path.read_bytes()
 
 
-def test_which_store_is_meant(
+def test_the_command_line_goes_before_the_environment(
     millpond: Call, monkeypatch: pytest.MonkeyPatch, store: str, tmp_path: Path
 ) -> None:
     """What the line says goes before the environment; without either, it asks."""
@@ -388,23 +392,23 @@ def test_which_store_is_meant(
     monkeypatch.delenv("MILLPOND_APP")
     answer = millpond("pools")
     assert Exit.USAGE == answer.code
-    assert "which store?" in answer.err
+    assert "no store given" in answer.err
 
 
 @pytest.mark.rows("TR-26")
 def test_a_pool_of_a_newer_version_is_named_and_the_others_are_shown(
     millpond: Call, store: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Lists leave it out and say so; who names it is told why; the doctor names it."""
+    """Lists leave it out with a note; naming it explains why; the doctor reports it."""
     with sqlite3.connect(store.removeprefix("sqlite:///")) as connection:
         connection.execute(
             """UPDATE millpond_pool SET spec = json_set(spec, '$.colour', 'red')
                 WHERE name = 'mail'"""
         )
     connection.close()
-    for asked in (("pools", "--json"), ("top", "--json", "--looks", 1)):
+    for requested in (("pools", "--json"), ("top", "--json", "--looks", 1)):
         caplog.clear()
-        answer = millpond(*asked)
+        answer = millpond(*requested)
         assert Exit.CLEAN == answer.code
         assert "reviews" in answer.out
         assert any("pool 'mail'" in one.getMessage() for one in caplog.records)

@@ -15,7 +15,7 @@ from millpond.core.control import Pause
 from millpond.pool.schedules.firing import CRON
 from verify.torture.auditor import Check
 from verify.torture.ledger import Ledger, read
-from verify.torture.member import LEDGER, ORDERS
+from verify.torture.member import LEDGER, SETTINGS
 from verify.torture.supervisor import Child, Supervisor, Unfinished
 from verify.triggers.fleet import Fleet
 from verify.triggers.judge import facts_of, gather, judged
@@ -23,8 +23,8 @@ from verify.triggers.judge import facts_of, gather, judged
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
 
-    from verify.torture.place import Place
-    from verify.torture.plan import Orders
+    from verify.torture.plan import Settings
+    from verify.torture.store_setup import StoreSetup
     from verify.triggers.judge import Evidence
 
 WHOLE: dict[str, Any] = {
@@ -56,7 +56,7 @@ SHORT: dict[str, Any] = {
 """What the suite has time for."""
 
 BEHIND = 3.0
-"""Seconds by which a schedule may be late when nobody is hurt any more: then it has caught up."""
+"""Seconds by which a schedule may be late after the last fault: then it has caught up."""
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,35 +73,35 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     def lines(self) -> list[str]:
         """Return the table, line by line."""
-        told = [f"{'promise':62}{'looked at':>10}{'broken':>8}"]
+        lines = [f"{'promise':62}{'checked':>10}{'broken':>8}"]
         for check in self.checks:
-            told.append(f"{check.name:62}{check.seen:>10,}{len(check.broken):>8,}")
-            told += [f"    BROKEN  {broken}" for broken in check.broken[:5]]
-        told += [f"{name:62}{value:>10,}" for name, value in self.facts.items()]
+            lines.append(f"{check.name:62}{check.seen:>10,}{len(check.broken):>8,}")
+            lines += [f"    BROKEN  {broken}" for broken in check.broken[:5]]
+        lines += [f"{name:62}{value:>10,}" for name, value in self.facts.items()]
         if self.unfinished is not None:
-            told.append(f"UNFINISHED  {self.unfinished}")
-        return [*told, "clean" if self.clean else "BROKEN"]
+            lines.append(f"UNFINISHED  {self.unfinished}")
+        return [*lines, "clean" if self.clean else "BROKEN"]
 
 
-class Course:
+class TriggerTorture:
     """One run of it, on one store."""
 
-    def __init__(self, orders: Orders, place: Place) -> None:
-        self._home = Path(orders.home)
+    def __init__(self, settings: Settings, place: StoreSetup) -> None:
+        self._home = Path(settings.home)
         self._place = place
         self._ledger = Ledger(self._home / LEDGER)
-        self.orders = orders
+        self.settings = settings
         self.evidence: Evidence | None = None
-        """What was judged, once it was."""
+        """The evidence, once it is collected."""
 
     def run(self) -> Report:
-        """Hurt a fleet as ordered, and return what came of it."""
+        """Inject faults into a fleet with these settings, and return the report."""
         unfinished = None
         try:
-            # The schedules begin here, before anybody is hurt.
+            # The schedules begin here, before the first fault.
             armed_at: float = self._ask(_now)
-            self.orders = msgspec.structs.replace(self.orders, began=time.monotonic())
-            (self._home / ORDERS).write_bytes(msgspec.json.encode(self.orders))
+            self.settings = msgspec.structs.replace(self.settings, began=time.monotonic())
+            (self._home / SETTINGS).write_bytes(msgspec.json.encode(self.settings))
             try:
                 self._supervisor().run(lambda: bool(self._ask(_all_done)))
             except Unfinished as error:
@@ -112,28 +112,28 @@ class Course:
             self._place.keep_log(self._home)
 
     def _supervisor(self) -> Supervisor:
-        orders = self.orders
-        places = [Child("worker", number) for number in range(orders.workers)]
-        places += [Child("submitter", number) for number in range(orders.submitters)]
+        settings = self.settings
+        places = [Child("worker", number) for number in range(settings.workers)]
+        places += [Child("submitter", number) for number in range(settings.submitters)]
         return Supervisor(
-            orders, self._ledger, children=places, command=self._member, place=self._place
+            settings, self._ledger, children=places, command=self._member, place=self._place
         )
 
     def _member(self, role: str, number: int) -> list[str]:
         program = "verify.triggers.member"
-        told = [self.orders.home, role, str(number), str(os.getpid())]
-        return [sys.executable, "-m", program, *told]
+        lines = [self.settings.home, role, str(number), str(os.getpid())]
+        return [sys.executable, "-m", program, *lines]
 
     async def _judged(self, fleet: Fleet, armed_at: float, unfinished: str | None) -> Report:
         lines, _ = read(self._home / LEDGER)
-        evidence = self.evidence = await gather(fleet.mp, self.orders, armed_at, lines)
+        evidence = self.evidence = await gather(fleet.mp, self.settings, armed_at, lines)
         return Report(checks=judged(evidence), facts=facts_of(evidence), unfinished=unfinished)
 
     def _ask(self, ask: Callable[[Fleet], Coroutine[Any, Any, Any]]) -> Any:  # noqa: ANN401
-        """Open the store as everybody does, ask it something, and close it again."""
+        """Open the store, run a function on it, and close it again."""
 
         async def opened() -> Any:  # noqa: ANN401
-            fleet = Fleet(self.orders, self._ledger)
+            fleet = Fleet(self.settings, self._ledger)
             async with fleet.mp:
                 return await ask(fleet)
 

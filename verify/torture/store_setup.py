@@ -36,36 +36,36 @@ SERVER_LOG = "server.log"
 _STATEMENT = re.compile(r"LOG:  (?:statement|execute [^:]+):")
 
 
-class Counted(msgspec.Struct, frozen=True):
-    """What a store was asked since it was made."""
+class StatementCount(msgspec.Struct, frozen=True):
+    """How many transactions and statements a store has run."""
 
     transactions: int
     statements: int | None
-    """None = nobody counts them."""
+    """None = not counted."""
 
-    def statements_since(self, before: Counted) -> int | None:
+    def statements_since(self, before: StatementCount) -> int | None:
         """Return how many statements there were since an earlier count."""
         if self.statements is None or before.statements is None:
             return None
         return self.statements - before.statements
 
 
-class Place:
+class StoreSetup:
     """A store that processes of one machine share: it sees at once who died."""
 
     def __init__(self, url: str) -> None:
         self.url = url
 
     @property
-    def orders(self) -> dict[str, Any]:
-        """The orders that depend on the kind of store."""
+    def settings(self) -> dict[str, Any]:
+        """The settings that depend on the kind of store."""
         return {"url": self.url}
 
-    def begin_to_count(self) -> None:
+    def start_counting(self) -> None:
         """Count statements from now on, where that is possible."""
 
-    def counted(self) -> Counted:
-        """Return what it was asked until now."""
+    def counted(self) -> StatementCount:
+        """Return the counts until now."""
         raise NotImplementedError
 
     def keep_log(self, home: Path) -> None:
@@ -81,7 +81,7 @@ class Place:
         """Let it come back."""
 
 
-class ServerPlace(Place):
+class ServerSetup(StoreSetup):
     """A database of a server, on which the dead are known by their leases."""
 
     def __init__(
@@ -94,7 +94,7 @@ class ServerPlace(Place):
     ) -> None:
         """`direct` is its URL for those who hurt it, where a pooler is before it.
 
-        Where nobody hears the others, idle workers look all the time: nothing is promised of them.
+        Without LISTEN idle workers poll all the time: nothing is promised of them.
         """
         super().__init__(url)
         self._hears = hears
@@ -103,8 +103,8 @@ class ServerPlace(Place):
         self._counts_statements = False
 
     @property
-    def orders(self) -> dict[str, Any]:
-        """The orders that depend on the kind of store."""
+    def settings(self) -> dict[str, Any]:
+        """The settings that depend on the kind of store."""
         crashes = 0 if self._server is None else CRASHES
         return {
             "url": self.url,
@@ -116,25 +116,25 @@ class ServerPlace(Place):
             **GENTLER,
         }
 
-    def begin_to_count(self) -> None:
+    def start_counting(self) -> None:
         """Have every statement written to the log of the server, if it is ours."""
         if self._server is not None:
             self._server.execute("ALTER SYSTEM SET log_statement = 'all'")
             self._server.execute("SELECT pg_reload_conf()")
             self._counts_statements = True
 
-    def counted(self) -> Counted:
-        """Return what it was asked until now; our own question is not counted."""
+    def counted(self) -> StatementCount:
+        """Return the counts until now, without this query."""
         import psycopg  # noqa: PLC0415 - only who tortures a server needs it
 
         with psycopg.connect(self._direct, autocommit=True) as connection:
-            asked = (
+            expected = (
                 "SELECT xact_commit + xact_rollback FROM pg_stat_database"
                 " WHERE datname = current_database()"
             )
-            row = connection.execute(asked).fetchone()
+            row = connection.execute(expected).fetchone()
         transactions = 0 if row is None else int(row[0])
-        return Counted(transactions, self._statements(asked))
+        return StatementCount(transactions, self._statements(expected))
 
     def keep_log(self, home: Path) -> None:
         """Keep what the server wrote, if it is ours."""
@@ -171,17 +171,19 @@ class ServerPlace(Place):
 
 
 @contextlib.contextmanager
-def place_of(store: str, url: str | None, home: Path, *, listens: bool = True) -> Iterator[Place]:
+def setup_for(
+    store: str, url: str | None, home: Path, *, listens: bool = True
+) -> Iterator[StoreSetup]:
     """Yield where a torture takes place: the store that a URL names, or a new one of a kind.
 
-    On a new server nobody listens to the others unless `listens`.
+    On a new server processes use LISTEN only with `listens`.
     """
     if url is not None:
-        yield ServerPlace(url) if is_postgres(url) else Place(url)
+        yield ServerSetup(url) if is_postgres(url) else StoreSetup(url)
     elif store == "sqlite":
-        yield Place(f"sqlite:///{home}/work.db")
+        yield StoreSetup(f"sqlite:///{home}/work.db")
     else:
-        # As it is by default: what was committed is on its disk.
+        # The default: a commit is on disk.
         with serve(CONNECTIONS) as server:
             if store == "postgres":
                 with on(server, listens=listens) as place:
@@ -196,18 +198,18 @@ def pooled(server: Server) -> Pooler:
     program = find_pgbouncer()
     if program is None or not isinstance(server, OwnServer):
         raise NoServer("there is no pgbouncer here, or no server that was started for it")
-    # It would keep everybody waiting for 15 s after a crash of the server.
+    # The default makes all clients wait for 15 s after a crash of the server.
     return Pooler(server, program, settings={"default_pool_size": "20", "server_login_retry": "1"})
 
 
 @contextlib.contextmanager
-def on(server: Server, *, listens: bool = True) -> Iterator[Place]:
+def on(server: Server, *, listens: bool = True) -> Iterator[StoreSetup]:
     """Yield a new database of a server, on which one hears the others or does not."""
     behind = server.server if isinstance(server, Pooler) else server
     with server.database() as url:
         direct = behind.url_of(database_of(url))
         says = _listening(past=direct if behind is not server else None, listens=listens)
-        yield ServerPlace(
+        yield ServerSetup(
             url if says is None else f"{url}{'&' if '?' in url else '?'}listen={says}",
             behind if isinstance(behind, OwnServer) else None,
             direct=direct,
@@ -218,7 +220,7 @@ def on(server: Server, *, listens: bool = True) -> Iterator[Place]:
 def _listening(*, past: str | None, listens: bool) -> str | None:
     """Return what a URL says of listening, if anything; `past` is the way past a pooler.
 
-    Where one is between, only what must be told at once goes past it, and who says nothing is deaf.
+    With a pooler, LISTEN connections go directly to the server; without `past`, no process listens.
     """
     if past is None:
         return None if listens else "0"
