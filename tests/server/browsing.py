@@ -173,7 +173,9 @@ class Tab:
         self.allowed = texts
 
     def _console(self, message: ConsoleMessage) -> None:
-        if message.type in ("error", "warning"):
+        # A tab outlives its dashboard for a moment, and then tries to listen again.
+        gone = "ERR_CONNECTION_REFUSED" in message.text
+        if message.type in ("error", "warning") and not gone:
             self.wrong.append(f"console: {message.text}")
 
     def _broken(self, error: Error) -> None:

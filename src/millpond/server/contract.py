@@ -66,6 +66,8 @@ class Recent(msgspec.Struct, frozen=True, kw_only=True):
     """Completed tasks per second, 60 points, oldest first."""
     failed_spark: list[float]
     """Failed tasks per second, 60 points, oldest first."""
+    unknown: int
+    """Points at the beginning from before this server saw the pool: they are 0."""
 
 
 class PoolGlance(msgspec.Struct, frozen=True, kw_only=True):

@@ -96,6 +96,7 @@ class History:
             step=STEP,
             spark=completed,
             failed_spark=failed,
+            unknown=sum(one <= times[0] for one in moments[1:]) if times else POINTS,
         )
         if samples and samples[-1].at >= end:
             # All that counts for these steps is known: they stay as they are until the next.

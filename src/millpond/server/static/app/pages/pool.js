@@ -159,7 +159,7 @@ function Units({ pool, units, heldUnits }) {
   return html`<${Panel} title=${title} aside=${aside} class="flush">
     <table class="table units">
       <thead>
-        <tr><th scope="col">${kind === "lane" ? "Lane" : "Key"}</th><th scope="col" class="share-cell">Share of what runs</th><th scope="col" class="right">Running</th><th scope="col" class="right">Queued</th><th scope="col" class="act"><span class="sr">Actions</span></th></tr>
+        <tr><th scope="col">${kind === "lane" ? "Lane" : "Key"}</th><th scope="col" class="share-cell">Share<span class="wide-only"> of what runs</span></th><th scope="col" class="right">Running</th><th scope="col" class="right">Queued</th><th scope="col" class="act"><span class="sr">Actions</span></th></tr>
       </thead>
       <tbody>
         ${units.map((one) => html`<${UnitRow} key=${one.unit} pool=${pool} kind=${kind} one=${one} all=${running} due=${due} heldUntil=${one.held_until ?? heldUnits?.[one.unit]} />`)}

@@ -5,11 +5,12 @@ import { html } from "../html.js";
 const WIDTH = 120;
 const HEIGHT = 28;
 
-function points(values, most) {
+// The points from the first that is known on: before it nothing was seen, which is not zero.
+function points(values, most, first) {
   const step = WIDTH / Math.max(values.length - 1, 1);
-  return values.map((value, index) => {
+  return values.slice(first).map((value, index) => {
     const y = HEIGHT - 1.5 - (value / most) * (HEIGHT - 4);
-    return `${(index * step).toFixed(1)},${y.toFixed(1)}`;
+    return `${((first + index) * step).toFixed(1)},${y.toFixed(1)}`;
   });
 }
 
@@ -25,9 +26,11 @@ function bars(failed, most) {
 }
 
 export function Spark({ recent }) {
-  const { spark, failed_spark: failed, throughput, step } = recent;
+  const { spark, failed_spark: failed, throughput, step, unknown } = recent;
   const most = Math.max(...spark, ...failed, 0.001);
-  const line = points(spark, most);
+  const first = Math.min(unknown, spark.length - 2);
+  const line = points(spark, most, first);
+  const start = line[0].split(",")[0];
   const minutes = Math.round((step * spark.length) / 60);
   const quiet = Math.max(...spark, ...failed) === 0;
   const label = quiet
@@ -36,7 +39,7 @@ export function Spark({ recent }) {
   return html`<svg class="spark" viewBox=${`0 0 ${WIDTH} ${HEIGHT}`} preserveAspectRatio="none" role="img" aria-label=${label}>
     <path class="spark-base" d=${`M0 ${HEIGHT - 1.5}H${WIDTH}`} />
     ${!quiet &&
-    html`<polygon class="spark-area" points=${`0,${HEIGHT} ${line.join(" ")} ${WIDTH},${HEIGHT}`} />
+    html`<polygon class="spark-area" points=${`${start},${HEIGHT} ${line.join(" ")} ${WIDTH},${HEIGHT}`} />
       <polyline class="spark-line" points=${line.join(" ")} />
       ${failed.some(Boolean) && html`<path class="spark-bad" d=${bars(failed, most)} />`}`}
   </svg>`;
