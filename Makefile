@@ -88,6 +88,9 @@ bench-%: $(BENCH)/ready
 
 bench-postgres bench-bloat: $(BENCH)/peers
 
+bench-dashboard: venv  ## what an open dashboard costs a busy pool; ARGS="--stores sqlite --pairs 10"
+	@$(PY) bench/dashboard_cost.py $(ARGS)
+
 bench-server: venv  ## requests of the dashboard beside a bare SELECT; ARGS="--tasks 100000 --stores sqlite"
 	@$(PY) bench/server.py $(ARGS)
 

@@ -110,6 +110,8 @@ async def _opened(
         viewport={"width": size[0], "height": size[1]},
         device_scale_factor=scale,
         color_scheme="dark" if scheme == "dark" else "light",
+        # Otherwise bars are shown on their way from one value to the next.
+        reduced_motion="reduce",
     )
     page = await context.new_page()
     await page.goto(address)
