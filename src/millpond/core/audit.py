@@ -63,6 +63,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The task that caused it: the one that evicted this one, or whose end called this one."""
     reason: str | None = None
     detail: str | None = None
+    by: str | None = None
+    """Who gave an order, where that is known."""
 
 
 KIND_OF: dict[Transition, RecordKind] = {
@@ -172,6 +174,7 @@ def command_record(
     weight: int = 1,
     unit: str | None = None,
     until: float = 0.0,
+    by: str | None = None,
 ) -> Record:
     """Return the record of a command, or of a run's end.
 
@@ -187,4 +190,5 @@ def command_record(
         weight=weight,
         key=unit,
         due=until,
+        by=by,
     )

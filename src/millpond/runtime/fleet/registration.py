@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 from millpond.core.control import Deregister, Register
+from millpond.core.lease import RELEASE
 from millpond.core.log_fields import about
 from millpond.runtime.fleet.closure_worker import OWN
 
@@ -28,6 +31,15 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
 
 NO_FUNCTION = ""
 """No task has this name: a worker without functions still sees, and reports, what it lacks."""
+
+
+@cache
+def _release() -> str:
+    """Return the version of the library; '' where it was not installed."""
+    try:
+        return version("millpond")
+    except PackageNotFoundError:
+        return ""
 
 
 class Registration:
@@ -91,14 +103,15 @@ class Registration:
         if worker.own:
             return ()
         known = tuple(self._functions)
-        return (known or (NO_FUNCTION,)) if self._env.shared else None
+        return (*(known or (NO_FUNCTION,)), RELEASE) if self._env.shared else None
 
     def _signatures(self, worker: WorkerProtocol) -> dict[str, str]:
         """Return a digest of each function's parameters: tasks that do not fit wait for another."""
         if worker.own:
             return {}
         handlers = tuple(self._functions.items())
-        return {name: one.takes.digest for name, one in handlers if one.takes is not None}
+        digests = {name: one.takes.digest for name, one in handlers if one.takes is not None}
+        return {**digests, RELEASE: _release()}
 
     async def _register_again(self, worker: WorkerProtocol) -> None:
         name = self.new_name(own=worker.own)

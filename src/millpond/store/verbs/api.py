@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from millpond.core import bounds
 from millpond.core import validation as check
 from millpond.core.run import view as run_view
 from millpond.core.ticks import rounded
@@ -189,8 +190,15 @@ def control(
     tables: Tables, command: Command, now: float, entropy: int | None = None
 ) -> ControlAnswer:
     """Carry out a command."""
+    by: str | None = getattr(command, "by", None)
+    if by is not None:
+        check.storable("by", by, bounds.MAX_SUBMITTED_BY)
     now = _begin(tables, now, entropy)
-    count, revision, left = _control(tables, command, now)
+    tables.by = by
+    try:
+        count, revision, left = _control(tables, command, now)
+    finally:
+        tables.by = None
     tables.end(now)
     cancelled, interrupted = tables.stop_requests()
     return ControlAnswer(
