@@ -17,7 +17,7 @@ CODE   := src tests verify docs tools $(wildcard bench)
 .PHONY: help demo gateway screenshots \
     venv test test-stores lint format docs coverage wheel-test lock clean \
     test-pg-all test-pgbouncer test-listen-off simulate fuzz torture torture-pgbouncer torture-triggers \
-    chaos faults flow cron mutants mutants-sql soak soak-sqlite bench
+    chaos faults flow cron mutants mutants-sql soak soak-sqlite bench bench-dashboard bench-server
 
 # --------------------------------------------------------------------------------------------------
 ##@ Use: see it work
@@ -161,10 +161,10 @@ bench-%: $(BENCH)/ready
 
 bench-postgres bench-bloat: $(BENCH)/peers
 
-bench-dashboard: venv  ## what an open dashboard costs a busy pool; ARGS="--stores sqlite --pairs 10"
+bench-dashboard: venv  ## what an open dashboard costs a busy pool; ARGS="--pairs 10"
 	@$(PY) bench/dashboard_cost.py $(ARGS)
 
-bench-server: venv  ## requests of the dashboard beside a bare SELECT; ARGS="--tasks 100000 --stores sqlite"
+bench-server: venv  ## requests of the dashboard beside a bare SELECT; ARGS="--tasks 100000"
 	@$(PY) bench/server.py $(ARGS)
 
 # Peers that pip cannot install beside the others. A peer that cannot be installed is missing in the
