@@ -130,7 +130,8 @@ def test_a_count_that_is_off_is_told(millpond: Call, postgres_url: str) -> None:
 
 
 REPLACED = """
-CREATE OR REPLACE FUNCTION millpond.millpond_unfold(these bigint[]) RETURNS void LANGUAGE sql AS ''
+CREATE OR REPLACE FUNCTION millpond.millpond_unfold_1(these bigint[]) RETURNS void
+LANGUAGE sql AS ''
 """
 TRIGGER = """
 CREATE FUNCTION public.told() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';
@@ -149,7 +150,7 @@ CREATE TRIGGER told AFTER INSERT ON millpond.millpond_task
         ),
         (
             REPLACED,
-            "the function millpond_unfold is not what this release has made",
+            "the function millpond_unfold_1 is not what this release has made",
         ),
         (
             TRIGGER,

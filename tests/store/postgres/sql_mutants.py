@@ -1,8 +1,8 @@
 """`make mutants-sql`: break the SQL on purpose, one guard at a time; each break must be noticed.
 
-A mutant is a piece of the text of a migration and what stands there instead. Its function is put in
-the place of the sound one, and histories are told to it and to the memory store, until the two
-differ. What no history notices is a guard that no test holds.
+A mutant is a piece of the text of the server's functions and what stands there instead. Its
+function is put in the place of the sound one, and histories are told to it and to the memory store,
+until the two differ. What no history notices is a guard that no test holds.
 """
 
 import argparse
@@ -31,8 +31,8 @@ from millpond.core.ticks import ticks
 from millpond.errors import MillpondError
 from millpond.store.memory import MemoryStore
 from millpond.store.postgres.caller_transaction.submit import enter_arguments
-from millpond.store.postgres.migrate import known_migrations
 from millpond.store.postgres.quoting import qualified, quoted
+from millpond.store.postgres.server_functions import sources, versioned
 from millpond.store.postgres.store import PostgresStore
 from millpond.store.protocol import Batch
 
@@ -49,14 +49,11 @@ KINDS = {
 SEEDS = 6
 ACTS = 60
 
-STEPS, INBOX = "0003", "0002"
-
 
 class Mutant(NamedTuple):
-    """One break: its name, where, what stands there, what then stands there, who should notice."""
+    """One break: its name, what stands in the SQL, what then stands there, who should notice."""
 
     name: str
-    file: str
     old: str
     new: str
     notices: tuple[str, ...]
@@ -66,128 +63,110 @@ MUTANTS = (
     # What is taken in.
     Mutant(
         "bound_ignores_the_batch",
-        STEPS,
-        "AND p.fresh + count <= (spec",
-        "AND p.fresh <= (spec",
+        "'backpressure', p.fresh + count) THEN",
+        "'backpressure', p.fresh) THEN",
         ("bounded",),
     ),
     Mutant(
         "closed_pool_takes",
-        STEPS,
         "WHEN p.closed = 1 OR p.grouped = 1",
         "WHEN p.grouped = 1",
         ("closed",),
     ),
     Mutant(
         "priority_upside_down",
-        STEPS,
         "WHEN 'priority' THEN -priority",
         "WHEN 'priority' THEN priority",
         ("priority",),
     ),
     Mutant(
         "lifo_is_fifo",
-        STEPS,
         "WHEN 'lifo' THEN -seq",
         "WHEN 'lifo' THEN seq",
         ("lifo",),
     ),
     Mutant(
         "ready_counts_a_batch_once",
-        STEPS,
-        "ready = p.ready + count, bands",
-        "ready = p.ready + 1, bands",
+        "ready = o.ready + count, bands",
+        "ready = o.ready + 1, bands",
         ("fifo",),
     ),
     Mutant(
         "live_counts_a_batch_once",
-        STEPS,
-        "live = p.live + count, fresh",
-        "live = p.live + 1, fresh",
+        "live = o.live + count, fresh",
+        "live = o.live + 1, fresh",
         ("fifo",),
     ),
     Mutant(
         "sequence_has_gaps",
-        STEPS,
-        "SET next_seq = last_seq + count,",
-        "SET next_seq = last_seq + count + 1,",
+        "SET next_seq = o.next_seq + count,",
+        "SET next_seq = o.next_seq + count + 1,",
         ("fifo",),
     ),
     Mutant(
         "inbox_is_overtaken",
-        STEPS,
-        "WHEN EXISTS (SELECT 1 FROM millpond_inbox WHERE xid >= inbox_upto)\n          OR EXISTS",
+        "WHEN EXISTS (SELECT 1 FROM millpond_inbox WHERE xid >= m.seen_upto)\n          OR EXISTS",
         "WHEN EXISTS",
         ("inbox first",),
     ),
     # Rates.
     Mutant(
         "interval_rounded_down",
-        STEPS,
         "SELECT ceil((rate ->> 'per')",
         "SELECT floor((rate ->> 'per')",
         ("paced",),
     ),
     Mutant(
         "a_start_costs_one_step",
-        STEPS,
         "greatest(tat, at) + cost * step",
         "greatest(tat, at) + step",
         ("paced",),
     ),
     Mutant(
         "weight_is_not_charged",
-        STEPS,
         "            cost := weight;",
         "            cost := starts;",
         ("paced",),
     ),
     Mutant(
         "overdrawn_by_one",
-        STEPS,
         "+ (cost - millpond_depth(rate)) * step > at THEN",
         "+ (cost - 1 - millpond_depth(rate)) * step > at THEN",
         ("rate one by one",),
     ),
     Mutant(
         "few_low_points",
-        STEPS,
         "IF cardinality(moments) > 16 THEN",
         "IF cardinality(moments) > 2 THEN",
         ("low points",),
     ),
     Mutant(
         "rate_lets_everything_start",
-        STEPS,
-        "                IF NOT charged.fits THEN\n                    refused := 'rate';",
-        "                IF false THEN\n                    refused := 'rate';",
+        "    IF NOT charged.fits THEN\n        r.refused := 'rate';",
+        "    IF false THEN\n        r.refused := 'rate';",
         ("paced",),
     ),
     Mutant(
         "key_is_not_charged",
-        STEPS,
-        "ELSE greatest(o.tat, ticks) + key_interval END",
+        "ELSE greatest(o.tat, at) + key_interval END",
         "ELSE o.tat END",
         ("key one by one",),
     ),
     # Budgets.
     Mutant(
         "budget_without_slots",
-        STEPS,
-        "IF NOT charged.fits OR taken > budget_left[i] THEN",
+        "IF NOT charged.fits OR starts > r.budget_left[i] THEN",
         "IF NOT charged.fits THEN",
         ("shared", "all at once"),
     ),
     Mutant(
         "budget_forgets_this_pool",
-        STEPS,
         "- coalesce(sum(o.running), 0)::bigint - running_now",
         "- coalesce(sum(o.running), 0)::bigint",
         ("shared", "all at once"),
     ),
     Mutant(
         "budget_forgets_other_pools",
-        STEPS,
         "- coalesce(sum(o.running), 0)::bigint - running_now",
         "- running_now",
         ("shared", "all at once"),
@@ -195,42 +174,36 @@ MUTANTS = (
     # Keys and turns.
     Mutant(
         "key_keeps_its_count",
-        STEPS,
         "SET running = u.running - f.n,",
         "SET running = u.running,",
         ("fair",),
     ),
     Mutant(
         "freed_one_too_late",
-        STEPS,
         "u.groups > 0 AND u.running >= per_key AS freed",
         "u.groups > 0 AND u.running > per_key AS freed",
         ("fair and limited", "fair by twos"),
     ),
     Mutant(
         "one_more_of_a_key",
-        STEPS,
-        "g.tasks > 1 AND (g.unit = '' OR (per_key IS NULL OR u.running + 1 < per_key)",
-        "g.tasks > 1 AND (g.unit = '' OR (per_key IS NULL OR u.running < per_key)",
+        "g.tasks > 1 AND (g.unit = '' OR (r.per_key IS NULL OR u.running + 1 < r.per_key)",
+        "g.tasks > 1 AND (g.unit = '' OR (r.per_key IS NULL OR u.running < r.per_key)",
         ("limit one by one",),
     ),
     Mutant(
         "a_turn_is_shorter",
-        STEPS,
         "SET turn = s.turn + 1048576, resting",
         "SET turn = s.turn + 1, resting",
         ("fair",),
     ),
     Mutant(
         "the_last_joins_first",
-        STEPS,
         "ORDER BY s.turn, s.joined LIMIT slots) AS s",
         "ORDER BY s.turn, s.joined DESC LIMIT slots) AS s",
         ("fair",),
     ),
     Mutant(
         "a_group_keeps_its_count",
-        STEPS,
         "SET tasks = g.tasks - 1, rank = u.rank",
         "SET tasks = g.tasks, rank = u.rank",
         ("fair",),
@@ -238,85 +211,79 @@ MUTANTS = (
     # Capacity and claims.
     Mutant(
         "one_above_the_limit",
-        STEPS,
-        "slots := greatest(least(want, a_limit - running_now), 0);",
-        "slots := greatest(least(want, a_limit + 1 - running_now), 0);",
+        "slots := greatest(least(want, r.a_limit - running_now), 0);",
+        "slots := greatest(least(want, r.a_limit + 1 - running_now), 0);",
         ("fifo",),
     ),
     Mutant(
         "ends_free_no_slot",
-        STEPS,
-        "running_now := p.running - ending + relayed;",
-        "running_now := p.running;",
+        "a.running_now := p.running - ending + coalesce(e.begun, 0);",
+        "a.running_now := p.running;",
         ("fifo",),
     ),
     Mutant(
         "prefetch_without_bound",
-        STEPS,
-        "may_claim := least(ahead, (spec ->> 'prefetch')::bigint - own_claims\n",
-        "may_claim := least(ahead, 1000 - own_claims\n",
+        "greatest(least(ahead, r.prefetch - w.own_claims",
+        "greatest(least(ahead, 1000 - w.own_claims",
         ("ahead of all",),
     ),
     Mutant(
         "claims_of_another",
-        STEPS,
         "WHERE l.n >= lease_number - 1024 AND l.worker = asker AND l.pool = the_pool",
         "WHERE l.n >= lease_number - 1024 AND l.pool = the_pool",
         ("ahead", "in order"),
     ),
     Mutant(
         "holding_is_not_lowered",
-        STEPS,
-        "coalesce((held ->> a_worker)::bigint, 0) - ending + relayed;",
-        "coalesce((held ->> a_worker)::bigint, 0) + relayed;",
+        "coalesce((held ->> a_worker)::bigint, 0) - ending + begun",
+        "coalesce((held ->> a_worker)::bigint, 0) + begun",
         ("fifo",),
     ),
     Mutant(
         "starved_is_not_seen",
-        STEPS,
-        "WHEN want > 0 AND slots + beginning = 0 AND left_held <= 0 AND p.ready + own_claims > 0",
+        "WHEN want > 0 AND w.slots + w.beginning = 0 AND left_held <= 0",
         "WHEN false",
         ("fifo", "fair"),
     ),
     # Refusals.
     Mutant(
         "paused_pool_starts",
-        STEPS,
-        "WHEN p.paused = 1 OR p.not_before > moment",
-        "WHEN p.not_before > moment",
+        "WHEN p.paused = 1 OR p.not_before > r.moment",
+        "WHEN p.not_before > r.moment",
         ("paused",),
     ),
     Mutant(
         "held_back_pool_starts",
-        STEPS,
-        "WHEN p.paused = 1 OR p.not_before > moment",
+        "WHEN p.paused = 1 OR p.not_before > r.moment",
         "WHEN p.paused = 1",
         ("held back",),
     ),
     Mutant(
         "not_simple_starts",
-        STEPS,
-        "ELSIF taken > 0 AND NOT n.simple THEN",
-        "ELSIF false THEN",
-        ("fifo", "fair"),
+        "    IF n.n > 0 AND NOT n.simple THEN",
+        "    IF false THEN",
+        ("fifo",),
+    ),
+    Mutant(
+        "not_simple_takes_its_turn",
+        "    ELSIF n.n > 0 AND NOT n.simple THEN",
+        "    ELSIF false THEN",
+        ("fair",),
     ),
     Mutant(
         "unknown_function_starts",
-        STEPS,
-        "ELSIF taken > 0 AND (w.functions IS NOT NULL OR w.unknown <> '[]') THEN",
-        "ELSIF false THEN",
+        "IF n > 0 AND (functions IS NOT NULL OR unknown <> '[]')",
+        "IF false",
         ("unknown function",),
     ),
     Mutant(
         "due_is_not_seen",
-        STEPS,
-        "AND grp = 0 AND due >= p.undue_since AND due <= moment",
-        "AND grp = 0 AND due < p.undue_since",
+        "AND grp = 0 AND due >= undue_since AND due <= moment",
+        "AND grp = 0 AND due < undue_since",
         ("fifo", "priority"),
     ),
     Mutant(
         "looks_one_too_far",
-        STEPS,
         "p.lows := ARRAY[last_place + 1];",
         "p.lows := ARRAY[last_place + 2];",
         ("fifo",),
@@ -324,28 +291,24 @@ MUTANTS = (
     # Fences.
     Mutant(
         "no_fence_on_a_whole_lease",
-        STEPS,
-        "WHERE l.token = settled_tokens[1] AND l.ids = settled AND l.claims IS NULL",
-        "WHERE l.ids = settled AND l.claims IS NULL",
+        "WHERE o.token = settled_tokens[1] AND o.ids = settled AND o.claims IS NULL",
+        "WHERE o.ids = settled AND o.claims IS NULL",
         ("stale",),
     ),
     Mutant(
         "no_fence_on_a_part",
-        STEPS,
         "JOIN held AS h ON h.id = s.id AND h.token = s.token\n          LEFT JOIN",
         "JOIN held AS h ON h.id = s.id\n          LEFT JOIN",
         ("swapped",),
     ),
     Mutant(
         "no_fence_on_a_successor",
-        STEPS,
         "JOIN held AS h ON h.id = s.successor AND h.token = s.successor_token",
         "JOIN held AS h ON h.id = s.successor",
         ("swapped successor",),
     ),
     Mutant(
         "a_renewal_keeps_nothing",
-        STEPS,
         "round((moment + seconds) * 1000000) / 1000000",
         "moment",
         ("renewed",),
@@ -353,50 +316,43 @@ MUTANTS = (
     # The inbox.
     Mutant(
         "inbox_depth_of_the_queue_only",
-        INBOX,
-        "depth := here.fresh + here.coming;",
-        "depth := here.fresh;",
+        "depth constant bigint := fresh + coming;",
+        "depth constant bigint := fresh;",
         ("put",),
     ),
     Mutant(
         "inbox_one_above_the_bound",
-        INBOX,
         "IF depth + cardinality(places) > bound THEN",
         "IF depth + cardinality(places) > bound + 1 THEN",
         ("put",),
     ),
     Mutant(
         "inbox_without_a_bound_per_key",
-        INBOX,
         "IF counted + count_of.new > bound THEN",
         "IF false THEN",
         ("put",),
     ),
     Mutant(
         "inbox_takes_large_batches",
-        INBOX,
         "IF count_of.new > bound THEN",
         "IF false THEN",
         ("put",),
     ),
-    Mutant("inbox_of_a_closed_pool", INBOX, "IF here.closed = 1 THEN", "IF false THEN", ("put",)),
+    Mutant("inbox_of_a_closed_pool", "IF here.closed = 1 THEN", "IF false THEN", ("put",)),
     Mutant(
         "inbox_fails_late",
-        INBOX,
-        "here.busy + here.coming + cardinality(places) > bound",
-        "here.busy + cardinality(places) > bound",
+        "busy + coming + cardinality(places) > bound",
+        "busy + cardinality(places) > bound",
         ("put",),
     ),
     Mutant(
         "inbox_knows_no_key",
-        INBOX,
         "k.key = asked AND k.run = 0",
         "k.key = asked AND k.run = 1",
         ("put",),
     ),
     Mutant(
         "inbox_key_with_other_arguments",
-        INBOX,
         "OR (standing.fingerprint <> (one ->> 'fingerprint')::bigint",
         "OR (false",
         ("put",),
@@ -408,18 +364,12 @@ BY_NAME = {mutant.name: mutant for mutant in MUTANTS}
 _FUNCTION = re.compile(r"^CREATE FUNCTION .*?^(?:END )?\$(?:body)?\$;", re.DOTALL | re.MULTILINE)
 
 
-def text_of(file: str) -> str:
-    """Return the text of a migration."""
-    (found,) = [one for one in known_migrations() if f"{one.version:04}" == file]
-    return found.text
-
-
 def function_with(mutant: Mutant) -> str:
     """Return the function that a mutant breaks, sound; its text must stand there just once."""
-    functions: list[str] = _FUNCTION.findall(text_of(mutant.file))
-    found = [one for one in functions if mutant.old in one]
+    whole = "\n".join(sources().values())
+    found: list[str] = [one for one in _FUNCTION.findall(whole) if mutant.old in one]
     if len(found) != 1 or found[0].count(mutant.old) != 1:
-        message = f"{mutant.name}: its text stands {text_of(mutant.file).count(mutant.old)} times"
+        message = f"{mutant.name}: its text stands {whole.count(mutant.old)} times"
         raise LookupError(message)
     return found[0]
 
@@ -427,7 +377,7 @@ def function_with(mutant: Mutant) -> str:
 def install(schema: Schema, function: str) -> None:
     """Put a function in the place of the one of its name."""
     connection = schema.connection()
-    made = function.replace("CREATE FUNCTION", "CREATE OR REPLACE FUNCTION", 1)
+    made = versioned(function).replace("CREATE FUNCTION", "CREATE OR REPLACE FUNCTION", 1)
     place = quoted(schema.address.schema)
     connection.driver.execute(f"SET search_path = {place}; {made}; RESET search_path".encode())
     connection.close()
@@ -610,7 +560,7 @@ async def _lows(schema: Schema) -> None:
     for number in range(40):
         now += 0.01 * (number % 7 + 1)
         given = [msgspec.json.encode(one).decode() for one in (rates, buckets)]
-        said = f"SELECT buckets::text FROM {name}.millpond_charge(%s, %s, 1, 2, %s)"  # noqa: S608
+        said = versioned("SELECT buckets::text FROM millpond_charge(%s, %s, 1, 2, %s)")
         row = connection.driver.execute(said.encode(), [*given, ticks(now)]).fetchone()
         charge(rates, buckets, 2, now)
         assert row is not None

@@ -1,7 +1,7 @@
 """The server fast path: one call completes plain tasks and starts the next ones.
 
-What the verbs would do with many rows, back and forth, the function `millpond_step` does where the
-rows are. It does the same or nothing: what is not plain is left to the verbs.
+What the verbs would do with many rows, back and forth, the function `millpond_settle_and_lease` does
+where the rows are. It does the same or nothing: what is not plain is left to the verbs.
 """
 
 from __future__ import annotations
