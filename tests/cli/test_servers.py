@@ -84,7 +84,7 @@ def test_the_place_of_a_server_is_measured_and_left_as_it_was(millpond: Call, st
 
 DOCTOR_KEYS = {
     *("store", "well", "wrong", "risky", "kind", "server", "schema", "version", "user", "role"),
-    *("sees_others", "frozen_age", "settings", "pins", "tables", "lock", "clock"),
+    *("sees_others", "frozen_age", "settings", "pins", "tables", "lock", "clock", "detours"),
 }
 
 

@@ -66,7 +66,7 @@ class FastPathStore(InlinePostgresStore):
         answer = super()._heard(which, row)
         self.taken += answer is not None
         self.refused += answer is None
-        self._detours.clear()
+        self._skips.clear()
         return answer
 
 

@@ -443,7 +443,7 @@ class Undaunted(InlinePostgresStore):
 
     def _heard(self, which: str, row: Any) -> Any:
         answer = PostgresStore._heard(self, which, row)
-        self._detours.clear()
+        self._skips.clear()
         return answer
 
 

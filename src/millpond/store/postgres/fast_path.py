@@ -1,7 +1,7 @@
 """The server fast path: one call completes plain tasks and starts the next ones.
 
-What the verbs would do with many rows, back and forth, the function `millpond_settle_and_lease` does
-where the rows are. It does the same or nothing: what is not plain is left to the verbs.
+What the verbs would do with many rows, back and forth, the function `millpond_settle_and_lease`
+does where the rows are. It does the same or nothing: what is not plain is left to the verbs.
 """
 
 from __future__ import annotations
@@ -268,24 +268,36 @@ def _admissions(tasks: Sequence[NewTask], told: FastSubmitAnswer, at: int) -> tu
     )
 
 
-def pool_to_take(batches: Sequence[Batch]) -> str | None:
-    """Return the pool if the server can store these tasks itself; else None."""
+def why_not_submit(batches: Sequence[Batch]) -> str | None:
+    """Return why the server cannot store these tasks itself; None if it may be able to."""
     pool = None
     for batch in batches:
-        if batch.run is not None or batch.again or not batch.tasks:
-            return None
+        if not batch.tasks:
+            return "empty batch"
+        if batch.run is not None:
+            return "opens a run"
+        if batch.again:
+            return "sent again"
+        pool = pool or batch.tasks[0].pool
+        if pool != batch.tasks[0].pool:
+            return "several pools"
         for new in batch.tasks:
-            if (
-                new.delay
-                or new.run_at is not None
-                or new.expires_in is not None
-                or plain_text(new) is None
-            ):
-                return None
-        if pool not in (None, batch.tasks[0].pool):
-            return None
-        pool = batch.tasks[0].pool
-    return pool
+            reason = _why_not_store(new)
+            if reason is not None:
+                return reason
+    return None
+
+
+def _why_not_store(new: NewTask) -> str | None:
+    if new.delay or new.run_at is not None:
+        return "delay"
+    if new.expires_in is not None:
+        return "expires"
+    if plain_text(new) is not None:
+        return None
+    if new.idempotency_key is not None:
+        return "idempotency key"
+    return "run" if new.run is not None else "closure" if new.owner is not None else "callback"
 
 
 def _collapsed(values: list[T]) -> list[T]:
@@ -297,14 +309,20 @@ def alike(values: Sequence[object]) -> bool:
     return not values or values.count(values[0]) == len(values)
 
 
-def can_use_fast_path(settlements: Sequence[Settlement], then: LeaseRequest | None) -> bool:
-    """Return whether the server may be able to do these settlements itself."""
+def why_not_settle(settlements: Sequence[Settlement]) -> str | None:
+    """Return why the server cannot do these settlements itself; None if it may be able to."""
     for one in settlements:
-        if one.event is not _COMPLETE or one.fence.attempt != 1 or one.follow_ups or not one.spend:
-            return False
+        if one.event is not _COMPLETE:
+            return str(one.event)
+        if one.fence.attempt != 1:
+            return "retried"
+        if one.follow_ups:
+            return "follow-ups"
+        if not one.spend:
+            return "not spent"
         if one.weight is not None:
-            return False
-    return bool(settlements) or then is not None
+            return "weight"
+    return None
 
 
 def answer_of(row: tuple[Any, ...]) -> SettleAndLeaseAnswer:

@@ -16,8 +16,9 @@ from millpond.errors import MillpondError, MissingRights
 from millpond.store.clock import ServerClock
 from millpond.store.postgres.caller_transaction import CallerTransactions, adapter_of
 from millpond.store.postgres.connect import PATIENCE, connect, is_pooled, server_time, settings
+from millpond.store.postgres.detours import Detours
 from millpond.store.postgres.dialect import dialect_of, reading_of
-from millpond.store.postgres.fast_path_store import FastPathStore
+from millpond.store.postgres.fast_path_store import FastPathStore, FastPathTransactor
 from millpond.store.postgres.handler_connection import PostgresHandlerConnection
 from millpond.store.postgres.handler_transaction import (
     HandlerTransactor,
@@ -87,7 +88,8 @@ class PostgresStore(FastPathStore, SharedStore):
         self._durability = durability
         self._patience = patience
         self._schema = dialect_of(address.schema)
-        self._detours, self._refusals, self._told_along = {}, {}, set()
+        self.detours = Detours()
+        self._skips, self._refusals, self._reasons, self._told_along = {}, {}, {}, set()
         self._unanswered = {}
         clock = ServerClock() if clock is None else clock
         self._set_clock = getattr(clock, "set_to", None)
@@ -203,7 +205,7 @@ class PostgresStore(FastPathStore, SharedStore):
         make_unit: Callable[[PostgresConnection], SqlTables],
     ) -> PostgresTransactor[SqlTables]:
         patience = msgspec.structs.replace(self._patience, idle=self._patience.turn)
-        return PostgresTransactor(
+        return FastPathTransactor(
             self._address,
             self._schema,
             partial(self._open_to_write, patience),
@@ -267,6 +269,7 @@ class PostgresStore(FastPathStore, SharedStore):
             meta=None if begun is None else begun.meta,
         )
         unit.folds = begun is None or begun.folds
+        unit.detours = self.detours
         return unit
 
     def _repair(self, tables: SqlTables) -> None:

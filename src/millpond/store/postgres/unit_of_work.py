@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from millpond.core.task import NewTask
+    from millpond.store.postgres.detours import Detours
     from millpond.store.sql.codec import Row, TaskRow
     from millpond.store.sql.database import Cursor
 
@@ -52,6 +53,8 @@ class PostgresTables(SqlTables):
 
     folds = False
     """Whether there may be folded tasks."""
+    detours: Detours | None = None
+    """Counts to store along with the next write."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:  # noqa: ANN401 - as all rows have it
         super().__init__(*arguments, **named)
@@ -138,6 +141,9 @@ class PostgresTables(SqlTables):
             super().ask("raise", (pool, *first))
         for pool, places in put_in.items():
             super().ask("lower", (pool, self.listed(places)))
+        detours = [] if self.detours is None else self.detours.to_save()
+        if detours:
+            super().send("add_detours", detours)
 
     def task_row(self, place: int, new: NewTask) -> Row:
         """Return the row of a task's body, with what the server must know of a plain one."""

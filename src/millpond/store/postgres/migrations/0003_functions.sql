@@ -7,3 +7,12 @@ CREATE TABLE millpond_functions (
     digest       text COLLATE "C" NOT NULL,
     installed_at double precision NOT NULL
 );
+
+-- How often verbs left the fast path, which these functions are, and why.
+CREATE TABLE millpond_detour (
+    verb   text COLLATE "C" NOT NULL,
+    reason text COLLATE "C" NOT NULL,
+    n      bigint NOT NULL,
+    last_at double precision NOT NULL,
+    PRIMARY KEY (verb, reason)
+);

@@ -22,6 +22,10 @@ SELECT * FROM millpond_submit(?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 -- name: renew
 SELECT * FROM millpond_renew(?, ?, ?, ?);
 
+-- name: add_detours
+INSERT INTO millpond_detour AS d VALUES (?, ?, ?::bigint, millpond_clock())
+    ON CONFLICT (verb, reason) DO UPDATE SET n = d.n + excluded.n, last_at = excluded.last_at;
+
 -- name: all_ways
 -- What counts everything is quicker by ways that are closed to what looks for a few rows.
 SELECT set_config('enable_hashjoin', 'on', true), set_config('enable_mergejoin', 'on', true),
