@@ -14,7 +14,7 @@ from millpond.core.lease import Leased, LeaseRequest
 from millpond.core.lifecycle import Transition
 from millpond.core.run import NewRun, OnError
 from millpond.core.settle import Settled, Settlement
-from millpond.core.task import CALLBACKS, Call, Dedupe, NewTask
+from millpond.core.task import CALLBACKS, NO_FINGERPRINT, Call, Dedupe, NewTask
 from millpond.core.ticks import rounded
 from millpond.store.protocol import Batch
 from millpond.testing.simulation.history import Raised, Verb
@@ -114,6 +114,7 @@ class Player:
             for act, weight in _ACTS.items()
         ]
         self._in_order = streams.chance("claims are started in order", 0.5)
+        self._keyed = streams.chance("all have idempotency keys", 0.4)
         # The first knows every function, the second not all, the third may run closures.
         self.hands = [
             Hands(f"one-{number}", None, None),
@@ -204,12 +205,19 @@ class Player:
             expires_in=streams.seldom("expires_in", None, (0.4, 3.0)),
             timeout=streams.seldom("timeout", None, (5.0,)),
             attempts=streams.pick("attempts", (1, 3)),
-            idempotency_key=streams.seldom("idempotency_key", None, ("i1", "i2", "i3")),
+            idempotency_key=self._idempotency_key(),
+            fingerprint=streams.seldom("fingerprint", 0, (1, NO_FINGERPRINT)),
             dedupe=streams.pick("dedupe", tuple(Dedupe)[:3]),
             on_complete=streams.seldom("on_complete", None, (Call("work"),)),
             owner=None if self.spec.strict else self._owner(),
             run=run,
         )
+
+    def _idempotency_key(self) -> str | None:
+        """Draw a key: of some histories all tasks have one, and now and then it is known."""
+        few = self.streams.seldom("idempotency_key", None, ("i1", "i2", "i3"))
+        many = f"u{self.streams['many keys'].randint(1, 60)}"
+        return many if self._keyed else few
 
     def _owner(self) -> str | None:
         return self.streams.seldom("owner", None, (f"process-{self.number}",))

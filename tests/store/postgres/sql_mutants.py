@@ -26,7 +26,7 @@ from millpond.core.lifecycle import Transition
 from millpond.core.rate import Rate
 from millpond.core.settle import Settlement
 from millpond.core.spec import PoolSpec, bounded, fail_fast, fair_round_robin, fifo
-from millpond.core.task import Call, NewTask
+from millpond.core.task import Call, Dedupe, NewTask
 from millpond.core.ticks import ticks
 from millpond.errors import MillpondError
 from millpond.store.memory import MemoryStore
@@ -63,14 +63,14 @@ MUTANTS = (
     # What is taken in.
     Mutant(
         "bound_ignores_the_batch",
-        "'backpressure', p.fresh + count) THEN",
+        "'backpressure', p.fresh + n.count) THEN",
         "'backpressure', p.fresh) THEN",
         ("bounded",),
     ),
     Mutant(
         "closed_pool_takes",
-        "WHEN p.closed = 1 OR p.grouped = 1",
-        "WHEN p.grouped = 1",
+        "WHEN p.closed = 1 THEN 'closed'",
+        "WHEN false THEN 'closed'",
         ("closed",),
     ),
     Mutant(
@@ -87,20 +87,20 @@ MUTANTS = (
     ),
     Mutant(
         "ready_counts_a_batch_once",
-        "ready = o.ready + count, bands",
-        "ready = o.ready + 1, bands",
+        "ready = o.ready + n.count - n.later",
+        "ready = o.ready + 1",
         ("fifo",),
     ),
     Mutant(
         "live_counts_a_batch_once",
-        "live = o.live + count, fresh",
+        "live = o.live + n.count, fresh",
         "live = o.live + 1, fresh",
         ("fifo",),
     ),
     Mutant(
         "sequence_has_gaps",
-        "SET next_seq = o.next_seq + count,",
-        "SET next_seq = o.next_seq + count + 1,",
+        "SET next_seq = o.next_seq + n.count,",
+        "SET next_seq = o.next_seq + n.count + 1,",
         ("fifo",),
     ),
     Mutant(
@@ -108,6 +108,88 @@ MUTANTS = (
         "WHEN EXISTS (SELECT 1 FROM millpond_inbox WHERE xid >= m.seen_upto)\n          OR EXISTS",
         "WHEN EXISTS",
         ("inbox first",),
+    ),
+    # Idempotency keys.
+    Mutant(
+        "key_is_not_known",
+        "WHERE o.pool = the_pool AND o.key = u.key AND o.run = 0 OFFSET 0) AS k",
+        "WHERE o.pool = the_pool AND o.key = u.key AND o.run = 1 OFFSET 0) AS k",
+        ("keys",),
+    ),
+    Mutant(
+        "success_answers_after_a_failure",
+        "WHEN 'success' THEN k.status IN ('queued', 'running', 'completed')\n                WHEN "
+        "'inflight' THEN k.status IN ('queued', 'running')\n                ELSE true END;",
+        "WHEN 'inflight' THEN k.status IN ('queued', 'running')\n                ELSE true END;",
+        ("keys",),
+    ),
+    Mutant(
+        "inflight_answers_for_ever",
+        "WHEN 'inflight' THEN k.status IN ('queued', 'running')\n                ELSE true END;",
+        "ELSE true END;",
+        ("keys",),
+    ),
+    Mutant(
+        "key_with_other_arguments",
+        "OR (k.fingerprint <> u.fingerprint\n",
+        "OR (false\n",
+        ("keys",),
+    ),
+    Mutant(
+        "key_of_another_function",
+        "bool_or(k.function <> coalesce(u.function, functions[1])",
+        "bool_or(false",
+        ("keys",),
+    ),
+    Mutant(
+        "key_stays_queued",
+        "UPDATE millpond_key AS k SET status = 'completed'",
+        "UPDATE millpond_key AS k SET status = 'queued'",
+        ("keys",),
+    ),
+    # Times of new tasks.
+    Mutant(
+        "delay_is_ignored",
+        "WHEN u.run_at IS NULL AND coalesce(u.delay, 0) = 0 THEN moment",
+        "WHEN u.run_at IS NULL THEN moment",
+        ("times",),
+    ),
+    Mutant(
+        "expiry_is_ignored",
+        "n.keys[1], last_seq + 1, moment, n.expires[1],",
+        "n.keys[1], last_seq + 1, moment, NULL,",
+        ("times",),
+    ),
+    # Groups of new tasks.
+    Mutant(
+        "key_at_its_limit_takes_turns",
+        "coalesce(o.running, 0) < per_key AS open",
+        "coalesce(o.running, 0) <= per_key AS open",
+        ("one at a time",),
+    ),
+    Mutant(
+        "group_does_not_grow",
+        "SET tasks = g.tasks + f.tasks FROM found",
+        "SET tasks = g.tasks FROM found",
+        ("joins",),
+    ),
+    Mutant(
+        "shares_join_by_name",
+        "p.joins + row_number() OVER (ORDER BY b.o), 0\n      FROM (SELECT x.share, min(x.o)",
+        "p.joins + row_number() OVER (ORDER BY b.share), 0\n      FROM (SELECT x.share, min(x.o)",
+        ("joins",),
+    ),
+    Mutant(
+        "paused_key_takes_turns",
+        "o.paused = 1 OR o.blocked = 1 OR o.held_until > 0",
+        "o.blocked = 1 OR o.held_until > 0",
+        ("one at a time",),
+    ),
+    Mutant(
+        "resting_is_not_counted",
+        "p.resting := p.resting - woken.n;",
+        "p.resting := p.resting;",
+        ("rests",),
     ),
     # Rates.
     Mutant(
@@ -550,6 +632,103 @@ async def _unknown_function(two: Two) -> None:
     await two.do("lease", LeaseRequest(pool="p", worker="two", want=1))
 
 
+def keyed(first: int, *keys: str, **options: Any) -> tuple[Batch, ...]:
+    """A batch with a task for each of these idempotency keys."""
+    function = options.pop("function", "work")
+    new = [
+        NewTask(id=first + n, pool="p", call=Call(function, b"x"), idempotency_key=key, **options)
+        for n, key in enumerate(keys)
+    ]
+    return (Batch(tasks=tuple(new)),)
+
+
+async def _keys(two: Two) -> None:
+    """A key answers with its task: waiting, running, and as long as its mode says afterwards."""
+    ask = LeaseRequest(pool="p", worker="one", want=1)
+    await two.do("submit", keyed(1, "a"))
+    for number, dedupe in enumerate(Dedupe, 2):
+        if dedupe is not Dedupe.RUN:
+            await two.do("submit", keyed(number * 10, "a", dedupe=dedupe))
+    await two.do("submit", keyed(100, "a", fingerprint=7))
+    await two.do("submit", keyed(101, "a", function="other"))
+    await two.do("submit", keyed(110, "b", "b", "c"))
+    for end in (Transition.COMPLETE, Transition.FAIL):
+        leased = (await two.do("lease", ask)).leased
+        await two.do("submit", keyed(200 + leased[0].fence.task, "a", "b", "c", "d"))
+        failed = {} if end is Transition.COMPLETE else {"error": b"e"}
+        ends = tuple(Settlement(fence=one.fence, event=end, **failed) for one in leased)
+        await two.do("settle", (ends, None))
+        for number, dedupe in enumerate(Dedupe):
+            if dedupe is not Dedupe.RUN:
+                first = 1000 * (leased[0].fence.task + 1) + 100 * number
+                await two.do("submit", keyed(first, "a", "b", dedupe=dedupe))
+    leased = (await two.do("lease", msgspec.structs.replace(ask, want=7))).leased
+    ends = tuple(Settlement(fence=one.fence, event=Transition.COMPLETE) for one in leased)
+    await two.do("settle", (ends, None))
+    await two.do("submit", keyed(9000, "a", "b", "c", "d", dedupe=Dedupe.INFLIGHT))
+    await two.do("submit", keyed(9100, "a", "b", "c", "d"))
+
+
+async def _times(two: Two) -> None:
+    """Tasks wait until they are due, and expire."""
+    ask = LeaseRequest(pool="p", worker="one", want=7)
+    for first, options in enumerate(
+        ({"delay": 2.0}, {"run_at": two.now + 1.0}, {"expires_in": 0.5})
+    ):
+        await two.do("submit", keyed(100 * first + 1, f"t{first}", **options))
+        await two.do("submit", keyed(100 * first + 11, f"u{first}", f"v{first}", **options))
+    for passed in (0.0, 1.0, 1.5):
+        two.now += passed
+        await two.do("recover", 100)
+        await two.do("lease", ask)
+
+
+def shared(first: int, *keys: str) -> tuple[Batch, ...]:
+    """A batch with a task for each of these keys, which are their shares, too."""
+    new = [
+        NewTask(id=first + n, pool="p", call=Call("work", b"x"), key=key, share=key)
+        for n, key in enumerate(keys)
+    ]
+    return (Batch(tasks=tuple(new)),)
+
+
+async def _joins(two: Two) -> None:
+    """Shares take turns in the order in which they came; keys at their limit do not."""
+    ask = LeaseRequest(pool="p", worker="one", want=1)
+    await two.do("submit", shared(1, "z", "b", "z", "a", "b"))
+    held = []
+    for number in range(30, 42):
+        held += (await two.do("lease", ask)).leased
+        await two.do("submit", shared(100 * number, "z", f"n{number}", "a"))
+        if len(held) > 3:
+            end = Settlement(fence=held.pop(0).fence, event=Transition.COMPLETE)
+            held += (await two.do("settle", ((end,), ask))).lease.leased
+    await two.do("submit", shared(9000, *(one.key for one in held)))
+    await two.do("lease", msgspec.structs.replace(ask, want=7))
+
+
+async def _one_at_a_time(two: Two) -> None:
+    """A key at its limit waits, also where nothing else of it does; and a paused one does."""
+    ask = LeaseRequest(pool="p", worker="one", want=1)
+    limit = two.spec.max_per_key or 1
+    for number in range(1, limit + 2):
+        await two.do("submit", shared(number, "z"))
+        await two.do("lease", ask)
+    await two.do("control", orders.Pause("p", "q"))
+    await two.do("submit", shared(50, "q"))
+    await two.do("lease", ask)
+
+
+async def _rests(two: Two) -> None:
+    """A share that has nothing to start keeps its place until it is passed."""
+    ask = LeaseRequest(pool="p", worker="one", want=1)
+    await two.do("submit", shared(1, "a", "b", "c"))
+    await two.do("lease", ask)
+    await two.do("submit", shared(11, "a"))
+    await two.do("submit", shared(21, "b", "c"))
+    await two.do("lease", msgspec.structs.replace(ask, want=3))
+
+
 async def _lows(schema: Schema) -> None:
     """A bucket remembers as many low points as the core's does, for what is refunded later."""
     rates, now = (Rate(100, per=10.0, burst=90, of="weight"),), 1000.0
@@ -695,6 +874,11 @@ SCENES: dict[str, Callable[[Schema], Coroutine[Any, Any, None]]] = {
     "key one by one": of_kind(_one_by_one, "slow keys"),
     "limit one by one": of_kind(_one_by_one, "fair and limited"),
     "unknown function": of_kind(_unknown_function, "fifo"),
+    "keys": of_kind(_keys, "fifo"),
+    "times": of_kind(_times, "fifo"),
+    "joins": of_kind(_joins, "fair by twos"),
+    "one at a time": of_kind(_one_at_a_time, "fair and limited"),
+    "rests": of_kind(_rests, "fair by twos"),
     "low points": _lows,
     "inbox first": _inbox_first,
     "put": _put,

@@ -31,7 +31,7 @@ from millpond.store.sql.audit import of_each
 from millpond.store.sql.codec import SEQS, body_of, new_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from millpond.core.lease import LeaseRequest
     from millpond.core.settle import Settlement
@@ -213,7 +213,7 @@ class FastSubmit:
     def arguments(self, at_most: Callable[[], float | None]) -> list[Sent]:
         """Return the arguments of the function."""
         tasks = [new for batches in self._submits for batch in batches for new in batch.tasks]
-        keys = [new.key for new in tasks]
+        keys, shares = [new.key for new in tasks], [new.share for new in tasks]
         return [
             sent(self._now),
             sent(at_most()),
@@ -221,22 +221,32 @@ class FastSubmit:
             array([new.id for new in tasks]),
             array([body_of(new) for new in tasks]),
             array(_collapsed([plain_text(new) for new in tasks])),
-            array(keys if any(keys) else []),
+            _if_any(keys),
             array(_collapsed([new.priority for new in tasks])),
+            sent(None) if shares == keys else _if_any(shares),
+            _if_any([new.delay for new in tasks]),
+            _if_any([new.run_at for new in tasks]),
+            _if_any([new.expires_in for new in tasks]),
+            *_idempotency(tasks),
             *map(sent, self._message),
         ]
 
     def answers(self, told: FastSubmitAnswer) -> list[SubmitAnswer]:
         """Return the answer to each submit."""
-        wakes = (Wake(self._pool, told.moment),) if told.wakes else ()
-        answers, at = [], 1
-        for batches in self._submits:
-            of_batches = []
-            for batch in batches:
-                of_batches.append(BatchAnswer(admissions=_admissions(batch.tasks, told, at)))
-                at += len(batch.tasks)
-            answers.append(SubmitAnswer(batches=tuple(of_batches), wakes=wakes))
-        return answers
+        wakes = () if told.wake_at is None else (Wake(self._pool, told.wake_at),)
+        admissions = _admissions(self._submits, told)
+        return [
+            SubmitAnswer(
+                batches=tuple(
+                    [
+                        BatchAnswer(admissions=tuple([next(admissions) for _ in batch.tasks]))
+                        for batch in batches
+                    ]
+                ),
+                wakes=wakes,
+            )
+            for batches in self._submits
+        ]
 
 
 class FastSubmitAnswer(msgspec.Struct, frozen=True):
@@ -244,27 +254,67 @@ class FastSubmitAnswer(msgspec.Struct, frozen=True):
 
     refused: str | None
     moment: float
-    last_seq: int
-    """The state before the call."""
-    waiting: int
-    queued: int
-    is_fifo: bool
-    wakes: bool
+    last_seq: int | None
+    """The state before the call, also in the next two fields; None if no task was new."""
+    waiting: int | None
+    queued: int | None
+    is_fifo: bool | None
+    wake_at: float | None
+    known_at: list[int] | None
+    """Which tasks have a key that is known, counted from 1; and the tasks that they stand for."""
+    known_tasks: list[int] | None
+    known_statuses: list[str] | None
+    known_sequences: list[int] | None
+    known_reasons: list[str | None] | None
 
 
-def _admissions(tasks: Sequence[NewTask], told: FastSubmitAnswer, at: int) -> tuple[Admission, ...]:
-    """Yield the admissions of the tasks from index `at` on."""
-    return tuple(
-        [
-            Admission(
-                task=new.id,
-                status=_QUEUED,
-                sequence=told.last_seq + number,
-                position=told.waiting + number - 1 if told.is_fifo else None,
-                depth=told.queued + number,
-            )
-            for number, new in enumerate(tasks, at)
-        ]
+def _if_any(values: list[Any]) -> Sent:
+    """Return a list for the server; an empty one if no task has a value."""
+    return array(values if any(value is not None and value != 0 for value in values) else [])
+
+
+def _idempotency(tasks: Sequence[NewTask]) -> list[Sent]:
+    """Return the keys of tasks, how long they answer, and the calls that they stand for."""
+    keys = [new.idempotency_key for new in tasks]
+    if not any(keys):
+        return [array([])] * 4
+    return [
+        array(keys),
+        array(_collapsed([str(new.dedupe) for new in tasks])),
+        array(_collapsed([new.call.function for new in tasks])),
+        array([new.fingerprint for new in tasks]),
+    ]
+
+
+def _admissions(submits: Sequence[Sequence[Batch]], told: FastSubmitAnswer) -> Iterator[Admission]:
+    """Yield the admission of each task."""
+    known = {at: index for index, at in enumerate(told.known_at or ())}
+    last_seq, waiting, queued = told.last_seq or 0, told.waiting or 0, told.queued or 0
+    number = 0
+    tasks = (new for batches in submits for batch in batches for new in batch.tasks)
+    for at, new in enumerate(tasks, 1):
+        if at in known:
+            yield _known(told, known[at], new)
+            continue
+        number += 1
+        yield Admission(
+            task=new.id,
+            status=_QUEUED,
+            sequence=last_seq + number,
+            position=waiting + number - 1 if told.is_fifo else None,
+            depth=queued + number,
+        )
+
+
+def _known(told: FastSubmitAnswer, index: int, new: NewTask) -> Admission:
+    """Return the admission of a task whose key stands for another."""
+    task = (told.known_tasks or ())[index]
+    return Admission(
+        task=task,
+        status=Status((told.known_statuses or ())[index]),
+        duplicate=task != new.id,
+        sequence=(told.known_sequences or ())[index],
+        reason=(told.known_reasons or ())[index],
     )
 
 
@@ -289,14 +339,8 @@ def why_not_submit(batches: Sequence[Batch]) -> str | None:
 
 
 def _why_not_store(new: NewTask) -> str | None:
-    if new.delay or new.run_at is not None:
-        return "delay"
-    if new.expires_in is not None:
-        return "expires"
     if plain_text(new) is not None:
         return None
-    if new.idempotency_key is not None:
-        return "idempotency key"
     return "run" if new.run is not None else "closure" if new.owner is not None else "callback"
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from millpond.core.task import Dedupe
 from millpond.store.postgres.pipeline import PostgresConnection
 from millpond.store.sql.codec import SEQ_BITS, body_of, place_of
 from millpond.store.sql.unit_of_work import SqlTables
@@ -156,13 +157,21 @@ def plain_text(new: NewTask) -> str | None:
         new.run is not None
         or new.owner is not None
         or new.on_complete is not None
-        or new.idempotency_key is not None
+        or (new.idempotency_key is not None and new.dedupe is Dedupe.RUN)
     ):
         return None
-    return _row_text(new.call.function, new.attempts, new.weight, new.share)
+    function, attempts, weight, share = new.call.function, new.attempts, new.weight, new.share
+    if new.idempotency_key is None:
+        return _row_text(function, attempts, weight, share)
+    told = _said(function, attempts, weight, share)
+    told |= {"idempotency_key": new.idempotency_key, "dedupe": new.dedupe}
+    return _encode(told).decode()
 
 
 @lru_cache(maxsize=10_000)
 def _row_text(function: str, attempts: int, weight: int, share: str | None) -> str:
-    told = {"function": function, "attempts": attempts, "weight": weight, "share": share}
-    return _encode(told).decode()
+    return _encode(_said(function, attempts, weight, share)).decode()
+
+
+def _said(function: str, attempts: int, weight: int, share: str | None) -> dict[str, Any]:
+    return {"function": function, "attempts": attempts, "weight": weight, "share": share}

@@ -9,6 +9,7 @@ import msgspec
 
 from millpond.core.audit import KIND_OF, Record, RecordKind
 from millpond.core.lifecycle import LIFECYCLE, Status, Transition
+from millpond.core.task import Dedupe
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -180,6 +181,8 @@ class _Said(msgspec.Struct):
     attempts: int
     weight: int
     share: str | None
+    idempotency_key: str | None = None
+    dedupe: Dedupe | None = None
 
 
 _unpack_plain = msgspec.json.Decoder(_Plain).decode
@@ -233,6 +236,8 @@ def _plain_records(told: _Plain) -> Iterator[Record]:
             due=due,
             weight=of_it.weight,
             function=of_it.function,
+            idempotency_key=of_it.idempotency_key,
+            dedupe=of_it.dedupe,
             fresh=event is Transition.SUBMIT,
         )
 

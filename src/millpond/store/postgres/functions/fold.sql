@@ -24,3 +24,11 @@ CREATE FUNCTION millpond_each(list anyarray, n integer) RETURNS anyarray
 LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE WHEN cardinality(list) = n THEN list ELSE array_fill(list[1], ARRAY[n]) END
 $$;
+
+-- A list without the values at some positions; one value may stand for all.
+CREATE FUNCTION millpond_without(list anyarray, gone integer[]) RETURNS anyarray
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN cardinality(list) > 1
+           THEN ARRAY(SELECT list[n] FROM generate_subscripts(list, 1) AS n WHERE n <> ALL(gone) ORDER BY n)
+           ELSE list END
+$$;

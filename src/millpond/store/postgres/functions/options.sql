@@ -30,5 +30,6 @@ $$;
 -- order that is not known here: no row has that, so a caller that has not asked first fails.
 CREATE FUNCTION millpond_rank(kind text, priority bigint, seq bigint) RETURNS bigint
 LANGUAGE sql IMMUTABLE AS $$
-    SELECT CASE kind WHEN 'fifo' THEN 0 WHEN 'priority' THEN -priority WHEN 'lifo' THEN -seq END
+    SELECT CASE kind WHEN 'fifo' THEN 0 WHEN 'fair_round_robin' THEN 0
+                WHEN 'priority' THEN -priority WHEN 'lifo' THEN -seq END
 $$;

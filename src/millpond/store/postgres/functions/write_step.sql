@@ -26,6 +26,7 @@ BEGIN
     IF ending > 0 THEN
         records := records + ending + begun;
         p.measured := millpond_note_ends(p.id, p.measured, e, ending, a.moment, records);
+        PERFORM millpond_complete_keys(e, ending);
         p.kept := p.kept + ending;
         p.totals := jsonb_set(p.totals::jsonb, '{completed}', to_jsonb(
             coalesce((p.totals::jsonb ->> 'completed')::bigint, 0) + ending))::text;
