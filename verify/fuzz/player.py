@@ -114,6 +114,7 @@ class Player:
             for act, weight in _ACTS.items()
         ]
         self._in_order = streams.chance("claims are started in order", 0.5)
+        self._in_runs = streams.chance("many are of runs", 0.4)
         self._keyed = streams.chance("all have idempotency keys", 0.4)
         # The first knows every function, the second not all, the third may run closures.
         self.hands = [
@@ -168,7 +169,11 @@ class Player:
         streams = self.streams
         run = self._run()
         count = streams["batch"].randint(1, self._batch)
-        tasks = tuple(self.task(None if run is None else run.id) for _ in range(count))
+        known = streams.pick("known run", self._runs[-3:] or [None])
+        joins = streams.chance("joins a run", 0.3 if self._in_runs else 0.02)
+        of_run = run.id if run is not None else known if joins else None
+        tasks = tuple(self.task(of_run) for _ in range(count))
+        self._runs += [] if run is None else [run.id]
         again = streams.seldom("batch.again", False, (True,))
         answer = await self.do("submit", (Batch(tasks=tasks, run=run, again=again),))
         if not isinstance(answer, Raised):
@@ -184,7 +189,8 @@ class Player:
             on_error=streams.pick("run.on_error", tuple(OnError)),
             max_tasks=streams.pick("run.max_tasks", (None, None, 8)),
         )
-        return streams.seldom("run", None, (run,))
+        seldom = streams.seldom("run", None, (run,))
+        return run if streams.chance("opens a run", 0.5 if self._in_runs else 0.0) else seldom
 
     def task(self, run: int | None = None) -> NewTask:
         """Make up a task; every field is drawn, whether or not the pool makes use of it."""

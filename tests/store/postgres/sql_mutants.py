@@ -24,6 +24,7 @@ from millpond.core.bucket import Bucket, charge, fresh
 from millpond.core.lease import LeaseRequest
 from millpond.core.lifecycle import Transition
 from millpond.core.rate import Rate
+from millpond.core.run import NewRun, OnError
 from millpond.core.settle import Settlement
 from millpond.core.spec import PoolSpec, bounded, fail_fast, fair_round_robin, fifo
 from millpond.core.task import Call, Dedupe, NewTask
@@ -146,6 +147,43 @@ MUTANTS = (
         "UPDATE millpond_key AS k SET status = 'completed'",
         "UPDATE millpond_key AS k SET status = 'queued'",
         ("keys",),
+    ),
+    # Runs.
+    Mutant(
+        "run_takes_too_many",
+        "(state ->> 'total')::bigint + joined.n > (state -> 'new' ->> 'max_tasks')::bigint THEN",
+        "false THEN",
+        ("runs",),
+    ),
+    Mutant(
+        "run_that_is_over_takes_more",
+        "WHERE r.id = joined.run AND r.finished_at IS NULL;",
+        "WHERE r.id = joined.run;",
+        ("runs",),
+    ),
+    Mutant(
+        "stopped_run_takes_more",
+        "IF state IS NULL OR state ->> 'stopped' IS NOT NULL\n",
+        "IF state IS NULL\n",
+        ("runs",),
+    ),
+    Mutant(
+        "run_does_not_end",
+        "(state ->> 'live')::bigint = 0\n",
+        "(state ->> 'live')::bigint = 1\n",
+        ("runs",),
+    ),
+    Mutant(
+        "run_ends_in_spite_of_its_holder",
+        "AND state -> 'holders' = '[]';",
+        ";",
+        ("runs",),
+    ),
+    Mutant(
+        "run_counts_its_tasks_once",
+        "jsonb_build_object('live', (state ->> 'live')::bigint + joined.n,",
+        "jsonb_build_object('live', (state ->> 'live')::bigint + 1,",
+        ("runs",),
     ),
     # Times of new tasks.
     Mutant(
@@ -655,8 +693,8 @@ async def _keys(two: Two) -> None:
     for end in (Transition.COMPLETE, Transition.FAIL):
         leased = (await two.do("lease", ask)).leased
         await two.do("submit", keyed(200 + leased[0].fence.task, "a", "b", "c", "d"))
-        failed = {} if end is Transition.COMPLETE else {"error": b"e"}
-        ends = tuple(Settlement(fence=one.fence, event=end, **failed) for one in leased)
+        error = None if end is Transition.COMPLETE else b"e"
+        ends = tuple(Settlement(fence=one.fence, event=end, error=error) for one in leased)
         await two.do("settle", (ends, None))
         for number, dedupe in enumerate(Dedupe):
             if dedupe is not Dedupe.RUN:
@@ -667,6 +705,44 @@ async def _keys(two: Two) -> None:
     await two.do("settle", (ends, None))
     await two.do("submit", keyed(9000, "a", "b", "c", "d", dedupe=Dedupe.INFLIGHT))
     await two.do("submit", keyed(9100, "a", "b", "c", "d"))
+
+
+async def _runs(two: Two) -> None:
+    """A run counts its tasks, ends with its last, and takes no more than it may."""
+    ask = LeaseRequest(pool="p", worker="one", want=2)
+
+    async def submitted(first: int, run: int, count: int, opened: NewRun | None = None) -> None:
+        new = [
+            NewTask(id=first + n, pool="p", call=Call("work", b"x"), run=run) for n in range(count)
+        ]
+        await two.do("submit", (Batch(tasks=tuple(new), run=opened),))
+
+    async def worked() -> None:
+        leased = (await two.do("lease", ask)).leased
+        ends = tuple(Settlement(fence=one.fence, event=Transition.COMPLETE) for one in leased)
+        await two.do("settle", (ends, None))
+
+    await submitted(1, 901, 3, NewRun(id=901, pool="p", name="nightly", max_tasks=4))
+    await submitted(11, 902, 1, NewRun(id=902, pool="p", name="nightly"))
+    await submitted(21, 901, 2)
+    await submitted(31, 901, 1)
+    await worked()
+    await worked()
+    await submitted(41, 901, 1)
+    await submitted(51, 903, 2, NewRun(id=903, pool="p", holder="somebody"))
+    await worked()
+    await submitted(61, 904, 4, NewRun(id=904, pool="p", on_error=OnError.FAIL))
+    failing, other = (await two.do("lease", ask)).leased
+    end = Settlement(fence=failing.fence, event=Transition.FAIL, error=b"e")
+    await two.do("settle", ((end,), None))
+    await submitted(71, 904, 1)
+    await two.do("settle", ((Settlement(fence=other.fence, event=Transition.COMPLETE),), None))
+    await submitted(81, 905, 1, NewRun(id=905, pool="p"))
+    await worked()
+    await submitted(91, 905, 1)
+    for run in (901, 902, 903, 904, 905):
+        memory, server = [await store.view.run(run) for store in two.stores]
+        assert memory == server
 
 
 async def _times(two: Two) -> None:
@@ -875,6 +951,7 @@ SCENES: dict[str, Callable[[Schema], Coroutine[Any, Any, None]]] = {
     "limit one by one": of_kind(_one_by_one, "fair and limited"),
     "unknown function": of_kind(_unknown_function, "fifo"),
     "keys": of_kind(_keys, "fifo"),
+    "runs": of_kind(_runs, "fifo"),
     "times": of_kind(_times, "fifo"),
     "joins": of_kind(_joins, "fair by twos"),
     "one at a time": of_kind(_one_at_a_time, "fair and limited"),

@@ -14,6 +14,8 @@ from millpond.core.lease import Leased
 from millpond.core.lease import tokens as drawn
 from millpond.core.lifecycle import Status, Transition
 from millpond.core.plan import Wake
+from millpond.core.run import Run
+from millpond.core.run import view as run_view
 from millpond.core.settle import Settled
 from millpond.core.task import CALLBACKS, UNREADABLE, Fence
 from millpond.core.ticks import rounded
@@ -67,6 +69,7 @@ class SettleAndLeaseAnswer(msgspec.Struct, frozen=True):
     """A single value stands for all; also in the next fields."""
     dues: list[float] | None
     bodies: list[bytes] | None
+    finished_runs: list[int] | None
 
 
 class SettleAndLease:
@@ -136,6 +139,7 @@ class SettleAndLease:
             started=tuple([None if one.successor is None else _APPLIED for one in ending]),
             follow_ups=((),) * count,
             lease=None if self.then is None else self.leased(told),
+            finished_runs=tuple(told.finished_runs or ()),
             wakes=wakes,
             ended=tuple([one.fence.task for one in ending]),
             emptied=emptied,
@@ -182,7 +186,7 @@ class SettleAndLease:
                     sequence=place & SEQS,
                     max_attempts=new.attempts,
                     timeout=new.timeout,
-                    run=None,
+                    run=new.run,
                     weight=new.weight,
                     submitted_at=submitted_at,
                     due=due,
@@ -228,8 +232,17 @@ class FastSubmit:
             _if_any([new.run_at for new in tasks]),
             _if_any([new.expires_in for new in tasks]),
             *_idempotency(tasks),
+            _if_any([new.run for new in tasks]),
+            sent(self._opened()),
             *map(sent, self._message),
         ]
+
+    def _opened(self) -> str | None:
+        """Return the runs to open, as JSON; None if there is none."""
+        runs = [
+            batch.run for batches in self._submits for batch in batches if batch.run is not None
+        ]
+        return msgspec.json.encode(runs).decode() if runs else None
 
     def answers(self, told: FastSubmitAnswer) -> list[SubmitAnswer]:
         """Return the answer to each submit."""
@@ -239,7 +252,7 @@ class FastSubmit:
             SubmitAnswer(
                 batches=tuple(
                     [
-                        BatchAnswer(admissions=tuple([next(admissions) for _ in batch.tasks]))
+                        _batch_answer(batch, tuple([next(admissions) for _ in batch.tasks]))
                         for batch in batches
                     ]
                 ),
@@ -306,6 +319,14 @@ def _admissions(submits: Sequence[Sequence[Batch]], told: FastSubmitAnswer) -> I
         )
 
 
+def _batch_answer(batch: Batch, admissions: tuple[Admission, ...]) -> BatchAnswer:
+    if batch.run is None:
+        return BatchAnswer(admissions=admissions)
+    new = sum(not one.duplicate for one in admissions)
+    run = Run(new=batch.run, opened_at=0.0, live=new, total=new)
+    return BatchAnswer(admissions=admissions, run=run_view(run))
+
+
 def _known(told: FastSubmitAnswer, index: int, new: NewTask) -> Admission:
     """Return the admission of a task whose key stands for another."""
     task = (told.known_tasks or ())[index]
@@ -324,8 +345,8 @@ def why_not_submit(batches: Sequence[Batch]) -> str | None:
     for batch in batches:
         if not batch.tasks:
             return "empty batch"
-        if batch.run is not None:
-            return "opens a run"
+        if batch.run is not None and any(new.run != batch.run.id for new in batch.tasks):
+            return "opens a run for others"
         if batch.again:
             return "sent again"
         pool = pool or batch.tasks[0].pool
@@ -341,7 +362,9 @@ def why_not_submit(batches: Sequence[Batch]) -> str | None:
 def _why_not_store(new: NewTask) -> str | None:
     if plain_text(new) is not None:
         return None
-    return "run" if new.run is not None else "closure" if new.owner is not None else "callback"
+    if new.owner is not None:
+        return "closure"
+    return "callback" if new.on_complete is not None else "key of a run"
 
 
 def _collapsed(values: list[T]) -> list[T]:

@@ -29,7 +29,10 @@ _OF_SOME = frozenset({"live_tasks"})
 """What asks for tasks by their ids, given as its one argument."""
 
 _OF_ALL = frozenset(
-    {"held_by", "held_ahead_by", "live_of_pool", "held_per_unit", "held_of_unit", "held_in_pool"}
+    {
+        *("held_by", "held_ahead_by", "live_of_pool", "live_of_run", "rest_of_run"),
+        *("held_per_unit", "held_of_unit", "held_in_pool"),
+    }
 )
 """What finds tasks that run by something else."""
 
@@ -154,17 +157,20 @@ class PostgresTables(SqlTables):
 def plain_text(new: NewTask) -> str | None:
     """Return what is told of a task on which nothing else hangs; None if something does."""
     if (
-        new.run is not None
-        or new.owner is not None
+        new.owner is not None
         or new.on_complete is not None
+        or (new.run is not None and new.is_callback)
         or (new.idempotency_key is not None and new.dedupe is Dedupe.RUN)
     ):
         return None
     function, attempts, weight, share = new.call.function, new.attempts, new.weight, new.share
-    if new.idempotency_key is None:
+    if new.idempotency_key is None and new.run is None:
         return _row_text(function, attempts, weight, share)
     told = _said(function, attempts, weight, share)
-    told |= {"idempotency_key": new.idempotency_key, "dedupe": new.dedupe}
+    if new.idempotency_key is not None:
+        told |= {"idempotency_key": new.idempotency_key, "dedupe": new.dedupe}
+    if new.run is not None:
+        told["run"] = new.run
     return _encode(told).decode()
 
 

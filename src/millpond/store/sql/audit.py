@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from millpond.core.audit import KIND_OF, Record, RecordKind
+from millpond.core.audit import KIND_OF, RUN_FINISHED, Record, RecordKind, command_record
 from millpond.core.lifecycle import LIFECYCLE, Status, Transition
 from millpond.core.task import Dedupe
 
@@ -145,7 +145,8 @@ def may_name(stored: bytes, number: int) -> bool:
 def decoded(stored: bytes) -> list[Record]:
     """Return the records of a row."""
     if stored.startswith(b"{"):
-        return list(_plain_records(_unpack_plain(stored)))
+        told = _unpack_plain(stored)
+        return list(_finished_runs(told) if told.event == RUN_FINISHED else _plain_records(told))
     return [
         msgspec.convert(told, Record) for entry in _unpack(stored) for told in _records_of(entry)
     ]
@@ -168,7 +169,7 @@ class _Plain(msgspec.Struct):
     worker: str | None
     tokens: list[int]
     ids: list[int]
-    seqs: list[int]
+    seqs: list[int] | None
     due: list[float]
     keys: list[str | None]
     plain: list[str]
@@ -183,10 +184,16 @@ class _Said(msgspec.Struct):
     share: str | None
     idempotency_key: str | None = None
     dedupe: Dedupe | None = None
+    run: int | None = None
 
 
 _unpack_plain = msgspec.json.Decoder(_Plain).decode
 _unpack_said = msgspec.json.Decoder(_Said).decode
+
+
+def _finished_runs(told: _Plain) -> Iterator[Record]:
+    for run in told.ids:
+        yield command_record(told.pool, RUN_FINISHED, at=told.at, run=run)
 
 
 def _plain_records(told: _Plain) -> Iterator[Record]:
@@ -202,7 +209,7 @@ def _plain_records(told: _Plain) -> Iterator[Record]:
         zip(
             of_each(events, count),
             told.ids,
-            told.seqs,
+            told.seqs or (),
             of_each(told.tokens, count),
             of_each(told.due, count),
             of_each(keys, count),
@@ -238,6 +245,7 @@ def _plain_records(told: _Plain) -> Iterator[Record]:
             function=of_it.function,
             idempotency_key=of_it.idempotency_key,
             dedupe=of_it.dedupe,
+            run=of_it.run,
             fresh=event is Transition.SUBMIT,
         )
 

@@ -30,7 +30,7 @@ BEGIN
                    f.rank AS next_rank, f.place & ((1::bigint << 40) - 1) AS next_seq, f.due AS next_due,
                    l.runs = 0 AND l.attempt = 0 AND l.expires_at IS NULL
                    AND l.reason IS NULL AND l.cancel_requested = 0 AND l.listed = 0
-                   AND l.lane IS NULL AND l.run IS NULL AND l.owner IS NULL
+                   AND l.lane IS NULL AND l.owner IS NULL
                    AND l.error IS NULL AND l.progress IS NULL AND l.steps IS NULL
                    AND (u.groups = 1 OR g.unit = ''
                         OR (r.per_key IS NULL AND r.key_interval IS NULL))

@@ -67,7 +67,8 @@ BEGIN
     END IF;
     WITH changed AS (
         UPDATE millpond_seat AS s SET resting = 0
-         WHERE s.pool = p.id AND s.share = ANY(ready) AND s.owner = '' AND s.resting = 1
+         -- By its key: the index of those that rest would read all of them.
+         WHERE s.pool = p.id AND s.share = ANY(ready) AND s.owner = '' AND s.resting > 0
         RETURNING s.turn, s.joined
     )
     SELECT count(*) AS n,

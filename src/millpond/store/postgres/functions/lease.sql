@@ -110,7 +110,7 @@ BEGIN
       FROM (SELECT l.ctid AS spot, l.id, l.place, l.rank, l.submitted_at, l.due, l.key, l.fresh,
                    l.runs = 0 AND l.attempt = 0 AND l.expires_at IS NULL AND l.reason IS NULL
                    AND l.cancel_requested = 0 AND l.listed = 0 AND l.lane IS NULL
-                   AND l.run IS NULL AND l.owner IS NULL AND l.error IS NULL
+                   AND l.owner IS NULL AND l.error IS NULL
                    AND l.progress IS NULL AND l.steps IS NULL AS simple
               -- From where there may be something on, rank by rank: a column of its own
               -- for each, or one for everything (see millpond_pool.bands).

@@ -11,6 +11,7 @@ CREATE FUNCTION millpond_submit(
     ids bigint[], bodies bytea[], plains text[], keys text[], priorities bigint[], shares text[],
     delays double precision[], run_ats double precision[], expiries double precision[],
     idempotency_keys text[], dedupes text[], functions text[], fingerprints bigint[],
+    runs bigint[], opened jsonb,
     channel text, message text,
     OUT refused text, OUT moment double precision, OUT last_seq bigint, OUT waiting bigint,
     OUT queued bigint, OUT is_fifo boolean, OUT wake_at double precision,
@@ -58,9 +59,12 @@ BEGIN
           FROM millpond_known_keys(p.id, idempotency_keys, dedupes, functions, fingerprints);
     END IF;
     n := millpond_new_tasks(moment, known_at, ids, bodies, plains, keys, priorities, shares, delays, run_ats,
-                            expiries, idempotency_keys, functions, fingerprints);
+                            expiries, idempotency_keys, functions, fingerprints, runs);
     IF refused IS NULL AND NOT millpond_has_room(p.spec::jsonb -> 'backpressure', p.fresh + n.count) THEN
         refused := 'bounded';
+    END IF;
+    IF refused IS NULL AND n.count = 0 AND opened IS NOT NULL THEN
+        refused := 'run without tasks';
     END IF;
     IF refused IS NOT NULL OR n.count = 0 THEN
         RETURN;
@@ -83,6 +87,9 @@ BEGIN
         SELECT * INTO p.bands, p.lows
           FROM millpond_mark_queued(kind, p.ready, p.bands, p.lows, n.base, n.priorities);
     END IF;
+    IF cardinality(n.runs) > 0 THEN
+        PERFORM millpond_join_runs(opened, n.runs, moment);
+    END IF;
     PERFORM millpond_insert_new(n, p.id, kind, moment, m.records);
     PERFORM millpond_count_submitted(n, p, found.spot, m.spot, moment, m.next_group);
     -- With a full queue the commit would fail: better no hint.
@@ -104,14 +111,14 @@ CREATE FUNCTION millpond_new_tasks(
     moment double precision, known_at integer[],
     ids bigint[], bodies bytea[], plains text[], keys text[], priorities bigint[], shares text[],
     delays double precision[], run_ats double precision[], expiries double precision[],
-    idempotency_keys text[], functions text[], fingerprints bigint[]
+    idempotency_keys text[], functions text[], fingerprints bigint[], runs bigint[]
 ) RETURNS millpond_new
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     n millpond_new;
 BEGIN
     n := ROW(0, cardinality(ids), 0, NULL, ids, bodies, plains, keys, priorities, coalesce(shares, keys),
-             NULL, '{}', idempotency_keys, functions, fingerprints);
+             NULL, '{}', idempotency_keys, functions, fingerprints, runs);
     IF cardinality(delays) + cardinality(run_ats) + cardinality(expiries) > 0 THEN
         SELECT array_agg(CASE WHEN u.run_at IS NULL AND coalesce(u.delay, 0) = 0 THEN moment
                               ELSE greatest(moment, round(coalesce(u.run_at, moment + u.delay) * 1000000)
@@ -133,6 +140,7 @@ BEGIN
         n.idempotency_keys := millpond_without(n.idempotency_keys, known_at);
         n.functions := millpond_without(n.functions, known_at);
         n.fingerprints := millpond_without(n.fingerprints, known_at);
+        n.runs := millpond_without(n.runs, known_at);
     END IF;
     IF n.dues IS NOT NULL THEN
         SELECT count(*), min(u.due) INTO n.later, n.first_due
@@ -153,16 +161,16 @@ BEGIN
         -- Most submits are of one task: without a list they take 6 % less.
         INSERT INTO millpond_task VALUES (n.base + 1, n.ids[1], n.bodies[1], n.plains[1]);
         INSERT INTO millpond_live (place, id, pool, rank, key, sequence, submitted_at, expires_at, due,
-                                   cancel_requested, running, attempt, runs, fresh, listed, token, grp)
+                                   cancel_requested, running, attempt, runs, fresh, listed, token, grp, run)
         VALUES (n.base + 1, n.ids[1], the_pool, millpond_rank(kind, n.priorities[1], last_seq + 1),
                 n.keys[1], last_seq + 1, moment, n.expires[1], coalesce(n.dues[1], moment), 0, 0, 0, 0, 1, 0,
-                0, CASE WHEN n.later = 0 THEN the_pool ELSE 0 END);
+                0, CASE WHEN n.later = 0 THEN the_pool ELSE 0 END, n.runs[1]);
     ELSE
         INSERT INTO millpond_task
         SELECT n.base + u.n, u.id, u.body, coalesce(u.plain, n.plains[1])
           FROM unnest(n.ids, n.bodies, n.plains) WITH ORDINALITY AS u (id, body, plain, n);
         INSERT INTO millpond_live (place, id, pool, rank, key, sequence, submitted_at, expires_at, due,
-                                   cancel_requested, running, attempt, runs, fresh, listed, token, grp)
+                                   cancel_requested, running, attempt, runs, fresh, listed, token, grp, run)
         SELECT n.base + u.n, u.id, the_pool,
                millpond_rank(kind, coalesce(u.priority, n.priorities[1]), last_seq + u.n),
                u.key, last_seq + u.n, moment, u.expires, coalesce(u.due, moment), 0, 0, 0, 0, 1, 0, 0,
@@ -171,9 +179,9 @@ BEGIN
                          (SELECT g.id FROM millpond_group AS g
                            WHERE g.pool = the_pool AND g.unit = coalesce(u.key, '')
                              AND g.share = coalesce(u.share, '') AND g.owner = '')
-                    ELSE the_pool END
-          FROM unnest(n.ids, n.keys, n.priorities, n.shares, n.dues, n.expires) WITH ORDINALITY
-               AS u (id, key, priority, share, due, expires, n);
+                    ELSE the_pool END, u.run
+          FROM unnest(n.ids, n.keys, n.priorities, n.shares, n.dues, n.expires, n.runs) WITH ORDINALITY
+               AS u (id, key, priority, share, due, expires, run, n);
     END IF;
     IF cardinality(n.idempotency_keys) > 0 THEN
         PERFORM millpond_store_keys(the_pool, n.ids, n.idempotency_keys, n.functions, n.fingerprints);
@@ -194,7 +202,8 @@ DECLARE
 BEGIN
     UPDATE millpond_pool AS o
        SET next_seq = o.next_seq + n.count, live = o.live + n.count, fresh = o.fresh + n.count,
-           -- None is due before this moment, so millpond_pool.undue_since stays.
+           -- A verb that only looked may have raised it above the time of the store.
+           undue_since = least(o.undue_since, n.first_due),
            ready = o.ready + n.count - n.later, later = o.later + n.later,
            bands = p.bands, lows = p.lows, joins = p.joins, resting = p.resting, ring_turn = p.ring_turn, ring_join = p.ring_join,
            writes = o.writes + 1, turn = (o.writes + 1) >> 5

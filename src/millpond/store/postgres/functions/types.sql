@@ -18,7 +18,8 @@ CREATE TYPE millpond_step_answer AS (
     places      bigint[],
     submitted   double precision[],
     dues        double precision[],
-    bodies      bytea[]
+    bodies      bytea[],
+    finished_runs bigint[]
 );
 
 -- The attempts that end, all of one pool and one worker, and the prefetched tasks that start in their slots.
@@ -119,5 +120,6 @@ CREATE TYPE millpond_new AS (
     expires      double precision[],
     idempotency_keys text[],
     functions    text[],
-    fingerprints bigint[]
+    fingerprints bigint[],
+    runs         bigint[]            -- empty = none is of a run
 );

@@ -27,6 +27,7 @@ BEGIN
         records := records + ending + begun;
         p.measured := millpond_note_ends(p.id, p.measured, e, ending, a.moment, records);
         PERFORM millpond_complete_keys(e, ending);
+        a.finished_runs := millpond_leave_runs(e, ending, p.name, a.moment);
         p.kept := p.kept + ending;
         p.totals := jsonb_set(p.totals::jsonb, '{completed}', to_jsonb(
             coalesce((p.totals::jsonb ->> 'completed')::bigint, 0) + ending))::text;
@@ -49,6 +50,12 @@ BEGIN
             p.tats := r.tats::text;
             PERFORM millpond_store_budgets(r);
         END IF;
+    END IF;
+    IF a.finished_runs IS NOT NULL THEN
+        records := records + cardinality(a.finished_runs);
+        INSERT INTO millpond_audit
+        VALUES (records, cardinality(a.finished_runs), a.moment, NULL, 'run finished', NULL, p.id, NULL,
+                '{}', a.finished_runs, '{}', '{}', '{}', '{}');
     END IF;
     IF beginning > 0 THEN
         -- They come first: they were next before anything that is queued now.
