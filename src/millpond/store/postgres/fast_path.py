@@ -20,7 +20,7 @@ from millpond.core.settle import Settled
 from millpond.core.task import CALLBACKS, UNREADABLE, Fence
 from millpond.core.ticks import rounded
 from millpond.store.postgres.encoding import array, sent
-from millpond.store.postgres.unit_of_work import plain_text
+from millpond.store.postgres.unit_of_work import is_plain, plain_text
 from millpond.store.protocol import (
     Admission,
     BatchAnswer,
@@ -360,7 +360,7 @@ def why_not_submit(batches: Sequence[Batch]) -> str | None:
 
 
 def _why_not_store(new: NewTask) -> str | None:
-    if plain_text(new) is not None:
+    if is_plain(new):
         return None
     if new.owner is not None:
         return "closure"

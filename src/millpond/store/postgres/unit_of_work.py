@@ -154,14 +154,19 @@ class PostgresTables(SqlTables):
         return place, new.id, body_of(new), plain_text(new)
 
 
+def is_plain(new: NewTask) -> bool:
+    """Return whether the functions of the server know everything that hangs on a task."""
+    return (
+        new.owner is None
+        and new.on_complete is None
+        and (new.run is None or not new.is_callback)
+        and (new.idempotency_key is None or new.dedupe is not Dedupe.RUN)
+    )
+
+
 def plain_text(new: NewTask) -> str | None:
     """Return what is told of a task on which nothing else hangs; None if something does."""
-    if (
-        new.owner is not None
-        or new.on_complete is not None
-        or (new.run is not None and new.is_callback)
-        or (new.idempotency_key is not None and new.dedupe is Dedupe.RUN)
-    ):
+    if not is_plain(new):
         return None
     function, attempts, weight, share = new.call.function, new.attempts, new.weight, new.share
     if new.idempotency_key is None and new.run is None:

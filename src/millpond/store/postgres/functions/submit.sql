@@ -30,6 +30,7 @@ DECLARE
     p millpond_pool;
     r millpond_rules;
     n millpond_new;
+    spec jsonb;
     kind text;
     joined record;
 BEGIN
@@ -41,16 +42,19 @@ BEGIN
       FROM millpond_pool AS o WHERE o.name = asked_pool ORDER BY o.turn DESC LIMIT 1;
     moment := m.moment;
     p := found.pool;
-    r := millpond_rules_of(p, moment);
-    kind := p.spec::jsonb -> 'order' ->> 'kind';
+    spec := p.spec::jsonb;
+    kind := spec -> 'order' ->> 'kind';
+    IF p.grouped = 1 THEN
+        r := millpond_rules_of(p, moment);
+    END IF;
     refused := CASE
         WHEN moment IS NULL THEN 'clock'
         WHEN p.id IS NULL OR right(asked_pool, 10) = '~callbacks' THEN 'unknown'
-        WHEN r.unknown THEN 'unknown option'
+        WHEN NOT millpond_knows(spec) THEN 'unknown option'
         WHEN EXISTS (SELECT 1 FROM millpond_inbox WHERE xid >= m.seen_upto)
           OR EXISTS (SELECT 1 FROM millpond_inbox WHERE xid = ANY(m.seen_open)) THEN 'inbox'
         WHEN p.closed = 1 THEN 'closed'
-        WHEN p.special = 1 OR p.spec::jsonb -> 'order' ->> 'aging' IS NOT NULL THEN 'special'
+        WHEN p.special = 1 OR spec -> 'order' ->> 'aging' IS NOT NULL THEN 'special'
         WHEN p.grouped = 1 AND NOT r.fair OR p.grouped = 0 AND kind = 'fair_round_robin' THEN 'grouped'
     END;
     n.ids := ids;
@@ -60,7 +64,7 @@ BEGIN
     END IF;
     n := millpond_new_tasks(moment, known_at, ids, bodies, plains, keys, priorities, shares, delays, run_ats,
                             expiries, idempotency_keys, functions, fingerprints, runs);
-    IF refused IS NULL AND NOT millpond_has_room(p.spec::jsonb -> 'backpressure', p.fresh + n.count) THEN
+    IF refused IS NULL AND NOT millpond_has_room(spec -> 'backpressure', p.fresh + n.count) THEN
         refused := 'bounded';
     END IF;
     IF refused IS NULL AND n.count = 0 AND opened IS NOT NULL THEN
@@ -74,7 +78,8 @@ BEGIN
     queued := p.live - p.running;
     is_fifo := kind = 'fifo';
     n.base := (p.id << 40) + last_seq;
-    IF p.paused = 0 AND (p.running < r.a_limit OR p.claimed < r.prefetch) THEN
+    IF p.paused = 0 AND (p.running < (spec ->> 'max_concurrent')::bigint
+                         OR p.claimed < (spec ->> 'prefetch')::bigint) THEN
         wake_at := CASE WHEN n.later < n.count THEN moment ELSE n.first_due END;
     END IF;
     IF r.fair AND n.later < n.count THEN
@@ -83,7 +88,7 @@ BEGIN
                                     m.next_group);
         p := joined.p;
         m.next_group := joined.next_group;
-    ELSIF NOT r.fair AND n.later < n.count THEN
+    ELSIF n.later < n.count THEN
         SELECT * INTO p.bands, p.lows
           FROM millpond_mark_queued(kind, p.ready, p.bands, p.lows, n.base, n.priorities);
     END IF;
