@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ CHUNK = 1_000
 GAP = (0.012, 0.015)
 """Seconds between two beats."""
 TALLIED = 25
-"""Of so many starts in a second one tells how long it had waited."""
+"""One of this many starts per second records its wait."""
 FEEDING = 0.1
 """Seconds from one batch of a steady load to the next."""
 PATIENCE = 0.05
@@ -44,9 +45,25 @@ def owed(load: float, since: float, given: int) -> int:
 
 
 def begin() -> None:
-    """Tell that all is ready, and wait for the sign to begin."""
+    """Report readiness, and wait for the start."""
     print("ready", flush=True)
     sys.stdin.readline()
+
+
+async def streamed(seconds: float, submit: Callable[[int], Awaitable[object]]) -> Answer:
+    """Store tasks one after another for some seconds; return how many, and the median wait."""
+    waits = []
+    start = before = time.monotonic_ns()
+    while before - start < seconds * 1e9:
+        await submit(before)
+        now = time.monotonic_ns()
+        waits.append((now - before) / 1e9)
+        before = now
+    return {
+        "stored": len(waits),
+        "seconds": (before - start) / 1e9,
+        "median": statistics.median(waits),
+    }
 
 
 class Tally:
@@ -67,7 +84,7 @@ class Tally:
             self.lags[second].append(now - sent)
 
     def answer(self) -> Answer:
-        """Return what was noted: starts, and the lags of some of them in ms, by the second."""
+        """Return the records: starts, and the lags of some of them in ms, by the second."""
         return {
             "counts": self.counts,
             "lags": [[round(lag / 1e6, 1) for lag in lags] for lags in self.lags],
@@ -95,7 +112,7 @@ class Meter:
             self.full()
 
     def answer(self, empty: int | None, *, lags: bool) -> Answer:
-        """Return what was noted; `empty` is when nothing was left, if that was seen."""
+        """Return the records; `empty` is when no task was left, if that was seen."""
         cpu = time.process_time() - self._cpu
         starts = sorted(self.starts[: self.want])
         return {

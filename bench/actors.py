@@ -37,7 +37,7 @@ class ActFailed(Exception):
 
 
 class Actor:
-    """A process that does one act: it is ready, then told to go, then answers."""
+    """A process that does one act: it reports readiness, waits for the start, then answers."""
 
     def __init__(self, name: str, command: Sequence[str], longest: float = LONGEST) -> None:
         self.name = name
@@ -69,7 +69,7 @@ class Actor:
         return self
 
     def go(self) -> Self:
-        """Tell it to begin."""
+        """Start it."""
         assert self.process.stdin is not None
         self.process.stdin.write("go\n")
         self.process.stdin.flush()
@@ -127,12 +127,12 @@ class Director:
             for name in random.sample(list(ways), len(ways)):
                 if name in taken.failed:
                     continue
-                tell(f"round {number + 1} of {self.rounds}: {name}")
+                show(f"round {number + 1} of {self.rounds}: {name}")
                 try:
                     taken.of[name].append(self._calmly(ways[name]))
                 except ActFailed as error:
                     taken.failed[name] = str(error)
-        tell("")
+        show("")
         return taken
 
     def _calmly(self, way: Callable[[], T]) -> T:
@@ -180,8 +180,8 @@ class Rounds(Generic[T]):
         return all(self.of.get(name) and name not in self.failed for name in names)
 
 
-def tell(text: str) -> None:
-    """Show what is going on, to whoever watches."""
+def show(text: str) -> None:
+    """Show the progress on a terminal."""
     if sys.stderr.isatty():
         print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
 

@@ -1,11 +1,11 @@
-"""What becomes of queues on PostgreSQL while somebody keeps a transaction open.
+"""Measure queues on PostgreSQL while a session keeps a transaction open.
 
 A transaction that stays open keeps every row that dies meanwhile: vacuum may not remove it, and a
 queue is a table in which rows die all the time. Each contender has a database of its own on a
 server as it comes, a process that stores tasks at a steady pace and one that runs them. When all
 runs well a transaction is opened (REPEATABLE READ, with a snapshot, idle), and closed ten minutes
-later. Told is, minute by minute, how many tasks were started each second, how long they had waited
-by then (the median), and the CPU time of the server for each. T13: minute 10 beside minute 1 of
+later. It prints, minute by minute, how many tasks were started each second, how long they waited
+(the median), and the CPU time of the server for each. T13: minute 10 beside minute 1 of
 the open transaction.
 
     python bench/bloat.py --load 1000 --minutes 10 --json bloat.json --plot bloat.svg
@@ -91,7 +91,7 @@ class Times:
 @contextmanager
 def held_open(url: str) -> Iterator[None]:
     """Keep a transaction open that has seen the database as it is now."""
-    with psycopg.connect(url, application_name="somebody who forgot it") as connection:
+    with psycopg.connect(url, application_name="forgotten transaction") as connection:
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         connection.execute("SELECT txid_current(), count(*) FROM pg_class")
         yield
@@ -184,7 +184,7 @@ def held_ratio(minutes: list[Minute]) -> float:
     return held[-1].rate / held[0].rate if held[0].rate else 0.0
 
 
-def tell(name: str, minutes: list[Minute]) -> None:
+def show_minutes(name: str, minutes: list[Minute]) -> None:
     """Print a contender's minutes."""
     print(f"\n{name}")
     print(
@@ -207,7 +207,7 @@ def plot(every: dict[str, list[Minute]], load: float, times: Times) -> str:
 
 
 def judged(every: dict[str, list[Minute]], absent: dict[str, str]) -> Found:
-    """Return what is told in the end."""
+    """Return the summary."""
     found = Found(absent=absent)
     for name, minutes in every.items():
         held = [one for one in minutes if one.phase == "held"]
@@ -249,7 +249,7 @@ def main() -> int:
                     absent[contender.name] = f"MISSING: {reason}"
                 elif stage.chosen(contender):
                     every[contender.name] = measured(stage, contender, options.load, times)
-                    tell(contender.name, every[contender.name])
+                    show_minutes(contender.name, every[contender.name])
     finally:
         shutil.rmtree(folder)
     found = judged(every, absent)

@@ -230,7 +230,7 @@ def aiojobs_peers() -> list[Contender]:
 
 
 def peers() -> list[Contender]:
-    """Those that can be imported; the others are named, so that nobody takes absence for defeat."""
+    """Those that can be imported; the others are named, so that absence is not taken for defeat."""
     found = []
     for load in (anyio_peers, hyx_peers, aiometer_peers, aiojobs_peers):
         try:

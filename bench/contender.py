@@ -15,4 +15,4 @@ class Contender(NamedTuple):
     durability: str
     """The `synchronous` it runs with: full, normal or off."""
     keeps: str
-    """What becomes of a task whose worker is killed, in a few words."""
+    """What happens to a task whose worker is killed, in a few words."""

@@ -14,7 +14,7 @@ class Drained(NamedTuple):
 
     starts: float
     """Starts a second, from the first to the last."""
-    whole: float | None
+    total: float | None
     """Tasks a second until nothing was left; None if time was up before."""
     cpu: float
     """Seconds of the worker processes' CPU time for each task."""
@@ -22,12 +22,12 @@ class Drained(NamedTuple):
     @property
     def least(self) -> float:
         """The lower of the two rates."""
-        return self.starts if self.whole is None else min(self.starts, self.whole)
+        return self.starts if self.total is None else min(self.starts, self.total)
 
     @property
     def most(self) -> float:
         """The higher of the two rates."""
-        return self.starts if self.whole is None else max(self.starts, self.whole)
+        return self.starts if self.total is None else max(self.starts, self.total)
 
 
 def rate_of(answers: list[Answer], count: int, *, part: bool = False) -> Drained:
@@ -36,19 +36,19 @@ def rate_of(answers: list[Answer], count: int, *, part: bool = False) -> Drained
     counted, ran = (sum(one[what] for one in there) for what in ("counted", "executed"))
     first, last = min(one["first"] for one in there), max(one["last"] for one in there)
     emptied = [one["empty"] for one in answers]
-    whole = None
+    total = None
     if not part and all(emptied):
         if ran != count:
             raise ActFailed(f"{ran:,} runs of {count:,} tasks")
-        whole = count / ((max(emptied) - first) / 1e9)
+        total = count / ((max(emptied) - first) / 1e9)
     cpu = sum(one["cpu"] * one["executed"] for one in there) / ran
-    return Drained((counted - 1) / ((last - first) / 1e9), whole, cpu)
+    return Drained((counted - 1) / ((last - first) / 1e9), total, cpu)
 
 
 def show_drains(found: Found, rounds: Rounds[Drained]) -> None:
     """Add the medians of each way."""
     for name, taken in rounds.done().items():
-        wholes = [one.whole for one in taken if one.whole is not None]
+        wholes = [one.total for one in taken if one.total is not None]
         empty = f"until empty {statistics.median(wholes):,.0f}/s" if wholes else "time was up"
         cpu = statistics.median(one.cpu for one in taken) * 1e6
         starts = statistics.median(one.starts for one in taken)

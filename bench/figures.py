@@ -27,7 +27,7 @@ class Plan:
 
 @dataclass
 class Figure:
-    """One line of a table: a name, what was measured, and in what."""
+    """One line of a table: a name, a value and its unit."""
 
     name: str
     value: float
@@ -82,7 +82,7 @@ class Found:
     """What could not be measured, and why."""
 
     def missed(self) -> list[str]:
-        """Return what does not hold; what was not measured does not."""
+        """Return the targets that do not hold; an unmeasured one does not."""
         return [target.name for target in self.targets if not target.holds] + [
             f"{name} (not measured)" for name in self.absent
         ]

@@ -57,13 +57,13 @@ def read(path: Path) -> list[str]:
 async def killed(path: Path, manner: str) -> float:
     """Run a handler that will not end; return the seconds from its deadline to its end."""
     handle = await pool.submit(hang.bind(str(path), manner))
-    while not (told := read(path)):
+    while not (answer := read(path)):
         await asyncio.sleep(0.005)
         if (await handle.refresh()).status.terminal:
             # Killed before its child had even started: that says nothing about the kill.
             return await killed(path, manner)
-    process, deadline = told
-    while is_there(int(process)):  # noqa: ASYNC110 - nobody tells of it but the system
+    process, deadline = answer
+    while is_there(int(process)):  # noqa: ASYNC110 - no event for it
         await asyncio.sleep(0.002)
     lag = time.time() - float(deadline)
     try:
@@ -95,11 +95,11 @@ async def kill_figures(kills: int) -> Found:
             await asyncio.gather(*[one(number) for number in range(kills)])
             handles = [await pool.submit(pid) for _ in range(4 * AT_ONCE)]
             children = {await handle for handle in handles}
-            whole = (await pool.snapshot()).running == 0 and len(children) <= AT_ONCE
+            total = (await pool.snapshot()).running == 0 and len(children) <= AT_ONCE
     for manner, taken in lags.items():
         found.add(f"{manner}: p50 from deadline to gone", quantile(taken, 0.5) * 1e3, "ms wall")
         found.add(f"{manner}: worst", max(taken) * 1e3, "ms wall")
     worst = max(max(taken) for taken in lags.values())
     found.must(f"process: worst of {kills} kills", worst * 1e3, 1_000, "ms")
-    found.must("process: pool not whole afterwards", 0 if whole else 1, 0, "")
+    found.must("process: pool not whole afterwards", 0 if total else 1, 0, "")
     return found

@@ -124,7 +124,7 @@ ON_EACH, RUN_ALL = "aiometer.run_on_each", "aiometer.run_all"
 
 
 def absent(error: ImportError) -> None:
-    """Name a peer that is not installed, so that nobody takes absence for defeat."""
+    """Name a peer that is not installed, so that absence is not taken for defeat."""
     print(f"absent: {error.name}", file=sys.stderr)
 
 
@@ -186,7 +186,7 @@ async def await_in_turn(things: list[Any]) -> None:
 
 
 def submits(way: str) -> dict[str, Contender]:
-    """Return everybody who can submit and wait that way."""
+    """Return the contenders that can submit and wait that way."""
     ways: dict[str, Contender] = {kind: partial(submit_here, way, kind) for kind in OURS}
     if way != SEQ:
         ways["call, submit_many"] = partial(submit_here, way, "many")

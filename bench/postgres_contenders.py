@@ -24,7 +24,10 @@ GRAPHILE_PLAIN = Contender(
 )
 PGQUEUER = Contender("pgqueuer", "pgqueuer", FULL, "given to others once its heartbeat is old")
 PROCRASTINATE = Contender(
-    "procrastinate", "procrastinate", FULL, "stays as it is until somebody looks for stalled jobs"
+    "procrastinate",
+    "procrastinate",
+    FULL,
+    "stays locked until the application retries stalled jobs",
 )
 OBAN = Contender("oban", "oban", FULL, "given to others after a time")
 AWA = Contender("awa", "awa", FULL, "given to others once its heartbeat is old")

@@ -13,7 +13,7 @@ _handlers: list[Handler] = []
 
 @oban.worker(queue="default")
 class Noop:
-    """Tells that it was started."""
+    """Records that it was started."""
 
     async def process(self, job: Any) -> None:
         """Do nothing else."""

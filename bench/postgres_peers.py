@@ -1,7 +1,7 @@
 """The peers of bench/postgres.py that are written in Python, each as its manual shows it.
 
 The floor beside them is what any queue on PostgreSQL must pay that claims by the batch and does
-not lose what it is told: one statement that deletes the next tasks and returns them.
+not lose a task: one statement that deletes the next tasks and returns them.
 """
 
 from __future__ import annotations
@@ -18,13 +18,28 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from acting import CHUNK, FEEDING, GAP, PATIENCE, Answer, Meter, Stage, Tally, begin, owed
+from acting import (
+    CHUNK,
+    FEEDING,
+    GAP,
+    PATIENCE,
+    Answer,
+    Meter,
+    Stage,
+    Tally,
+    begin,
+    owed,
+    streamed,
+)
 
 Handler = Callable[[int], None]
 
 
 class Peer(ABC):
     """A queue of another library; every task carries when it was sent."""
+
+    pause = 0.0
+    """Seconds that a handler takes."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -103,6 +118,8 @@ class PgQueuer(Counted):
 
         async def noop(job: Any) -> None:
             handler(int(job.payload))
+            if self.pause:
+                await asyncio.sleep(self.pause)
 
         application.entrypoint("noop")(noop)
         self.running = asyncio.create_task(
@@ -274,6 +291,13 @@ async def submit(peer: Peer, stage: Stage) -> Answer:
     return {"seconds": seconds, "stored": await peer.left()}
 
 
+async def stream(peer: Peer, stage: Stage) -> Answer:
+    """Store tasks one after another for some seconds."""
+    await peer.open()
+    await beginning()
+    return await streamed(stage.get("seconds"), peer.submit)
+
+
 async def bulk(peer: Peer, stage: Stage) -> Answer:
     """Store tasks in chunks."""
     await peer.open()
@@ -349,10 +373,11 @@ async def feed(peer: Peer, stage: Stage) -> Answer:
 
 
 async def sustain(peer: Peer, stage: Stage) -> Answer:
-    """Be a worker for some seconds, and tell what was started in each."""
+    """Be a worker for some seconds, and return the starts of each."""
     await peer.open()
     await beginning()
     tally = Tally(stage.get("seconds"))
+    peer.pause = stage.get("pause", 0.0)
     await peer.start(stage.get("concurrency"), tally.hit)
     await asyncio.sleep(stage.get("seconds"))
     return tally.answer()
@@ -368,7 +393,7 @@ async def idle(peer: Peer, stage: Stage) -> Answer:
 
 
 ACTS: dict[str, Callable[[Peer, Stage], Awaitable[Answer]]] = {
-    one.__name__: one for one in (fill, submit, bulk, beat, work, feed, sustain, idle)
+    one.__name__: one for one in (fill, submit, stream, bulk, beat, work, feed, sustain, idle)
 }
 
 
@@ -376,9 +401,9 @@ def play(stage: Stage, act: str) -> Answer:
     """Do an act; what a peer has running in the background is not waited for."""
     logging.disable(logging.CRITICAL)
 
-    async def whole() -> Answer:
+    async def total() -> Answer:
         answer = await ACTS[act](KINDS[stage.contender.kind](stage.url), stage)
         print(json.dumps(answer), flush=True)
         os._exit(0)
 
-    return asyncio.run(whole())
+    return asyncio.run(total())

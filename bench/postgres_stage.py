@@ -23,7 +23,7 @@ SETTINGS = (
     "shared_buffers",
     "max_wal_size",
 )
-"""What is told of the server; the first three must be as they are out of the box."""
+"""The settings to print; the first three must be the server's defaults."""
 
 
 class Actor(actors.Actor):
@@ -58,8 +58,8 @@ class Stage(Director):
 
     def settings(self) -> dict[str, str]:
         """Return how the server is set up."""
-        asked = ", ".join(f"current_setting('{name}')" for name in SETTINGS)
-        ((*values,),) = self._asked(self.there.url, f"SELECT {asked}")
+        answer = ", ".join(f"current_setting('{name}')" for name in SETTINGS)
+        ((*values,),) = self._query(self.there.url, f"SELECT {answer}")
         return dict(zip(SETTINGS, values, strict=True))
 
     def wants(self, *rows: str) -> bool:
@@ -79,13 +79,13 @@ class Stage(Director):
     def fresh(self, contender: Contender, count: int = 0, **given: object) -> Iterator[str]:
         """Give a database with a contender's tables and with tasks queued, as it was filled once.
 
-        What was filled was vacuumed and analyzed; nothing is left to be written for others.
+        The filled tables are vacuumed and analyzed; no writes are left for others.
         """
         name = f"{contender.name} {count} {json.dumps(given, sort_keys=True)}"
         if name not in self._filled:
             self._filled[name] = self._fill(contender, count, **given)
         copy = f"bench_{next(self._numbers)}"
-        # Copied by the file: what is written to the log instead would be somebody's next write.
+        # Copied by the file: a copy through the log would slow the next writer.
         self._create(copy, f'TEMPLATE "{self._filled[name]}" STRATEGY file_copy')
         try:
             self.there.execute("CHECKPOINT")
@@ -98,11 +98,11 @@ class Stage(Director):
         self._create(name, "TEMPLATE template0")
         answer = act(contender, "fill", self._url(name), count=count, **given)
         assert answer["stored"] == count, answer
-        self._asked(self._url(name), "VACUUM ANALYZE")
+        self._query(self._url(name), "VACUUM ANALYZE")
         return name
 
     def forget(self) -> None:
-        """Drop what was filled: a million tasks take room."""
+        """Drop the filled tables: a million tasks take room."""
         while self._filled:
             self._drop(self._filled.popitem()[1])
 
@@ -125,11 +125,11 @@ class Stage(Director):
 
     def written(self) -> int:
         """Return how many bytes of log the server has ever written."""
-        asked = "SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')"
-        ((position,),) = self._asked(self.there.url, asked)
+        answer = "SELECT pg_wal_lsn_diff(pg_current_wal_insert_lsn(), '0/0')"
+        ((position,),) = self._query(self.there.url, answer)
         return int(position)
 
-    def _asked(self, url: str, statement: str) -> list[tuple[str, ...]]:
+    def _query(self, url: str, statement: str) -> list[tuple[str, ...]]:
         with psycopg.connect(url, autocommit=True) as connection:
             cursor = connection.execute(statement.encode())
             return cursor.fetchall() if cursor.description else []

@@ -55,7 +55,7 @@ def write(profiles: dict[str, cProfile.Profile], path: Path) -> None:
         try:
             stats = pstats.Stats(profile, stream=out)
         except TypeError:
-            print("nothing was seen of it", file=out)
+            print("no samples", file=out)
             continue
         stats.sort_stats("tottime").print_stats(LINES)
         stats.sort_stats("cumtime").print_stats(LINES)

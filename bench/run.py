@@ -80,7 +80,7 @@ def measure_speed(plan: Plan, folder: Path) -> Found:
 
 
 def measure_kill(plan: Plan, folder: Path) -> Found:
-    """Kill a run in the middle, resume it, and count what was run how often."""
+    """Kill a run in the middle, resume it, and count how often each item ran."""
     found = Found()
     items = [str(number) for number in range(2_000 if plan.quick else 10_000)]
     log = folder / "log"

@@ -133,7 +133,7 @@ def unaccounted(answer: dict[str, Any]) -> list[str]:
 
 
 def soak(ground: Ground, seconds: float, rate: float) -> tuple[Watch, dict[str, Any]]:
-    """Run the load; return what was seen, and what became of the tasks."""
+    """Run the load; return the samples, and the results of the tasks."""
     url = ground.url
     given = {"seconds": seconds, "rate": rate, "keep": min(30.0, seconds / 20)}
     with ExitStack() as stack:
@@ -146,10 +146,10 @@ def soak(ground: Ground, seconds: float, rate: float) -> tuple[Watch, dict[str, 
         watch.run(seconds - 1.0)
         submitter = processes.pop("submitter")
         assert submitter.stdout is not None
-        told = submitter.stdout.readline()
-        if not told:
+        found = submitter.stdout.readline()
+        if not found:
             raise SystemExit(f"the submitter ended with {submitter.wait()} and no answer")
-        answer: dict[str, Any] = json.loads(told)
+        answer: dict[str, Any] = json.loads(found)
         for process in processes.values():
             process.communicate()
             assert process.returncode == 0, process.returncode
@@ -157,7 +157,7 @@ def soak(ground: Ground, seconds: float, rate: float) -> tuple[Watch, dict[str, 
 
 
 def show(watch: Watch, answer: dict[str, Any], seconds: float) -> None:
-    """Print what was seen."""
+    """Print the samples."""
     ended = sum(pool["completed"] + pool["failed"] for pool in answer["pools"].values())
     print(f"{ended:,} tasks ended in {seconds:,.0f} s, {ended / seconds:,.0f}/s")
     for name, use in watch.last.items():

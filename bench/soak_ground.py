@@ -84,14 +84,14 @@ class PostgresGround(Ground):
         # Of what grows in steps of a page the first are not always the last.
         "tables, MB": Bound(0.05, 1.0),
         "indexes, MB": Bound(0.05, 1.0),
-        # Who writes to a page first after a checkpoint writes all of it.
+        # The first write to a page after a checkpoint writes the full page.
         "log per task, KB": Bound(0.1),
     }
 
     def __init__(self, _folder: Path | None, minutes: float) -> None:
         part = min(minutes / self.minutes, 1.0)
         self._window = max(round(300 * part), 30)
-        """Seconds from one checkpoint to the next: the log is told of as many samples together."""
+        """Seconds from one checkpoint to the next: so many samples share one."""
         self._server: Server = serve(
             {
                 "autovacuum_naptime": f"{max(round(60 * part), 1)}s",

@@ -94,7 +94,7 @@ async def note(outcome: Outcome) -> None:
 
 
 class Submitter:
-    """Submits at a steady pace, and counts what was taken."""
+    """Submits at a steady pace, and counts accepted tasks."""
 
     def __init__(self, app: Application, rate: float) -> None:
         self.app = app
@@ -109,7 +109,7 @@ class Submitter:
         return range(self.number - self.each, self.number)
 
     def count(self, handles: list[Handle[Any]]) -> None:
-        """Count what was stored anew."""
+        """Count newly stored tasks."""
         self.taken.update(handle.pool for handle in handles if not handle.duplicate)
 
     async def turn(self) -> None:
@@ -126,8 +126,8 @@ class Submitter:
         tenants = [app.of_tenant.bind(n, f"tenant-{n % TENANTS}") for n in numbers]
         self.count(await app.fair.submit_many(tenants))
         self.count(await app.grow.submit_many(app.sprout.each(numbers)))
-        told = await app.plain.submit_many(app.quick.each(numbers), on_complete=app.noted.bind())
-        self.count(told)
+        answer = await app.plain.submit_many(app.quick.each(numbers), on_complete=app.noted.bind())
+        self.count(answer)
         for number in numbers:
             call = app.quick.bind(number // 2).options(idempotency_key=f"key-{number // 2}")
             self.count([await app.plain.submit(call)])
@@ -146,7 +146,7 @@ async def left(app: Application) -> int:
 
 
 async def submit(app: Application, given: dict[str, Any]) -> dict[str, Any]:
-    """Submit for a while, wait for the workers, and tell what became of everything."""
+    """Submit for a while, wait for the workers, and return the results."""
     submitter = Submitter(app, given["rate"])
     async with app.mp:
         print("ready", flush=True)

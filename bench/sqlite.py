@@ -53,7 +53,7 @@ SECTIONS: dict[str, Callable[[Stage], Found]] = {
 
 
 def show_machine(stage: Stage) -> None:
-    """Print what was measured with, and how safe each contender keeps a task."""
+    """Print the setup, and the durability of each contender."""
     stage.fsync = fsync_cost(stage.folder, 200)
     print(
         f"Python {platform.python_version()}, SQLite {sqlite3.sqlite_version}, "

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contender import FULL, NORMAL, OFF, Contender
 
 SURVIVES = {
-    FULL: "fsync at each commit: what was answered survives a power cut",
+    FULL: "fsync at each commit: an answered task survives a power cut",
     NORMAL: "fsync at checkpoints: survives kill -9, a power cut takes the latest commits",
     OFF: "no fsync: survives kill -9, a power cut may corrupt the file",
 }
@@ -14,8 +14,8 @@ SYNCHRONOUS = {OFF: 0, NORMAL: 1, FULL: 2}
 
 _OURS = "recovered at once, attempt charged, late settle fenced"
 _HUEY = "lost: a task is deleted before it runs"
-_LITEQUEUE = "stays locked: nobody takes it over"
-_PERSIST = "claimed again when the file is opened anew"
+_LITEQUEUE = "stays locked for ever"
+_PERSIST = "claimed again when the file is opened again"
 
 OURS = Contender("millpond full", "millpond", FULL, _OURS)
 OURS_NORMAL = Contender("millpond normal", "millpond", NORMAL, _OURS)

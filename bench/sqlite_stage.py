@@ -71,7 +71,7 @@ class Stage(Director):
             yield path
 
     def forget(self) -> None:
-        """Remove what was filled: a million tasks take room."""
+        """Remove the filled file: a million tasks take room."""
         for folder in self._filled.values():
             shutil.rmtree(folder)
         self._filled.clear()

@@ -96,7 +96,7 @@ async def work(store: MemoryStore, count: int, batch: int) -> float:
 
 
 async def fill(store: MemoryStore, shape: str, count: int) -> None:
-    """Queue tasks that nobody measures, made a few at a time so that nothing else keeps them."""
+    """Queue tasks that are not measured, made a few at a time so that nothing else keeps them."""
     rest = tasks(shape, count, first=1 << 40)
     while batch := tuple(new for new, _ in zip(rest, range(1_000), strict=False)):
         await store.submit([Batch(tasks=batch)])
@@ -148,7 +148,7 @@ async def bytes_per_task(count: int = 100_000) -> float:
 
 
 async def bytes_per_pool(count: int = 1_000) -> float:
-    """Return what a declared pool keeps that nobody uses."""
+    """Return the memory of an unused pool."""
     store = MemoryStore(audit_limit=0)
     gc.collect()
     tracemalloc.start()
@@ -183,7 +183,7 @@ async def measure(rounds: int, many: int) -> Times:
 def verdicts(
     medians: dict[str, float], memory: dict[str, float], many: int
 ) -> dict[str, tuple[float, float, bool]]:
-    """Each target with what was measured, what is allowed, and whether it holds."""
+    """Each target with its value, its limit, and whether it holds."""
 
     def worst(ours: str, theirs: str) -> float:
         return max(

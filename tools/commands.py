@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 import click
 
 from millpond.cli import doctor, run, worker
-from millpond.cli.exits import OF_A_WORKER, OF_AN_OPERATOR
-from millpond.cli.main import COMMANDS, found
+from millpond.cli.exits import OPERATOR_EXITS, WORKER_EXITS
+from millpond.cli.main import COMMANDS, load_command
 from millpond.cli.run.arguments import SIGNALS as SIGNALS_OF_A_RUN
 from millpond.cli.run.exits import RunExit
 from millpond.cli.run.template import MEANINGS
@@ -66,13 +66,23 @@ def cell(text: str) -> str:
     return (text[:1].lower() + text[1:]).replace("|", "&#124;").rstrip(".")
 
 
+def metavar(option: click.Parameter, ctx: click.Context) -> str:
+    """Return the name of an option's value, the same from every version of click.
+
+    Before 8.2 it takes no context, and puts an optional choice into two pairs of brackets.
+    """
+    make: Callable[..., str] = option.make_metavar
+    made = make(ctx) if inspect.signature(make).parameters else make()
+    return made.replace("[[", "[").replace("]]", "]")
+
+
 def row(option: click.Parameter, ctx: click.Context) -> str:
     """Return the row of an option or argument."""
     if isinstance(option, click.Option):
         names = ", ".join(option.opts)
-        value = "" if option.is_flag else f" {option.make_metavar(ctx)}"
+        value = "" if option.is_flag else f" {metavar(option, ctx)}"
         return f"| `{names}{value.replace('|', ' or ')}` | {cell(option.help or '')} |"
-    name = option.make_metavar(ctx).replace("|", " or ")
+    name = metavar(option, ctx).replace("|", " or ")
     return f"| `{name}` | {ARGUMENTS[option.name or '']} |"
 
 
@@ -92,7 +102,7 @@ ARGUMENTS = {
 
 def operating(name: str) -> Iterator[str]:
     """Yield the lines of a command that operates a store."""
-    made = found(name)
+    made = load_command(name)
     assert isinstance(made, click.Command)  # noqa: S101 - all of these are
     ctx = click.Context(made, info_name=f"millpond {name}")
     text = inspect.cleandoc((made.help or "").replace("\b", ""))
@@ -107,12 +117,12 @@ def operating(name: str) -> Iterator[str]:
 def operating_all() -> Iterator[str]:
     """Yield the lines about all commands that operate a store."""
     yield OPERATING
-    some = found("pools")
+    some = load_command("pools")
     assert isinstance(some, click.Command)  # noqa: S101 - see above
     ctx = click.Context(some)
     yield from (row(option, ctx) for option in some.params if option.name in COMMON[:2])
     yield from ("", "| exit code | of these commands |", "|---|---|")
-    yield from (f"| {code:d} | {meaning} |" for code, meaning in OF_AN_OPERATOR.items())
+    yield from (f"| {code:d} | {meaning} |" for code, meaning in OPERATOR_EXITS.items())
     for name in COMMANDS:
         if name not in PARSERS:
             yield from operating(name)
@@ -137,7 +147,7 @@ def page() -> str:
         if name == "worker":
             lines += ["", *(line.strip() for line in worker.SIGNALS.splitlines()[1:])]
             lines += ["", "| exit code | of a worker |", "|---|---|"]
-            lines += [f"| {code:d} | {code.meaning} |" for code in OF_A_WORKER]
+            lines += [f"| {code:d} | {code.meaning} |" for code in WORKER_EXITS]
         if name == "run":
             lines += ["", "| replacement string | stands for |", "|---|---|"]
             lines += [f"| `{one}` | {meaning} |" for one, meaning in MEANINGS.items()]

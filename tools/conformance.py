@@ -185,9 +185,9 @@ def table(
     family: Family, shown: Mapping[str, list[Shown]], stores: on_stores.Shown
 ) -> Iterator[str]:
     """Yield one family's section."""
-    whole = sum(done(row, shown) for row in family.rows)
+    ready = sum(done(row, shown) for row in family.rows)
     yield from ("", f"## {family.title}", "", f"{family.about}", "")
-    yield from (f"{whole} of {len(family.rows)} rows shown.", "")
+    yield from (f"{ready} of {len(family.rows)} rows shown.", "")
     yield from ("| row | promise | shown by | on |", "|---|---|---|---|")
     for row in family.rows:
         cells = (promise(row), answer(row, shown[row.id]), where(stores.get(row.id)))
@@ -206,8 +206,8 @@ def absent(root: Path) -> Iterator[str]:
 def counts(rows: Mapping[str, Row], shown: Mapping[str, list[Shown]]) -> Iterator[str]:
     """Yield the summary on top."""
     due = Counter(row.stage for row in rows.values() if not done(row, shown))
-    whole = sum(done(row, shown) for row in rows.values())
-    yield f"{len(rows)} rows: {whole} shown by tests, {len(rows) - whole - due['none']} to come,"
+    ready = sum(done(row, shown) for row in rows.values())
+    yield f"{len(rows)} rows: {ready} shown by tests, {len(rows) - ready - due['none']} to come,"
     yield from (
         f"{due['none']} not in 1.0.",
         "",

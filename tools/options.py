@@ -77,9 +77,9 @@ def table(title: str, given: Given, meanings: Mapping[str, str]) -> list[str]:
     """Return a table of names, types, defaults and meanings."""
     same(title, given, meanings)
     lines = ["", "| option | type | default | meaning |", "|---|---|---|---|"]
-    for name, (told, default) in given.items():
+    for name, (answer, default) in given.items():
         value = "" if default is NOTHING else f"`{cell(shown(default))}`"
-        lines.append(f"| `{name}` | `{cell(told)}` | {value} | {cell(meanings[name])} |")
+        lines.append(f"| `{name}` | `{cell(answer)}` | {value} | {cell(meanings[name])} |")
     return lines
 
 
@@ -88,11 +88,11 @@ def makers(title: str, names: Iterable[str], meanings: Mapping[str, str]) -> lis
     same(title, names, meanings)
     lines = ["", f"## {title}", "", "| written | means |", "|---|---|"]
     for name in names:
-        told = ", ".join(
+        answer = ", ".join(
             one if default is NOTHING else f"{one}={shown(default)}"
             for one, (_, default) in parameters(getattr(spec, name)).items()
         )
-        lines.append(f"| `{name}({cell(told)})` | {cell(meanings[name])} |")
+        lines.append(f"| `{name}({cell(answer)})` | {cell(meanings[name])} |")
     return lines
 
 
@@ -107,7 +107,7 @@ def page(root: Path) -> str:
     """Return the whole page."""
     meanings = tomllib.loads((root / "docs/reference/options.toml").read_text("utf-8"))
     task = {name: text for name, text in meanings["task"].items() if name != "executor"}
-    options = {n: (as_written(told), NOTHING) for n, told in Options.__annotations__.items()}
+    options = {n: (as_written(answer), NOTHING) for n, answer in Options.__annotations__.items()}
     tables: tuple[tuple[str, Given, Mapping[str, str]], ...] = (
         ("Millpond(...)", parameters(Millpond), meanings["millpond"]),
         ("mp.worker(...)", parameters(Millpond.worker), meanings["worker"]),

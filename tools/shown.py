@@ -109,7 +109,7 @@ def files_run_again(root: Path) -> dict[str, set[str]]:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Write what was collected, for `collected` in the process that started this one."""
+    """Write the collected tests, for `collected` in the process that started this one."""
     found = of_items(session.items, session.config.rootpath)
     text = json.dumps({row: sorted(stores) for row, stores in found.items()})
     Path(os.environ[_OUTPUT]).write_text(text, "utf-8")

@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from tools import log_events
+
 from millpond import Millpond
 from millpond.telemetry import names
 from millpond.telemetry.metrics import Metering
@@ -44,14 +46,25 @@ counts this process only. All other metrics count what one process did.
 """
 
 
+EVENTS = """\
+## Log events
+
+Every record of a `millpond` logger has an `event` that does not change between releases: match on
+it, not on the sentence. `pool`, `task`, `worker` and `reason` are fields of the record where they
+apply. A record of level error that comes with an exception has its traceback.
+
+| event | level | logger | sentence |
+|---|---|---|---|"""
+
+
 class Noted:
     """A meter that records which instruments are created."""
 
     def __init__(self) -> None:
         self.instruments: list[tuple[str, str, str, str]] = []
 
-    def __getattr__(self, asked: str) -> Callable[..., None]:
-        kind = asked.removeprefix("create_").replace("_", " ")
+    def __getattr__(self, answer: str) -> Callable[..., None]:
+        kind = answer.removeprefix("create_").replace("_", " ")
 
         def create(name: str, *given: object, **_: object) -> None:
             unit, about = map(str, given[-2:])
@@ -89,5 +102,8 @@ def page() -> str:
         WHOSE,
         "| metric | kind | labels | what |\n|---|---|---|---|",
         *families(),
+        "",
+        EVENTS,
+        *log_events.table(log_events.log_calls()),
     ]
     return "\n".join(lines) + "\n"

@@ -96,7 +96,7 @@ def no_fence() -> Iterator[None]:
 
 @contextmanager
 def fence_by_state_only() -> Iterator[None]:
-    """A settle is applied to a task that runs, whoever runs it."""
+    """A settle is applied to a running task, whichever worker runs it."""
     with patch.object(settle, "is_current", lambda task, _: task.status is Status.RUNNING):
         yield
 
@@ -295,7 +295,7 @@ def refunds_twice() -> Iterator[None]:
 
 
 @contextmanager
-def budget_counts_nobody() -> Iterator[None]:
+def budget_counts_no_task() -> Iterator[None]:
     """A budget that pools share looks at none of them."""
 
     def none(_tables: Tables, _budget: object) -> int:
@@ -328,7 +328,7 @@ MUTANTS: tuple[Callable[[], Any], ...] = (
     claims_ahead_take_no_token,
     starts_without_a_slot,
     refunds_twice,
-    budget_counts_nobody,
+    budget_counts_no_task,
     only_attempt_given_back,
 )
 

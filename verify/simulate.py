@@ -135,7 +135,7 @@ async def retold(history: list[Verb], counts: Sequence[int] = STORES_IN_TURN) ->
     """I12: on a file, and on one that several processes use in turn, it is the same story."""
     for count in counts:
         with fresh_file() as path:
-            await told_in_turn(history, [InlineStore(path) for _ in range(count)])
+            await replay_in_turns(history, [InlineStore(path) for _ in range(count)])
 
 
 async def retold_on_a_server(
@@ -144,11 +144,11 @@ async def retold_on_a_server(
     """I12: the same in tables of a server."""
     for count in counts:
         schema = schemas.take()
-        await told_in_turn(history, [InlinePostgresStore(schema) for _ in range(count)])
+        await replay_in_turns(history, [InlinePostgresStore(schema) for _ in range(count)])
         schemas.give_back(schema)
 
 
-async def told_in_turn(history: list[Verb], stores: Sequence[SqlStore[Any, Any]]) -> None:
+async def replay_in_turns(history: list[Verb], stores: Sequence[SqlStore[Any, Any]]) -> None:
     """I12: stores that take turns verb by verb answer as one in memory, and leave sound rows."""
     turns = TakingTurns(stores, verbs_each=1)
     try:
@@ -283,7 +283,7 @@ def main() -> int:
     parser.add_argument("--save", type=Path, help="with --seed: keep what breaks in this file")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--live", action="store_true", help="only live histories")
-    parser.add_argument("--histories", type=int, help="how many; of live ones a tenth of it")
+    parser.add_argument("--histories", type=int, help="how many; a tenth as many live ones")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
     parser.add_argument(
         "--turns",

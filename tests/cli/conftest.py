@@ -9,7 +9,7 @@ from tests.cli.operating import Call, caller, fill
 
 @pytest.fixture(scope="session")
 def filled_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a store that nobody changes."""
+    """A folder with a store that no test changes."""
     folder = tmp_path_factory.mktemp("filled")
     fill(folder)
     return folder

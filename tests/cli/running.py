@@ -52,9 +52,9 @@ class Running:
             try:
                 line = self._heard.get(timeout=max(deadline - time.monotonic(), 0.0))
             except queue.Empty:
-                raise AssertionError(f"{words!r} was not said: {self.told}") from None
+                raise AssertionError(f"{words!r} was not said: {self.output}") from None
             if line is None:
-                raise AssertionError(f"it ended without {words!r}: {self.told}")
+                raise AssertionError(f"it ended without {words!r}: {self.output}")
             self.lines.append(line)
             if words in line:
                 return line
@@ -71,10 +71,10 @@ class Running:
                 self.lines.append(line)
             return self.process.wait(timeout=PATIENCE)
         except (queue.Empty, ValueError, subprocess.TimeoutExpired):
-            raise AssertionError(f"it does not end: {self.told}") from None
+            raise AssertionError(f"it does not end: {self.output}") from None
 
     @property
-    def told(self) -> str:
+    def output(self) -> str:
         """All that it said, as far as it was read."""
         return "\n".join(self.lines)
 

@@ -1,6 +1,6 @@
 """A terminal with a program in it: tmux where there is one, else a pseudo-terminal of our own.
 
-The second shows what was written since a key was pressed or the screen was drawn anew.
+The second shows the output since a key was pressed or the screen was redrawn.
 """
 
 import contextlib
@@ -62,8 +62,10 @@ class Tmux:
         )
 
     def _ask(self, *words: str) -> str:
-        asked = ["tmux", "-u", "-L", self._name, *words]
-        return subprocess.run(asked, capture_output=True, text=True, check=True, timeout=15).stdout
+        requested = ["tmux", "-u", "-L", self._name, *words]
+        return subprocess.run(
+            requested, capture_output=True, text=True, check=True, timeout=15
+        ).stdout
 
     def press(self, *keys: str) -> None:
         self._ask("send-keys", *keys)
@@ -97,7 +99,7 @@ class OwnTerminal:
         with contextlib.suppress(OSError):
             while select.select([self._file], [], [], 0.01)[0]:
                 self._written += os.read(self._file, 65536).decode("utf-8", "replace")
-        # What is written from the corner on stands over what was there.
+        # Output from the corner on overwrites the old content.
         return _CONTROL.sub("", self._written.rpartition("\x1b[H")[2])
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""`millpond audit`: JSON Lines, from where somebody stopped, and on."""
+"""`millpond audit`: JSON Lines, from a position on, and with --follow."""
 
 import json
 import os
@@ -29,15 +29,15 @@ def test_each_line_is_a_record(millpond: Call) -> None:
 
 def test_reading_goes_on_where_it_stopped(millpond: Call) -> None:
     """Without gap or overlap."""
-    whole = millpond("audit").lines
+    uncut = millpond("audit").lines
     first = millpond("audit", "--limit", 5).lines
     rest = millpond("audit", "--after", first[-1]["position"]).lines
-    assert whole == first + rest
+    assert uncut == first + rest
 
 
-def test_it_is_narrowed(millpond: Call) -> None:
+def test_audit_filters_by_pool_task_and_kind(millpond: Call) -> None:
     """By pool, kind, task and age."""
-    whole = millpond("audit").lines
+    uncut = millpond("audit").lines
     for options, fits in (
         (("--pool", "mail"), lambda line: line["pool"] == "mail"),
         (("--kind", "control"), lambda line: line["kind"] == "control"),
@@ -48,15 +48,15 @@ def test_it_is_narrowed(millpond: Call) -> None:
         (("--since", "1h"), lambda _: True),
         (("--since", "0"), lambda _: False),
     ):
-        assert [line for line in whole if fits(line)] == millpond("audit", *options).lines
+        assert [line for line in uncut if fits(line)] == millpond("audit", *options).lines
     (task, *_) = millpond("dead", "--ids").out.split()
-    assert [line for line in whole if line.get("task") == task] == (
+    assert [line for line in uncut if line.get("task") == task] == (
         millpond("audit", "--task", task).lines
     )
 
 
-def test_it_follows(millpond: Call, store: str) -> None:
-    """What happens meanwhile is told as it happens; Ctrl-C ends it."""
+def test_audit_follow_prints_new_records(millpond: Call, store: str) -> None:
+    """New records are printed as they come; Ctrl-C ends it."""
     process = subprocess.Popen(
         [sys.executable, "-m", "millpond", "audit", "--follow", "--new", "--every", "0.05"],
         stdout=subprocess.PIPE,
@@ -66,13 +66,13 @@ def test_it_follows(millpond: Call, store: str) -> None:
     try:
         assert process.stdout is not None
         millpond("pause", "mail")
-        told: dict[str, object] = {}
+        output: dict[str, object] = {}
         # It may have begun to look before or after that.
-        while not told:
+        while not output:
             millpond("pause", "hooks")
             os.set_blocking(process.stdout.fileno(), False)
-            told = json.loads(process.stdout.readline() or "{}")
-        assert "control" == told["kind"]
+            output = json.loads(process.stdout.readline() or "{}")
+        assert "control" == output["kind"]
         process.send_signal(signal.SIGINT)
         assert Exit.INTERRUPTED == process.wait(timeout=15)
     finally:
@@ -82,7 +82,7 @@ def test_it_follows(millpond: Call, store: str) -> None:
         process.stdout.close()
 
 
-def test_a_reader_that_has_enough_is_no_failure(store: str) -> None:
+def test_a_closed_output_pipe_is_no_failure(store: str) -> None:
     """As `millpond audit | head` does."""
     line = f"{sys.executable} -m millpond audit | head -n 1"
     answer = subprocess.run(

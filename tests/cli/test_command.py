@@ -25,7 +25,7 @@ def run(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess
     )
 
 
-def test_it_tells_its_version() -> None:
+def test_version_prints_the_version() -> None:
     """One line, exit code 0."""
     answer = run("--version")
     assert (0, f"millpond {millpond.__version__}\n", "") == (
@@ -40,13 +40,13 @@ def test_its_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> Non
     with pytest.raises(SystemExit) as left:
         command.main(["--help"])
     assert 0 == left.value.code
-    told = capsys.readouterr().out
+    output = capsys.readouterr().out
     for name, does in command.COMMANDS.items():
-        assert f"  {name}" in told
-        assert does in told
+        assert f"  {name}" in output
+        assert does in output
 
 
-def test_without_a_command_it_helps_and_has_done_nothing(
+def test_without_a_command_the_help_is_printed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Exit code 2, as for any other line that is not one."""
@@ -55,25 +55,25 @@ def test_without_a_command_it_helps_and_has_done_nothing(
 
 
 @pytest.mark.parametrize("line", [["wroker"], ["\x1b[2J"], ["--verbose"]])
-def test_a_command_that_is_none_is_told_in_a_line(
+def test_an_unknown_command_is_refused_in_one_line(
     line: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Exit code 2; a name is shown, never obeyed."""
     with pytest.raises(SystemExit) as left:
         command.main(line)
     assert 2 == left.value.code
-    told = capsys.readouterr().err
-    assert told.splitlines()[-1].startswith("millpond: error: ")
-    assert "\x1b" not in told
+    output = capsys.readouterr().err
+    assert output.splitlines()[-1].startswith("millpond: error: ")
+    assert "\x1b" not in output
 
 
-def test_a_version_costs_no_worker() -> None:
+def test_printing_the_version_does_not_import_the_worker() -> None:
     """What is not asked for is not imported."""
-    asked = (
+    requested = (
         "import sys; from millpond.cli.main import main; main(['--version']); print(*sys.modules)"
     )
     answer = subprocess.run(
-        [sys.executable, "-c", f"{asked}; print(*sys.modules)"],
+        [sys.executable, "-c", f"{requested}; print(*sys.modules)"],
         capture_output=True,
         text=True,
         check=True,

@@ -1,4 +1,4 @@
-"""`millpond cron`: what it tells of schedules, and switching them off and on."""
+"""`millpond cron`: list, pause, resume and remove schedules."""
 
 import asyncio
 from pathlib import Path
@@ -67,7 +67,7 @@ def test_pause_resume_and_remove(millpond: Call) -> None:
     assert ["nightly"] == [one["id"] for one in millpond("cron", "--json").json]
 
 
-def test_what_cannot_be(millpond: Call) -> None:
+def test_contradictory_options_are_refused(millpond: Call) -> None:
     assert Exit.NOTHING == millpond("cron", "none").code
     assert Exit.NOTHING == millpond("cron", "none", "--pause").code
     assert Exit.USAGE == millpond("cron", "--pause").code

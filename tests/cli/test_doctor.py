@@ -31,13 +31,15 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_store_that_is_well(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_finds_no_problem_in_a_good_store(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """It says so, and changes nothing."""
     assert Exit.CLEAN == main([f"sqlite:///{file}"])
-    assert "every row fits together" in capsys.readouterr().out
+    assert "all rows are consistent" in capsys.readouterr().out
 
 
-def test_a_count_that_is_off_is_told(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_reports_a_wrong_count(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """What does not fit together is named, and the exit code says that something is wrong."""
     with sqlite3.connect(file) as connection:
         connection.execute("UPDATE millpond_pool SET live = live + 1 WHERE name = 'p'")
@@ -48,21 +50,21 @@ def test_a_count_that_is_off_is_told(file: Path, capsys: pytest.CaptureFixture[s
 
 def test_a_damaged_file_is_wrong(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Whether that is seen at once or only when its rows are read; no traceback."""
-    whole = file.read_bytes()
+    uncut = file.read_bytes()
     for keep in (10_000, 3 * 4096):
-        file.write_bytes(whole[:keep] + b"\xaa" * (len(whole) - keep if keep % 4096 == 0 else 0))
+        file.write_bytes(uncut[:keep] + b"\xaa" * (len(uncut) - keep if keep % 4096 == 0 else 0))
         assert Exit.BROKE == main([f"sqlite:///{file}"])
         assert f"wrong: MILL-047 {file} is damaged" in capsys.readouterr().out
 
 
-def test_a_database_of_somebody_else_is_left_as_it_is(tmp_path: Path) -> None:
+def test_a_database_without_our_tables_is_refused_and_unchanged(tmp_path: Path) -> None:
     """Also how its journal is kept; and it is not called outdated."""
     path = tmp_path / "other.db"
     connection = sqlite3.connect(path)
     connection.execute("CREATE TABLE letters (text)")
     connection.close()
     before = path.read_bytes()
-    with pytest.raises(Refusal, match="without tables of Millpond") as refused:
+    with pytest.raises(Refusal, match="no Millpond tables") as refused:
         main([f"sqlite:///{path}"])
     assert Exit.STORE is refused.value.code
     assert before == path.read_bytes()
@@ -70,7 +72,7 @@ def test_a_database_of_somebody_else_is_left_as_it_is(tmp_path: Path) -> None:
 
 
 def test_an_old_library_and_a_large_wal_are_risks(tmp_path: Path) -> None:
-    """Each is told with what to do; a new library and no WAL are none."""
+    """Each names its remedy; a new library and no WAL are no risks."""
     path = tmp_path / "work.db"
     assert [] == list(risks(path, (3, 51, 3)))
     (old,) = risks(path, (3, 40, 1))
@@ -85,7 +87,7 @@ def test_an_old_library_and_a_large_wal_are_risks(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("url", ["sqlite:///{}/none.db", "mysql://x/y"])
-def test_what_cannot_be_looked_at(url: str, tmp_path: Path) -> None:
+def test_doctor_refuses_a_store_it_cannot_read(url: str, tmp_path: Path) -> None:
     """It is refused with the exit code of a store, and no file is made."""
     with pytest.raises(Refusal) as refused:
         main([url.format(tmp_path)])
@@ -93,24 +95,24 @@ def test_what_cannot_be_looked_at(url: str, tmp_path: Path) -> None:
     assert [] == list(tmp_path.iterdir())
 
 
-def test_what_was_found_as_json(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_prints_its_findings_as_json(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One document; the store may be that of the environment, or of --store."""
     for line in (["--json", f"sqlite:///{file}"], ["--json", "--store", f"sqlite:///{file}"]):
         assert Exit.CLEAN == main(line)
-        told = json.loads(capsys.readouterr().out)
-        assert {"store", "well", "wrong", "risky", "kind", "sqlite"} == set(told)
-        assert (str(file), True, []) == (told["store"], told["well"], told["wrong"])
+        output = json.loads(capsys.readouterr().out)
+        assert {"store", "well", "wrong", "risky", "kind", "sqlite"} == set(output)
+        assert (str(file), True, []) == (output["store"], output["well"], output["wrong"])
     with sqlite3.connect(file) as connection:
         connection.execute("UPDATE millpond_pool SET live = live + 1 WHERE name = 'p'")
     connection.close()
     assert Exit.BROKE == main(["--json", f"sqlite:///{file}"])
-    told = json.loads(capsys.readouterr().out)
-    assert (False, 1) == (told["well"], min(len(told["wrong"]), 1))
+    output = json.loads(capsys.readouterr().out)
+    assert (False, 1) == (output["well"], min(len(output["wrong"]), 1))
 
 
 @pytest.mark.rows("TR-08")
-def test_a_clock_that_jumped_is_told(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """How far the store's time is ahead, and what was noticed of clocks before."""
+def test_doctor_reports_a_clock_that_jumped(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """How far the store's time is ahead, and earlier jumps."""
     with sqlite3.connect(file) as connection:
         connection.execute(
             "UPDATE millpond_meta SET latest = latest + 34560000, "
@@ -118,6 +120,6 @@ def test_a_clock_that_jumped_is_told(file: Path, capsys: pytest.CaptureFixture[s
         )
     connection.close()
     assert Exit.CLEAN == main([f"sqlite:///{file}"])
-    told = capsys.readouterr().out
-    assert "s ahead of the clock" in told
-    assert "is 3600 s ahead of what has passed" in told
+    output = capsys.readouterr().out
+    assert "s ahead of the clock" in output
+    assert "is 3600 s ahead of what has passed" in output

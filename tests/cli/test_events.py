@@ -48,16 +48,16 @@ def work(url: str) -> None:
     async def until_done() -> None:
         mp = app(url)
         async with mp, mp.worker(), asyncio.timeout(30):
-            while await mp.unsettled():  # noqa: ASYNC110 - nobody tells when all is done
+            while await mp.unsettled():  # noqa: ASYNC110 - no event for an empty store
                 await asyncio.sleep(0.02)
 
     asyncio.run(until_done())
 
 
 def test_an_event_from_the_command_line(place: str, millpond: Call) -> None:
-    """It is stored, listed and delivered; told again it is the same, and so is its task."""
-    told = millpond("emit", NAME, "7", "--id", "e1")
-    assert (Exit.CLEAN, "e1\n", "") == told
+    """It is stored, listed and delivered; emitted again it is the same event with the same task."""
+    output = millpond("emit", NAME, "7", "--id", "e1")
+    assert (Exit.CLEAN, "e1\n", "") == output
     again = millpond("emit", NAME, "7", "--id", "e1", "--json").json
     assert (True, "e1") == (again["duplicate"], again["id"])
     (event,) = millpond("events", "--json", "--payload").json["events"]
@@ -102,7 +102,7 @@ def test_dead_letters_are_shown_and_redriven(place: str, millpond: Call) -> None
     assert 1 == done["redriven"]
 
 
-def test_what_cannot_be_is_refused(
+def test_wrong_events_and_triggers_are_refused(
     place: str, millpond: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a word on what is wrong, and nothing changed."""
@@ -112,9 +112,9 @@ def test_what_cannot_be_is_refused(
         (("emit", NAME, "-"), Exit.USAGE, "not JSON"),
         (("emit", "no name"), Exit.USAGE, "may hold only"),
         (("replay", NAME, "e9"), Exit.NOTHING, "no event 'e9'"),
-        (("triggers", "nobody"), Exit.NOTHING, "there are: lost, router"),
-        (("triggers", "--remove"), Exit.USAGE, "say which"),
-        (("emit", NAME, "--wait", "10ms"), Exit.NOTHING, "is a worker at work"),
+        (("triggers", "missing"), Exit.NOTHING, "there are: lost, router"),
+        (("triggers", "--remove"), Exit.USAGE, "needs the ids"),
+        (("emit", NAME, "--wait", "10ms"), Exit.NOTHING, "check that a worker runs"),
     ]
     for line, code, words in cases:
         answer = millpond(*line)
@@ -124,8 +124,8 @@ def test_what_cannot_be_is_refused(
     assert 2 == len(json.loads(millpond("events", "--json").out)["events"])
 
 
-def test_the_receipts_are_waited_for(place: str, millpond: Call) -> None:
-    """What each trigger made of it; a dead letter is not what was hoped for."""
+def test_emit_with_wait_prints_receipts(place: str, millpond: Call) -> None:
+    """One per trigger; a dead letter sets the exit code."""
     millpond("emit", NAME, "7", "--id", "e1")
     work(place)
     answer = millpond("emit", NAME, "7", "--id", "e1", "--wait", "5s", "--json")
@@ -134,7 +134,7 @@ def test_the_receipts_are_waited_for(place: str, millpond: Call) -> None:
     assert {"router": "submitted", "lost": "failed"} == outcomes
     said = millpond("emit", NAME, "7", "--id", "e1", "--wait", "5s")
     assert "MILL-070" in said.out
-    assert "was known" in said.err
+    assert "duplicate" in said.err
 
 
 def test_pages_of_events(place: str, millpond: Call) -> None:
@@ -167,7 +167,7 @@ def test_before_any_event_there_is_an_empty_list(
 
     asyncio.run(made())
     for command in ("pools", "tasks", "dead", "audit", "cron", "triggers", "events"):
-        told = millpond(command, "--store", url)
-        assert Exit.CLEAN == told.code, (command, told.err)
+        output = millpond(command, "--store", url)
+        assert Exit.CLEAN == output.code, (command, output.err)
     assert {"events": [], "next": None} == millpond("events", "--json", "--store", url).json
     assert "`millpond emit NAME`" in millpond("events", "--store", url).err

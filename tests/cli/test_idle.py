@@ -49,7 +49,7 @@ async def test_a_worker_with_nothing_to_do_is_idle_at_once() -> None:
         assert await idle_within(worker, 0.1)
 
 
-async def test_what_runs_here_is_waited_for_and_what_comes_of_it() -> None:
+async def test_once_waits_for_running_tasks_and_their_follow_ups() -> None:
     """A follow-up is due when its parent has ended, and not before."""
     shop = Shop(Fleet())
     async with shop.mp, shop.mp.worker() as worker:
@@ -60,7 +60,7 @@ async def test_what_runs_here_is_waited_for_and_what_comes_of_it() -> None:
         assert await idle_within(worker, 5)
 
 
-async def test_what_runs_elsewhere_is_waited_for() -> None:
+async def test_once_waits_for_tasks_on_other_workers() -> None:
     """It may fail, or leave more to do."""
     fleet = Fleet()
     here, there = Shop(fleet), Shop(fleet)
@@ -78,7 +78,7 @@ async def _is_busy(worker: Worker) -> bool:
     return bool(worker.jobs)
 
 
-async def test_what_is_due_later_is_left() -> None:
+async def test_once_leaves_scheduled_tasks() -> None:
     """Be it by a minute."""
     shop = Shop(Fleet())
     async with shop.mp, shop.mp.worker() as worker:
@@ -87,8 +87,8 @@ async def test_what_is_due_later_is_left() -> None:
     assert [] == shop.ran
 
 
-async def test_what_is_paused_is_left() -> None:
-    """Nobody knows for how long."""
+async def test_once_leaves_tasks_of_a_paused_pool() -> None:
+    """A pause has no end that the worker could wait for."""
     shop = Shop(Fleet(), rate=Rate(1, per=1.0))
     async with shop.mp, shop.mp.worker() as worker:
         await shop.pool.pause()
@@ -97,7 +97,7 @@ async def test_what_is_paused_is_left() -> None:
     assert [] == shop.ran
 
 
-async def test_what_is_paused_by_its_key_is_left() -> None:
+async def test_once_leaves_tasks_of_a_paused_key() -> None:
     """While the rest is done."""
     shop = Shop(Fleet())
     shop.may_end.set()
@@ -109,7 +109,7 @@ async def test_what_is_paused_by_its_key_is_left() -> None:
     assert [2] == shop.ran
 
 
-async def test_what_waits_for_a_rate_is_waited_for() -> None:
+async def test_once_waits_for_tasks_that_wait_for_a_rate() -> None:
     """It starts by itself, if not at once."""
     shop = Shop(Fleet(), rate=Rate(1, per=10.0))
     shop.may_end.set()
@@ -121,7 +121,7 @@ async def test_what_waits_for_a_rate_is_waited_for() -> None:
     assert [0, 1, 2] == shop.ran
 
 
-async def test_what_nobody_here_can_run_is_left() -> None:
+async def test_once_leaves_tasks_of_unknown_functions() -> None:
     """A function that is not known here waits for a worker that has it."""
     fleet = Fleet()
     here, there = Shop(fleet), Shop(fleet)
@@ -147,10 +147,10 @@ async def test_a_worker_that_may_not_work_is_not_idle(state: str) -> None:
         assert await idle_within(worker, 5)
 
 
-async def test_a_store_that_is_away_is_not_one_without_work(
+async def test_an_unreachable_store_is_not_idle(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is looked at until it answers, and that is said once."""
+    """The worker polls until the store answers, and logs the failure once."""
     shop = Shop(Fleet())
     async with shop.mp, shop.mp.worker() as worker:
         view = worker.env.view
@@ -165,41 +165,43 @@ async def test_a_store_that_is_away_is_not_one_without_work(
         waiting = asyncio.create_task(until_idle(worker))
         await asyncio.sleep(0.9)
         assert not waiting.done()
-        told = [r for r in caplog.records if r.name == "millpond.cli"]
-        assert ["the store cannot be looked at (the store is away); it is tried again"] == [
-            record.getMessage() for record in told
+        output = [r for r in caplog.records if r.name == "millpond.cli"]
+        assert ["cannot read the store (the store is away); trying again"] == [
+            record.getMessage() for record in output
         ]
         monkeypatch.setattr(worker.env, "view", view)
         async with asyncio.timeout(5):
             await waiting
 
 
-async def test_callbacks_that_run_elsewhere_are_waited_for() -> None:
+async def test_once_waits_for_callbacks_on_other_workers() -> None:
     """They belong to their pool."""
     fleet = Fleet()
     here, there = Shop(fleet), Shop(fleet)
-    told = asyncio.Event()
+    output = asyncio.Event()
     for shop in (here, there):
 
-        @shop.mp.task(name="tell")
-        async def tell(outcome: Outcome) -> None:
-            await told.wait()
+        @shop.mp.task(name="notify")
+        async def notify(outcome: Outcome) -> None:
+            await output.wait()
 
     there.may_end.set()
     async with here.mp, there.mp, there.mp.worker() as other:
-        await here.job.options(on_complete=here.mp.tasks["tell"].bind()).submit(1)
+        await here.job.options(on_complete=here.mp.tasks["notify"].bind()).submit(1)
         await until(lambda: _runs_a_callback(other))
         async with here.mp.worker() as worker:
             assert not await idle_within(worker, 30)
-            told.set()
+            output.set()
             assert await idle_within(worker, 5)
 
 
 async def _runs_a_callback(worker: Worker) -> bool:
-    return any(job.leased.call.function == "tell" for job in worker.jobs.values())
+    return any(job.leased.call.function == "notify" for job in worker.jobs.values())
 
 
-async def test_what_comes_while_it_looks_is_not_overlooked(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_task_submitted_during_the_idle_check_is_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Be it in a pool that it has looked at already."""
     shop = Shop(Fleet())
     shop.mp.pool("later")
@@ -208,16 +210,16 @@ async def test_what_comes_while_it_looks_is_not_overlooked(monkeypatch: pytest.M
         view = worker.env.view
 
         class Slow:
-            """A view that takes so long that somebody submits meanwhile."""
+            """A view so slow that a task is submitted while it reads."""
 
             def __getattr__(self, name: str) -> Any:
                 return getattr(view, name)
 
-            async def pool(self, name: str, **asked: Any) -> Any:
+            async def pool(self, name: str, **requested: Any) -> Any:
                 if name == "later":
                     await shop.job.submit(1)
                     await asyncio.sleep(0.01)
-                return await view.pool(name, **asked)
+                return await view.pool(name, **requested)
 
         monkeypatch.setattr(worker.env, "view", Slow())
         assert not await nothing_left(worker)

@@ -56,14 +56,14 @@ def test_a_module_of_a_package_is_found(write: Write) -> None:
 
 
 @pytest.mark.parametrize("usual", ["app", "mp"])
-def test_of_several_the_one_with_a_usual_name_is_meant(write: Write, usual: str) -> None:
+def test_of_several_millponds_the_one_with_a_usual_name_is_loaded(write: Write, usual: str) -> None:
     """If none is named."""
     make = "from millpond import Millpond\n"
     write("shop.py", f"{make}one = Millpond()\n{usual} = Millpond()\n{usual}.pool('this')\n")
     assert ["this"] == [pool.name for pool in load("shop").pools()]
 
 
-def test_what_it_imports_is_imported(write: Write) -> None:
+def test_modules_in_imports_are_imported(write: Write) -> None:
     """Pools and tasks of other modules are known before anything is checked."""
     write("shop.py", "from millpond import Millpond\nmp = Millpond(imports=['jobs'])\n")
     write("jobs.py", "from shop import mp\nmp.pool('jobs')\n")
@@ -71,44 +71,46 @@ def test_what_it_imports_is_imported(write: Write) -> None:
 
 
 @pytest.mark.parametrize("target", ["", ":mp", "sh op:mp", "..shop:mp", "shop-2:mp"])
-def test_what_is_no_module_is_wrong_usage(target: str) -> None:
-    """Nothing is looked for."""
+def test_a_target_that_is_no_module_is_refused(target: str) -> None:
+    """No module is searched."""
     refused = refusal(target)
     assert (Exit.USAGE, f"{target!r} is not module:name") == (refused.code, refused.message)
 
 
 @pytest.mark.parametrize(
-    ("target", "meant"),
+    ("target", "expected_name"),
     [
         ("shop.py:mp", "shop:mp"),
         ("./src/shop.py", "src.shop"),
         ("company/shop:mp", "company.shop:mp"),
     ],
 )
-def test_a_file_is_a_common_mistake(target: str, meant: str) -> None:
-    """The message has what was meant."""
+def test_a_path_instead_of_a_module_is_refused_with_a_suggestion(
+    target: str, expected_name: str
+) -> None:
+    """The message contains the right form."""
     refused = refusal(target)
     assert Exit.USAGE == refused.code
-    assert refused.message.endswith(f"; a module is named as in `import`: {meant}")
+    assert refused.message.endswith(f"; write the module as in `import`: {expected_name}")
 
 
-def test_so_are_the_parentheses_of_a_function(write: Write) -> None:
-    """The message has what was meant."""
+def test_a_function_with_parentheses_is_refused_with_a_suggestion(write: Write) -> None:
+    """The message contains the right form."""
     write("shop.py", ONE)
     refused = refusal("shop:make()")
     assert Exit.USAGE == refused.code
-    assert "a function is named without its parentheses: shop:make" == refused.message
+    assert "name a function without parentheses: shop:make" == refused.message
 
 
-def test_a_module_that_is_not_there(write: Write, tmp_path: Path) -> None:
-    """The message says where it was looked for."""
+def test_a_missing_module_is_refused(write: Write, tmp_path: Path) -> None:
+    """The message names the folder that was searched."""
     refused = refusal("shop:mp")
     assert Exit.APP == refused.code
     assert f"no module named 'shop'; looked in {tmp_path}" in refused.message
     assert "" == refused.trace
 
 
-def test_a_package_without_that_module(write: Write) -> None:
+def test_a_missing_submodule_is_refused(write: Write) -> None:
     """Just as one that is not there at all."""
     write("company/__init__.py", "")
     assert "no module named 'company.shop'" in refusal("company.shop:mp").message
@@ -139,17 +141,19 @@ def test_a_module_that_raises_is_shown_with_its_traceback(
 @pytest.mark.parametrize(
     ("target", "complaint"),
     [
-        ("shop:nothing", "module shop has no 'nothing'; say which: shop:mp"),
-        ("shop:mp.nothing", "module shop has no 'mp.nothing'; say which: shop:mp"),
-        ("shop:number", "shop:number is of type int, not a Millpond; say which: shop:mp"),
+        ("shop:nothing", "module shop has no 'nothing'; use one of: shop:mp"),
+        ("shop:mp.nothing", "module shop has no 'mp.nothing'; use one of: shop:mp"),
+        ("shop:number", "shop:number is of type int, not a Millpond; use one of: shop:mp"),
         ("shop:Millpond", "shop:Millpond is the class Millpond, not a Millpond"),
-        ("shop:send", "shop:send is a task, not a Millpond; say which: shop:mp"),
-        ("shop:other", "what shop:other() returned is None, not a Millpond"),
-        ("shop:later", "what shop:later() returned is of type coroutine, not a Millpond"),
+        ("shop:send", "shop:send is a task, not a Millpond; use one of: shop:mp"),
+        ("shop:other", "shop:other() returned a value None, not a Millpond"),
+        ("shop:later", "shop:later() returned a value of type coroutine, not a Millpond"),
         ("shop:of", "shop:of takes arguments (missing a required argument: 'url'); a worker"),
     ],
 )
-def test_what_is_no_millpond_is_told_by_name(write: Write, target: str, complaint: str) -> None:
+def test_an_attribute_that_is_no_millpond_is_refused_by_name(
+    write: Write, target: str, complaint: str
+) -> None:
     """With what could be meant instead. A task is not called, whatever it is."""
     write(
         "shop.py",
@@ -176,17 +180,17 @@ def test_a_function_that_raises_is_shown_with_its_traceback(write: Write) -> Non
     assert ", line 2, in make" in refused.trace
 
 
-def test_a_module_without_a_millpond(write: Write) -> None:
+def test_a_module_without_a_millpond_is_refused(write: Write) -> None:
     """The message says what else can be named."""
     write("shop.py", "")
     assert refusal("shop").message.startswith("module shop has no Millpond; name the function")
 
 
-def test_of_several_without_a_usual_name_none_is_meant(write: Write) -> None:
+def test_several_millponds_without_a_usual_name_are_refused(write: Write) -> None:
     """The message names them."""
     make = "from millpond import Millpond\n"
     write("shop.py", f"{make}one = Millpond()\ntwo = Millpond()\n")
-    complaint = "module shop has several Millponds; say which: shop:one, shop:two"
+    complaint = "module shop has several Millponds; use one of: shop:one, shop:two"
     assert complaint == refusal("shop").message
 
 

@@ -1,10 +1,10 @@
-"""The options of `millpond worker`: what is wrong with one, and where they are told of."""
+"""The options of `millpond worker`: wrong values, and the help."""
 
 import pytest
 
 from millpond.cli import main as command
 from millpond.cli import worker
-from millpond.cli.exits import OF_A_WORKER, Exit
+from millpond.cli.exits import WORKER_EXITS, Exit
 
 
 @pytest.mark.parametrize(
@@ -20,12 +20,12 @@ from millpond.cli.exits import OF_A_WORKER, Exit
         (["shop:mp", "--grace", "nan"], "'nan' is not a number of seconds"),
         (["shop:mp", "--grace", "inf"], "'inf' is not a number of seconds"),
         (["shop:mp", "--grace", "soon"], "'soon' is not a number of seconds"),
-        (["shop:mp", "--pools", " , "], "argument --pools: it names no pool"),
+        (["shop:mp", "--pools", " , "], "argument --pools: no pool is named"),
         (["shop:mp", "--log-level", "loud"], "argument --log-level: invalid choice: 'loud'"),
         (["shop:mp", "other:mp"], "unrecognized arguments: other:mp"),
     ],
 )
-def test_a_wrong_argument_is_told_in_a_line(
+def test_a_wrong_argument_is_refused_in_one_line(
     arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Exit code 2, and nothing was loaded."""
@@ -35,22 +35,22 @@ def test_a_wrong_argument_is_told_in_a_line(
     assert complaint in capsys.readouterr().err.splitlines()[-1]
 
 
-def test_names_are_taken_as_they_are_written() -> None:
+def test_pool_names_are_split_at_commas() -> None:
     """Spaces do not count, and a name that comes twice is one."""
     assert ("a", "b") == worker.names("a, b,a,")
 
 
-def test_the_help_tells_of_every_option_and_every_exit_code(
+def test_the_help_lists_every_option_and_exit_code(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Exit code 0."""
     with pytest.raises(SystemExit) as left:
         command.main(["worker", "--help"])
     assert 0 == left.value.code
-    told = capsys.readouterr().out
-    usage = told.partition("\n\n")[0]
+    output = capsys.readouterr().out
+    usage = output.partition("\n\n")[0]
     for option in ("--pools", "--concurrency", "--once", "--grace", "--store", "--log-level"):
         assert option in usage
-        assert 2 <= told.count(option)
-    for code in OF_A_WORKER:
-        assert f"\n  {code:<3}  {code.meaning}" in told
+        assert 2 <= output.count(option)
+    for code in WORKER_EXITS:
+        assert f"\n  {code:<3}  {code.meaning}" in output

@@ -16,7 +16,7 @@ from millpond.store.postgres import health
 
 @pytest.fixture(scope="session")
 def filled_server(postgres: Server) -> Iterator[str]:
-    """A database with a store in it that nobody changes."""
+    """A database with a store that no test changes."""
     with postgres.database() as url:
         asyncio.run(filled(app(url)))
         yield url
@@ -30,14 +30,14 @@ def store(filled_server: str, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.mark.usefixtures("store")
-def test_a_server_is_looked_at_as_a_file_is(millpond: Call) -> None:
+def test_commands_read_a_server_as_they_read_a_file(millpond: Call) -> None:
     """Pools, tasks, one of them, and the audit."""
     assert ["hooks", "mail", "reviews"] == [p["name"] for p in millpond("pools", "--json").json]
     assert 16 == len(millpond("tasks", "--ids").out.split())
     (task, _) = millpond("dead", "--ids").out.split()
-    told = millpond("task", task, "--json").json
-    assert ["retry", "fail"] == [run["outcome"] for run in told["attempts"]]
-    assert told["history"] == [
+    output = millpond("task", task, "--json").json
+    assert ["retry", "fail"] == [run["outcome"] for run in output["attempts"]]
+    assert output["history"] == [
         {name: value for name, value in line.items() if name != "position"}
         for line in millpond("audit", "--task", task).lines
     ]
@@ -58,7 +58,7 @@ def test_orders_reach_a_server(millpond: Call, postgres_url: str) -> None:
     assert 7 == millpond("cancel", "--pool", "reviews", "-y", "--json", *at).json["cancelled"]
 
 
-def test_a_server_without_tables(millpond: Call, postgres_url: str) -> None:
+def test_a_server_without_tables_is_refused(millpond: Call, postgres_url: str) -> None:
     """It is left as it is, until it is to be migrated."""
     at = ("--store", postgres_url)
     for line in (("pools",), ("doctor",)):
@@ -70,14 +70,14 @@ def test_a_server_without_tables(millpond: Call, postgres_url: str) -> None:
     assert [] == millpond("pools", "--json", *at).json
 
 
-def test_the_place_of_a_server_is_measured_and_left_as_it_was(millpond: Call, store: str) -> None:
+def test_bench_measures_a_new_schema_and_drops_it(millpond: Call, store: str) -> None:
     """In a schema of its own, which is gone afterwards."""
     answer = millpond("bench", "--tasks", 20, "--json")
     assert (Exit.CLEAN, 70) == (answer.code, answer.json["completed"])
     assert answer.json["store"].startswith("a schema beside postgresql://")
-    asked = "SELECT nspname FROM pg_namespace WHERE nspname LIKE 'millpond%'"
+    requested = "SELECT nspname FROM pg_namespace WHERE nspname LIKE 'millpond%'"
     with psycopg.connect(store) as connection:
-        assert [("millpond",)] == connection.execute(asked).fetchall()
+        assert [("millpond",)] == connection.execute(requested).fetchall()
 
 
 # The doctor
@@ -88,21 +88,21 @@ DOCTOR_KEYS = {
 }
 
 
-def test_a_server_that_is_well(millpond: Call, store: str) -> None:
+def test_doctor_finds_no_problem_on_a_good_server(millpond: Call, store: str) -> None:
     """Its version, that of the tables, rights, dead rows and who pins the horizon."""
     answer = millpond("doctor", store)
     assert Exit.CLEAN == answer.code
-    assert "every row fits together" in answer.out
+    assert "all rows are consistent" in answer.out
     for words in ("PostgreSQL ", "schema millpond of version", "owns the store", "dead ones"):
         assert words in answer.out
-    told = millpond("doctor", "--json").json
-    assert DOCTOR_KEYS == set(told)
-    assert (True, [], "postgresql") == (told["well"], told["wrong"], told["kind"])
-    assert "millpond_live" in {table["name"] for table in told["tables"]}
+    output = millpond("doctor", "--json").json
+    assert DOCTOR_KEYS == set(output)
+    assert (True, [], "postgresql") == (output["well"], output["wrong"], output["kind"])
+    assert "millpond_live" in {table["name"] for table in output["tables"]}
 
 
 @pytest.mark.session
-def test_who_pins_the_horizon_is_named(
+def test_doctor_names_the_session_that_pins_the_horizon(
     millpond: Call, store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A session with an open transaction, by its number; a long one is a risk, with what to do."""
@@ -119,7 +119,7 @@ def test_who_pins_the_horizon_is_named(
         connection.rollback()
 
 
-def test_a_count_that_is_off_is_told(millpond: Call, postgres_url: str) -> None:
+def test_doctor_reports_a_wrong_count(millpond: Call, postgres_url: str) -> None:
     """As on a file."""
     asyncio.run(filled(app(postgres_url)))
     with psycopg.connect(postgres_url) as connection:
@@ -134,9 +134,9 @@ CREATE OR REPLACE FUNCTION millpond.millpond_unfold_1(these bigint[]) RETURNS vo
 LANGUAGE sql AS ''
 """
 TRIGGER = """
-CREATE FUNCTION public.told() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';
-CREATE TRIGGER told AFTER INSERT ON millpond.millpond_task
-   FOR EACH ROW EXECUTE FUNCTION public.told();
+CREATE FUNCTION public.added() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';
+CREATE TRIGGER added AFTER INSERT ON millpond.millpond_task
+   FOR EACH ROW EXECUTE FUNCTION public.added();
 """
 
 
@@ -154,14 +154,14 @@ CREATE TRIGGER told AFTER INSERT ON millpond.millpond_task
         ),
         (
             TRIGGER,
-            "DROP TRIGGER told ON",
+            "DROP TRIGGER added ON",
         ),
     ],
 )
-def test_a_schema_that_somebody_changed(
+def test_doctor_reports_a_changed_schema(
     done: str, words: str, millpond: Call, postgres: Server, filled_server: str
 ) -> None:
-    """It is told what is not as the migrations have made it, and what to do."""
+    """It names the differences from the migrations, and the remedy."""
     with postgres.database(template=filled_server) as url:
         with psycopg.connect(url) as connection:
             connection.execute(done.encode())
@@ -211,7 +211,7 @@ def test_missing_rights_are_wrong(millpond: Call, store: str) -> None:
         ),
     ],
 )
-def test_risks_come_with_what_to_do(change: dict[str, object], words: str) -> None:
+def test_every_risk_names_its_remedy(change: dict[str, object], words: str) -> None:
     """Each alone; a server without them has none."""
     settings = dict.fromkeys(("autovacuum", "fsync", "full_page_writes"), "on")
     well: dict[str, object] = {

@@ -6,7 +6,7 @@ import pytest
 
 from millpond.cli import signals
 from millpond.cli.exits import Exit
-from millpond.cli.signals import ECHO, Stop
+from millpond.cli.signals import ECHO, StopSignals
 
 
 class Left(Exception):
@@ -24,16 +24,16 @@ def limits(monkeypatch: pytest.MonkeyPatch) -> list[Exit]:
     def within(_seconds: float, code: Exit, _why: str) -> None:
         set_up.append(code)
 
-    monkeypatch.setattr(signals, "leave_at_once", at_once)
-    monkeypatch.setattr(signals, "leave_within", within)
+    monkeypatch.setattr(signals, "exit_at_once", at_once)
+    monkeypatch.setattr(signals, "exit_within", within)
     return set_up
 
 
-async def after(*heard: tuple[str, float]) -> Stop:
-    """What was asked for after these signals at these moments."""
-    stop = Stop(asyncio.get_running_loop())
-    for name, moment in heard:
-        stop.heard(name, moment)
+async def after(*receive: tuple[str, float]) -> StopSignals:
+    """Return the StopSignals after these signals at these times."""
+    stop = StopSignals(asyncio.get_running_loop())
+    for name, moment in receive:
+        stop.receive(name, moment)
     await asyncio.sleep(0)
     return stop
 
@@ -55,7 +55,7 @@ async def test_two_signals_stop_it_now(limits: list[Exit]) -> None:
     assert (True, "SIGINT", [Exit.LOST]) == (stop.now.is_set(), stop.name, limits)
 
 
-async def test_an_echo_is_not_counted(limits: list[Exit]) -> None:
+async def test_signals_within_a_moment_count_once(limits: list[Exit]) -> None:
     """Neither of the first signal nor of the second."""
     moments = [10.0, 10.0, 10.0 + ECHO * 0.9, 11.0, 11.0 + ECHO * 0.5]
     stop = await after(*(("SIGTERM", moment) for moment in moments))
@@ -68,14 +68,14 @@ async def test_a_hang_up_drains_and_never_does_more(limits: list[Exit]) -> None:
     assert (True, False, "SIGHUP") == (stop.drain.is_set(), stop.now.is_set(), stop.name)
 
 
-async def test_a_third_signal_ends_the_process_there_and_then(limits: list[Exit]) -> None:
+async def test_a_third_signal_exits_at_once(limits: list[Exit]) -> None:
     """Without the loop."""
     with pytest.raises(Left):
         await after(("SIGTERM", 10.0), ("SIGTERM", 11.0), ("SIGTERM", 12.0))
 
 
-def test_a_loop_that_is_gone_is_not_asked(limits: list[Exit]) -> None:
+def test_a_signal_after_the_loop_is_closed_does_nothing(limits: list[Exit]) -> None:
     """The process is about to end, and a signal changes nothing."""
     loop = asyncio.new_event_loop()
     loop.close()
-    Stop(loop).heard("SIGTERM", 10.0)
+    StopSignals(loop).receive("SIGTERM", 10.0)

@@ -1,4 +1,4 @@
-"""`millpond worker` over a SQLite file: what becomes of tasks when workers drain, stop and die."""
+"""`millpond worker` over a SQLite file: tasks of workers that drain, stop and die."""
 
 import asyncio
 import fcntl
@@ -16,6 +16,7 @@ import pytest
 from tests.cli.apps.ledger import make
 from tests.cli.running import PATIENCE, Running, running
 from tests.cli.test_worker import after_the_echo
+from tests.waiting import until
 
 from millpond import TaskInfo
 from millpond.cli.exits import Exit
@@ -60,17 +61,17 @@ def runs(folder: Path, word: str) -> list[int]:
     return [int(line.split()[1]) for line in lines if line.startswith(f"{word} ")]
 
 
-def test_until_idle_does_all_there_is(tmp_path: Path) -> None:
+def test_once_runs_all_tasks(tmp_path: Path) -> None:
     """Each task once."""
     submit(tmp_path, "job", range(50))
     with worker_of(tmp_path, "--once") as worker:
         assert Exit.CLEAN == worker.ended()
-        assert "stopped: 50 completed, 0 failed, 0 given back" in worker.told
+        assert "stopped: 50 completed, 0 failed, 0 given back" in worker.output
     assert {"completed": 50} == statuses(tmp_path)
     assert [*range(50)] == sorted(runs(tmp_path, "begun"))
 
 
-def test_two_workers_share_what_there_is(tmp_path: Path) -> None:
+def test_two_workers_share_the_tasks(tmp_path: Path) -> None:
     """Each task once, and both leave when all of it is done."""
     submit(tmp_path, "job", range(100))
     with worker_of(tmp_path, "--once") as one, worker_of(tmp_path, "--once") as two:
@@ -89,17 +90,17 @@ def test_the_application_of_the_documentation_is_served(tmp_path: Path) -> None:
     ) as worker:
         assert Exit.CLEAN == worker.ended()
         where = f"sqlite:///{tmp_path}/other.db"
-        assert f"serving mail of mail_app from {where}, each pool up to" in worker.told
-        assert "stopped: 0 completed" in worker.told
+        assert f"serving mail of mail_app from {where}, each pool up to" in worker.output
+        assert "stopped: 0 completed" in worker.output
     with running("mail_app:mp", "--once", cwd=tmp_path, PYTHONPATH=path) as worker:
         assert Exit.CLEAN == worker.ended()
         where = f"sqlite:///{tmp_path}/mail.db"
-        assert f"serving mail of mail_app:mp from {where}, each pool up to" in worker.told
-        assert "stopped: 1 completed" in worker.told
+        assert f"serving mail of mail_app:mp from {where}, each pool up to" in worker.output
+        assert "stopped: 1 completed" in worker.output
 
 
 @pytest.mark.rows("CX-T113", "CX-T114")
-def test_what_a_stopping_worker_had_not_begun_or_ended_costs_nothing(tmp_path: Path) -> None:
+def test_tasks_given_back_on_stop_are_not_charged(tmp_path: Path) -> None:
     """What ran is given back uncharged, what waited is not touched, and another does both."""
     submit(tmp_path, "held", range(6))
     with worker_of(tmp_path, "--grace", "0") as worker:
@@ -118,14 +119,14 @@ def test_what_a_stopping_worker_had_not_begun_or_ended_costs_nothing(tmp_path: P
     assert {("completed", 1): 6} == Counter((t.status, t.attempt) for t in stored(tmp_path))
 
 
-def test_what_runs_ends_within_the_grace_period(tmp_path: Path) -> None:
+def test_running_tasks_end_within_the_grace_period(tmp_path: Path) -> None:
     """It is completed by the worker that began it."""
     submit(tmp_path, "held", range(5))
     with worker_of(tmp_path) as worker:
         for _ in range(4):
             worker.until("held ")
         worker.signal(TERM)
-        worker.until("SIGTERM: draining, with 4 running")
+        worker.until("SIGTERM: draining, 4 running")
         (tmp_path / "go").touch()
         worker.until("stopped: 4 completed, 0 failed, 0 given back")
         assert Exit.CLEAN == worker.ended()
@@ -147,8 +148,8 @@ def test_a_second_signal_gives_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.rows("DP-09", "CX-T66")
-def test_what_a_killed_worker_held_is_done_by_another(tmp_path: Path) -> None:
-    """Nothing is lost; an attempt is charged, for nobody knows how far it had come."""
+def test_another_worker_runs_the_tasks_of_a_killed_one(tmp_path: Path) -> None:
+    """Nothing is lost; the attempt is charged, because it may have had effects."""
     submit(tmp_path, "held", range(3))
     with worker_of(tmp_path) as killed:
         for _ in range(3):
@@ -164,7 +165,7 @@ def test_what_a_killed_worker_held_is_done_by_another(tmp_path: Path) -> None:
 
 
 def freeze(worker: Running, folder: Path) -> None:
-    """Stop a worker between two transactions: in one of them it would stop everybody."""
+    """Freeze a worker between two transactions: inside one it would block all writers."""
     deadline = time.monotonic() + PATIENCE
     while True:
         worker.signal(signal.SIGSTOP)
@@ -179,7 +180,7 @@ def freeze(worker: Running, folder: Path) -> None:
         assert time.monotonic() < deadline
 
 
-def test_a_worker_that_lost_its_leases_in_its_sleep_ends_nothing(tmp_path: Path) -> None:
+def test_a_worker_that_was_frozen_past_its_leases_settles_nothing(tmp_path: Path) -> None:
     """Frozen for longer than its lease: another does its work, and its own comes too late."""
     submit(tmp_path, "held", range(2))
     with worker_of(tmp_path) as frozen:
@@ -192,14 +193,14 @@ def test_a_worker_that_lost_its_leases_in_its_sleep_ends_nothing(tmp_path: Path)
         frozen.signal(signal.SIGCONT)
         frozen.signal(TERM)
         assert Exit.CLEAN == frozen.ended()
-        assert "stopped: 0 completed" in frozen.told
+        assert "stopped: 0 completed" in frozen.output
     assert {("completed", 2): 2} == Counter((t.status, t.attempt) for t in stored(tmp_path))
 
 
 # Stores that cannot be opened
 
 
-def test_a_store_that_somebody_keeps_is_no_reason_to_stay(tmp_path: Path) -> None:
+def test_a_signal_ends_a_worker_that_waits_for_a_locked_store(tmp_path: Path) -> None:
     """A signal ends the wait for it: nothing is held, so there is nothing to drain."""
     submit(tmp_path, "job", range(1))
     path = tmp_path / "work.db-writers"
@@ -216,38 +217,35 @@ def test_a_store_that_somebody_keeps_is_no_reason_to_stay(tmp_path: Path) -> Non
 def until_it_has_open(worker: Running, path: Path) -> None:
     """Wait until a file is open in its process: it stands in line then, or is about to."""
     files = Path(f"/proc/{worker.process.pid}/fd")
-    deadline = time.monotonic() + PATIENCE
-    while not any(link.resolve() == path for link in files.iterdir()):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until(lambda: any(link.resolve() == path for link in files.iterdir()))
 
 
-def test_a_file_that_is_no_database(tmp_path: Path) -> None:
-    """Told in a line, with the file's name; and the file is as it was."""
+def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
+    """The refusal is one line with the file's name; the file is unchanged."""
     (tmp_path / "work.db").write_bytes(b"my diary, " * 1000)
     with worker_of(tmp_path) as worker:
         assert Exit.STORE == worker.ended()
         assert 1 == len(worker.lines)
-        assert str(tmp_path / "work.db") in worker.told
+        assert str(tmp_path / "work.db") in worker.output
     assert b"my diary, " * 1000 == (tmp_path / "work.db").read_bytes()
 
 
-def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+def test_a_missing_folder_is_refused(tmp_path: Path) -> None:
     """It is not made: it may be a mistake, or a disk that is not mounted."""
     with worker_of(tmp_path / "nowhere") as worker:
         assert Exit.STORE == worker.ended()
         assert 1 == len(worker.lines)
-        assert str(tmp_path / "nowhere") in worker.told
+        assert str(tmp_path / "nowhere") in worker.output
     assert [] == list(tmp_path.iterdir())
 
 
 def test_the_environment_names_a_store_for_an_application_that_has_none(tmp_path: Path) -> None:
-    """One that has its own keeps it: whoever submits there would look for it in vain."""
+    """An application with a store keeps it: its submitters use that store."""
     other = f"sqlite:///{tmp_path}/other.db"
     with (
         running("trouble:memory", "--once", MILLPOND_STORE=other) as one,
         running("ledger:make", "--once", LEDGER=str(tmp_path), MILLPOND_STORE=other) as two,
     ):
         assert (Exit.CLEAN, Exit.CLEAN) == (one.ended(), two.ended())
-        assert f"{tmp_path}/other.db" in one.told
-        assert f"{tmp_path}/work.db" in two.told
+        assert f"{tmp_path}/other.db" in one.output
+        assert f"{tmp_path}/work.db" in two.output

@@ -55,15 +55,15 @@ def test_top_as_lines_of_json(millpond: Call, store: str) -> None:
 def test_tasks_come_page_by_page(store: str) -> None:
     """As many as fit; Enter goes on, q ends it, and nothing is asked after the last."""
     with terminal("tasks", store=store, size=(110, 12)) as screen:
-        until(screen, "hooks", "more: Enter")
+        until(screen, "hooks", "Enter: more")
         screen.press("Enter")
-        seen = until(screen, "reviews", "more: Enter")
+        seen = until(screen, "reviews", "Enter: more")
         assert EVIL not in seen
         screen.press("q")
-        until(screen, gone="more: Enter")
+        until(screen, gone="Enter: more")
     with terminal("tasks", "--pool", "mail", store=store, size=(110, 24)) as screen:
         seen = until(screen, "STATUS", "completed", "failed", "bad\\x1b[2J")
-        assert "more: Enter" not in seen
+        assert "Enter: more" not in seen
 
 
 def test_a_narrow_terminal_cuts_names_and_never_ids(millpond: Call, store: str) -> None:
@@ -85,6 +85,6 @@ def test_a_narrow_terminal_cuts_names_and_never_ids(millpond: Call, store: str) 
         ("é", ["é"]),
     ],
 )
-def test_keys_are_told_apart(sent: str, expected: list[str]) -> None:
+def test_keys_are_recognised(sent: str, expected: list[str]) -> None:
     """A key that a terminal sends as several characters is one."""
     assert expected == pressed(sent)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from millpond.cli.thread_switching import take_turns_quickly
+from millpond.cli.thread_switching import switch_threads_quickly
 
 
 @pytest.fixture(autouse=True)
@@ -15,15 +15,15 @@ def _as_before() -> Iterator[None]:
     sys.setswitchinterval(before)
 
 
-def test_none_waits_long() -> None:
+def test_threads_switch_quickly() -> None:
     """Python's own 5 ms are longer than a store takes to answer."""
     sys.setswitchinterval(0.005)
-    take_turns_quickly()
+    switch_threads_quickly()
     assert sys.getswitchinterval() < 0.001
 
 
-def test_what_an_application_has_set_stays() -> None:
+def test_a_switch_interval_set_by_the_application_is_kept() -> None:
     """It knows better."""
     sys.setswitchinterval(0.02)
-    take_turns_quickly()
+    switch_threads_quickly()
     assert 0.02 == sys.getswitchinterval()

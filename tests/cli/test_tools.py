@@ -12,27 +12,27 @@ import pytest
 from tests.cli.operating import Call
 
 from millpond.cli import main as command
-from millpond.cli.exits import OF_AN_OPERATOR, Exit
+from millpond.cli.exits import OPERATOR_EXITS, Exit
 
 OF_OTHERS = ("worker", "doctor", "demo")
-"""What was written with the standard library's parser, and needs no extra."""
+"""Commands that use argparse, and need no extra."""
 
 OPERATING = [
     name
     for name in command.COMMANDS
-    if name not in OF_OTHERS and isinstance(command.found(name), click.Command)
+    if name not in OF_OTHERS and isinstance(command.load_command(name), click.Command)
 ]
 
 
 # Migrate
 
 
-def test_tables_are_made_and_then_there(millpond: Call, tmp_path: Path) -> None:
-    """A check changes nothing, and its exit code tells."""
+def test_migrate_creates_tables_once(millpond: Call, tmp_path: Path) -> None:
+    """A check changes nothing, and sets the exit code."""
     url = f"sqlite:///{tmp_path}/new.db"
     answer = millpond("migrate", "--check", "--store", url)
     assert Exit.BROKE == answer.code
-    assert "no tables of Millpond, and this release needs schema" in answer.out
+    assert "no Millpond tables; this release needs schema" in answer.out
     assert [] == list(tmp_path.iterdir())
     made = millpond("migrate", "--store", url, "--json")
     assert Exit.CLEAN == made.code
@@ -45,7 +45,7 @@ def test_tables_are_made_and_then_there(millpond: Call, tmp_path: Path) -> None:
     assert [] == millpond("pools", "--store", url, "--json").json
 
 
-def test_a_place_where_nothing_can_be(millpond: Call, tmp_path: Path) -> None:
+def test_a_store_in_a_missing_folder_is_refused(millpond: Call, tmp_path: Path) -> None:
     """It is refused with the exit code of stores."""
     for line in (("migrate",), ("migrate", "--check"), ("bench", "--tasks", 1)):
         answer = millpond(*line, "--store", f"sqlite:///{tmp_path}/none/work.db")
@@ -55,7 +55,7 @@ def test_a_place_where_nothing_can_be(millpond: Call, tmp_path: Path) -> None:
 # Bench
 
 
-def test_the_place_of_a_store_is_measured_and_left_as_it_was(
+def test_bench_measures_a_new_file_and_removes_it(
     millpond: Call, store: str, tmp_path: Path
 ) -> None:
     """Its figures, and no file more than before."""
@@ -84,15 +84,15 @@ def test_memory_is_measured_too(millpond: Call) -> None:
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_a_shell_is_told_how_to_complete(millpond: Call, shell: str) -> None:
+def test_completion_prints_a_script_for_each_shell(millpond: Call, shell: str) -> None:
     """By a text for it to read."""
     answer = millpond("completion", shell)
     assert Exit.CLEAN == answer.code
     assert f"_MILLPOND_COMPLETE={shell}_complete" in answer.out
 
 
-def test_a_shell_that_is_none(millpond: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is told which there are."""
+def test_an_unknown_shell_is_refused(millpond: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The refusal lists the known shells."""
     monkeypatch.setenv("SHELL", "/bin/false")
     assert Exit.USAGE == millpond("completion").code
     assert Exit.USAGE == millpond("completion", "tcsh").code
@@ -109,7 +109,7 @@ def test_a_shell_that_is_none(millpond: Call, monkeypatch: pytest.MonkeyPatch) -
         ("millpond pause r", {"reviews"}),
     ],
 )
-def test_a_line_goes_on(
+def test_a_shell_completes_a_line(
     millpond: Call,
     monkeypatch: pytest.MonkeyPatch,
     store: str,
@@ -125,7 +125,7 @@ def test_a_line_goes_on(
     assert expected == {line.partition(",")[2] for line in answer.out.splitlines()}
 
 
-def test_a_store_that_cannot_be_asked_completes_nothing(
+def test_completion_offers_no_pools_without_a_store(
     millpond: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And is not complained of: a shell would print that into the line."""
@@ -140,7 +140,7 @@ def test_a_store_that_cannot_be_asked_completes_nothing(
 # All of them
 
 
-def test_they_are_all_there() -> None:
+def test_every_command_is_listed_and_loads() -> None:
     """Every command that was promised, and each can be found."""
     promised = (
         "worker pools tasks task pause resume resize purge cancel redrive dead audit top doctor "
@@ -148,18 +148,18 @@ def test_they_are_all_there() -> None:
     )
     assert set(promised.split()) <= set(command.COMMANDS)
     for name in command.COMMANDS:
-        assert callable(command.found(name))
+        assert callable(command.load_command(name))
 
 
 @pytest.mark.parametrize("name", OPERATING)
-def test_help_tells_of_options_and_exit_codes(millpond: Call, name: str) -> None:
+def test_help_lists_options_and_exit_codes(millpond: Call, name: str) -> None:
     """Exit code 0, and each option says what it does."""
     answer = millpond(name, "--help")
     assert (Exit.CLEAN, "") == (answer.code, answer.err)
     assert answer.out.startswith(f"Usage: millpond {name} ")
-    for code in OF_AN_OPERATOR:
+    for code in OPERATOR_EXITS:
         assert f"\n  {int(code):<3}" in answer.out
-    made = command.found(name)
+    made = command.load_command(name)
     assert isinstance(made, click.Command)
     assert made.help
     for option in made.params:
@@ -171,12 +171,12 @@ def test_help_tells_of_options_and_exit_codes(millpond: Call, name: str) -> None
 @pytest.mark.parametrize("name", ["tasks", "pause", "top"])
 def test_help_needs_no_store_and_no_library(name: str) -> None:
     """What it costs is what click costs."""
-    asked = (
+    requested = (
         "import sys; from millpond.cli.main import main; "
         f"main(['{name}', '--help']); print(*sys.modules)"
     )
     answer = subprocess.run(
-        [sys.executable, "-c", asked], capture_output=True, text=True, check=True, timeout=15
+        [sys.executable, "-c", requested], capture_output=True, text=True, check=True, timeout=15
     )
     loaded = set(answer.stdout.splitlines()[-1].split())
     assert "click" in loaded
@@ -199,7 +199,7 @@ def test_a_missing_extra_is_named(package: str) -> None:
 
 
 def test_plain_tables_need_no_rich(store: str) -> None:
-    """What goes into a pipe is drawn by nobody."""
+    """Output into a pipe is plain text."""
     block = "import sys; sys.modules['rich'] = None; "
     run = "from millpond.cli.main import main; sys.exit(main(['pools']))"
     answer = subprocess.run(
@@ -216,7 +216,7 @@ def used() -> float:
 
 
 @pytest.mark.parametrize("option", ["--version", "--help"])
-def test_it_starts_in_three_times_what_python_takes(option: str, tmp_path: Path) -> None:
+def test_the_command_starts_in_three_times_the_start_of_python(option: str, tmp_path: Path) -> None:
     """In time of the processor, which does not count what else the machine does."""
     environment = {
         "PATH": os.environ["PATH"],

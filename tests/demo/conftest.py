@@ -14,13 +14,13 @@ from millpond.demo.scenes import Camera, Ending, Scene
 
 @pytest.fixture(scope="session")
 def show(tmp_path_factory: pytest.TempPathFactory) -> Show:
-    """A show of seed 1 that nobody watched."""
+    """The demo with seed 1, played without a viewer."""
     return give(Scene(seed=1, file=tmp_path_factory.mktemp("demo") / "work.db"))
 
 
 @pytest.fixture
 def scene(tmp_path: Path) -> Scene:
-    """What an act is given."""
+    """The settings of an act."""
     return Scene(seed=1, file=tmp_path / "work.db")
 
 

@@ -19,7 +19,7 @@ from millpond.store.sqlite.handler_connection import SqliteHandlerConnection
 
 
 def broken(act: Act[Any]) -> set[str]:
-    """Return what was promised and not kept."""
+    """Return the broken promises."""
     return {promise.promise for promise in act.ending.promises if not promise.kept}
 
 
@@ -69,7 +69,7 @@ def test_every_promise_is_kept_for_any_seed(seed: int, tmp_path: Path) -> None:
 
 
 def test_frames_are_in_order_of_time(show: Show) -> None:
-    """Each act begins at 0, never goes back, and is looked at ten times a second."""
+    """Each act begins at 0, never goes back, and has ten frames per second."""
     for act in show.acts:
         moments = [frame.at for frame in act.frames]
         assert sorted(set(moments)) == moments
@@ -80,7 +80,7 @@ def test_frames_are_in_order_of_time(show: Show) -> None:
 
 
 def test_the_pools_are_on_the_file(scene: Scene) -> None:
-    """It is there after the act, with what was done in it."""
+    """It exists after the act, with the tasks in it."""
     flood_act.PIECE.perform(scene)
     assert b"SQLite format 3" == scene.file.read_bytes()[:15]
 
@@ -96,7 +96,7 @@ def test_without_a_bulkhead_the_api_breaks(show: Show) -> None:
     assert seen.failed > seen.callers / 2
 
 
-def test_with_a_bulkhead_nobody_fails_and_the_refused_know_why(show: Show) -> None:
+def test_with_a_bulkhead_no_caller_fails_and_refusals_have_a_reason(show: Show) -> None:
     """Five inside, ten waiting in order, the rest refused in no time; nothing left behind."""
     seen = show.bulkhead.ending.figures.with_bulkhead
     assert (0, 5, 10) == (seen.failed, seen.most_in_flight, seen.most_waiting)
@@ -143,7 +143,7 @@ def test_no_pool_runs_more_than_its_slots_and_each_task_ends_once(show: Show) ->
 
 
 def test_the_strips_show_the_starts(show: Show) -> None:
-    """What is drawn is what was measured."""
+    """The picture shows the measured values."""
     seen = show.flood.ending.figures
     strips = [row.letters for row in rows_of(show.flood)[-1] if isinstance(row, Strip)]
     assert [seen.fifo.starts, seen.fair.starts] == strips
@@ -151,9 +151,9 @@ def test_the_strips_show_the_starts(show: Show) -> None:
 
 def test_the_printed_picture_is_that_of_the_largest_difference(show: Show) -> None:
     """After half of the time fifo has served none of the quiet tenants, and fair nearly all."""
-    rows = rows_of(show.flood)[show.flood.frames.index(show.flood.telling)]
+    rows = rows_of(show.flood)[show.flood.frames.index(show.flood.key_frame)]
     done = [row.done for row in rows if isinstance(row, Stack) and row.label != "acme"]
-    assert 1.7 == pytest.approx(show.flood.telling.at, abs=0.05)
+    assert 1.7 == pytest.approx(show.flood.key_frame.at, abs=0.05)
     assert [0, 0] == done[:2]
     assert min(done[2:]) >= 5
 
@@ -161,7 +161,7 @@ def test_the_printed_picture_is_that_of_the_largest_difference(show: Show) -> No
 def test_a_pool_that_is_not_fair_is_found_out(
     monkeypatch: pytest.MonkeyPatch, scene: Scene
 ) -> None:
-    """With the order of arrival on both sides the flood passes by, and it is told."""
+    """With the order of arrival on both sides the flood goes first and breaks a promise."""
 
     def not_fair(*_: object) -> Order:
         return fifo()
@@ -176,7 +176,7 @@ def test_a_pool_that_is_not_fair_is_found_out(
 def test_a_pool_that_runs_one_too_many_is_found_out(
     monkeypatch: pytest.MonkeyPatch, scene: Scene
 ) -> None:
-    """Starts are counted from the audit, not from what the pool was told."""
+    """Starts are counted from the audit, not from the pool's own counts."""
 
     class Lavish(Millpond):
         def pool(self, name: str, *, max_concurrent: Any = None, **options: Any) -> Any:
@@ -207,16 +207,16 @@ def test_the_workers_shared_the_limits_and_the_turns(show: Show) -> None:
     assert seen.turns_apart <= 2
 
 
-def test_what_happened_is_told_in_its_order(show: Show) -> None:
+def test_events_are_listed_in_order(show: Show) -> None:
     """The kill, the find, and the last of the lost tasks done."""
     words = [getattr(row, "text", "") for row in rows_of(show.fleet)[-1]]
-    told = [line for line in words if " s  " in line]
-    assert ["kill -9 ", "its lock", "the last"] == [line.split(" s  ")[1][:8] for line in told]
-    moments = [float(line.split()[0]) for line in told]
+    output = [line for line in words if " s  " in line]
+    assert ["kill -9 ", "its lock", "the last"] == [line.split(" s  ")[1][:8] for line in output]
+    moments = [float(line.split()[0]) for line in output]
     assert sorted(moments) == moments
 
 
-def test_a_fleet_that_nobody_is_left_of_is_found_out(
+def test_a_fleet_without_workers_ends_the_demo(
     monkeypatch: pytest.MonkeyPatch, scene: Scene
 ) -> None:
     """With all workers killed the tasks stay, and the promise is broken."""
@@ -244,29 +244,29 @@ def test_a_worker_that_leaves_by_itself_ends_the_show(
     monkeypatch: pytest.MonkeyPatch, scene: Scene
 ) -> None:
     """It says which, with what code, and its last words; none of the others stays."""
-    crews: list[crew.Crew] = []
+    crews: list[crew.WorkerProcesses] = []
 
-    class Misled(crew.Crew):
+    class Misled(crew.WorkerProcesses):
         def __init__(self, _url: str, *others: Any) -> None:
             super().__init__("sqlite:////no/such/folder/work.db", *others)
             crews.append(self)
 
-    monkeypatch.setattr(fleet_act, "Crew", Misled)
+    monkeypatch.setattr(fleet_act, "WorkerProcesses", Misled)
     with pytest.raises(CannotGoOn, match=r"worker \d left with exit code 4: .*no/such/folder"):
         fleet_act.PIECE.perform(scene)
     assert all(hand.gone for hand in crews[0].hands)
 
 
 def test_a_worker_ends_with_the_demo(scene: Scene) -> None:
-    """Also where the demo is killed: then nobody holds the other end of the worker's stdin."""
+    """Also where the demo is killed: its end of the worker's stdin is closed."""
     url = fleet_act.url_of(scene)
-    with crew.Crew(url, scene.file, 1, 1) as staff:
+    with crew.WorkerProcesses(url, scene.file, 1, 1) as staff:
         (hand,) = staff.hands
         hand.let_go()
         assert 0 == hand.left_with(30.0)
 
 
-def test_a_ledger_tells_what_was_done_twice(tmp_path: Path) -> None:
+def test_the_ledger_shows_repeated_effects(tmp_path: Path) -> None:
     """It is a list, not a set: what came twice must be seen twice."""
     file = tmp_path / "work.db"
     depot.lay_out(file)

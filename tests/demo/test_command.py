@@ -7,12 +7,11 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pytest
+from tests.waiting import until
 
 from millpond.demo import __main__ as command
 from millpond.demo import fleet_app as depot
@@ -110,12 +109,12 @@ def test_however_it_ends_no_worker_stays(sent: signal.Signals, tmp_path: Path) -
         until(lambda: work_is_done_in(tmp_path))
         assert workers_of(tmp_path)
         running.send_signal(sent)
-        _, told = running.communicate(timeout=PATIENCE)
+        _, output = running.communicate(timeout=PATIENCE)
     assert {
         signal.SIGINT: (130, "\nstopped\n"),
         signal.SIGTERM: (143, ""),
         signal.SIGKILL: (-9, ""),
-    }[sent] == (running.returncode, told)
+    }[sent] == (running.returncode, output)
     until(lambda: not workers_of(tmp_path))
     assert sent is signal.SIGKILL or [] == list(tmp_path.iterdir())
 
@@ -126,14 +125,6 @@ def work_is_done_in(folder: Path) -> bool:
         with contextlib.suppress(sqlite3.Error):
             return bool(depot.entries(file))
     return False
-
-
-def until(there: Callable[[], bool]) -> None:
-    """Wait for what another process does."""
-    over = time.monotonic() + PATIENCE
-    while not there():
-        assert time.monotonic() < over, "it did not come to pass"
-        time.sleep(0.01)
 
 
 def test_on_a_terminal_it_is_played(tmp_path: Path) -> None:
@@ -147,19 +138,19 @@ def test_on_a_terminal_it_is_played(tmp_path: Path) -> None:
         env=environment(tmp_path, TERM="xterm"),
     ) as running:
         os.close(theirs)
-        told = b""
+        output = b""
         while part := read(ours):
-            told += part
+            output += part
         assert 0 == running.wait(PATIENCE)
     os.close(ours)
-    played, _, kept = told.decode().partition("\x1b[?25h\x1b[?1049l")
+    played, _, kept = output.decode().partition("\x1b[?25h\x1b[?1049l")
     assert played.startswith("\x1b[?1049h\x1b[?25l")
     assert "kill -9" in played
     assert "every one kept" in kept
 
 
 def read(terminal: int) -> bytes:
-    """Return what was written next, nothing once it is closed."""
+    """Return the next output, empty once it is closed."""
     try:
         return os.read(terminal, 65536)
     except OSError:
@@ -186,7 +177,7 @@ def read(terminal: int) -> bytes:
         (["more"], "unrecognized arguments: more"),
     ],
 )
-def test_a_wrong_argument_is_told_in_a_line(
+def test_a_wrong_argument_is_refused_in_one_line(
     arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Exit code 2, and the last line says what is wrong."""
@@ -201,9 +192,9 @@ def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as left:
         command.main(["--help"])
     assert 0 == left.value.code
-    told = capsys.readouterr().out
+    output = capsys.readouterr().out
     for option in ("--seed", "--store", "--speed", "--fast", "--plain", "--json"):
-        assert option in told
+        assert option in output
 
 
 @pytest.fixture
@@ -225,9 +216,9 @@ def broken(monkeypatch: pytest.MonkeyPatch, show: Show, replayed: None) -> None:
 def test_a_broken_promise_is_exit_code_1(broken: None, capsys: pytest.CaptureFixture[str]) -> None:
     """And it is marked where it stands."""
     assert 1 == command.main([])
-    told = capsys.readouterr().out
-    assert "1 of 14 BROKEN" in told
-    assert "  NO  Never more than 4 run" in told
+    output = capsys.readouterr().out
+    assert "1 of 14 BROKEN" in output
+    assert "  NO  Never more than 4 run" in output
 
 
 def test_a_broken_promise_is_in_the_report(
@@ -261,8 +252,8 @@ def test_a_show_that_cannot_go_on_says_why(
 
     monkeypatch.setattr(screen, "give", stopped)
     assert 1 == command.main([])
-    told = "the show cannot go on: worker 2 left with exit code 4: no disk\n"
-    assert told == capsys.readouterr().err
+    output = "the demo cannot go on: worker 2 left with exit code 4: no disk\n"
+    assert output == capsys.readouterr().err
 
 
 def test_a_reader_that_leaves_is_no_error(tmp_path: Path) -> None:

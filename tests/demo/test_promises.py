@@ -8,12 +8,12 @@ import pytest
 
 from millpond import Millpond, fair_round_robin
 from millpond.demo import bulkhead_act, fleet_act, flood_act
-from millpond.demo.audit_reader import Books
+from millpond.demo.audit_reader import AuditReader
 from millpond.demo.report import Show
 
 
 def changed(figures: Any, path: str, change: Any) -> Any:
-    """Return figures with one value changed, by a function of it."""
+    """Return figures with one value changed by a function."""
     name, _, rest = path.partition(".")
     value = getattr(figures, name)
     new = changed(value, rest, change) if rest else change(value)
@@ -86,7 +86,7 @@ def test_the_fleet_breaks_its_promises(show: Show, path: str, change: Any, promi
     assert [promise] == broken(fleet_act, figures)
 
 
-def test_a_fleet_of_which_nobody_was_killed_has_shown_nothing(show: Show) -> None:
+def test_a_fleet_without_a_kill_breaks_the_promise(show: Show) -> None:
     """A kill without anything in hand is no kill."""
     figures = changed(show.fleet.ending.figures, "in_hand", lambda _: 0)
     assert "It is found at once, not in 30 s" in broken(fleet_act, figures)
@@ -115,7 +115,7 @@ async def test_books_agree_with_a_pool_and_with_no_other_counts() -> None:
     """Queued, running and ended tasks are those of the snapshot, or the books say so."""
     mp = Millpond()
     pool = mp.pool("work", max_concurrent=2)
-    books = Books(mp, pool)
+    audit = AuditReader(mp, pool)
 
     @pool.task
     async def work(seconds: float) -> None:
@@ -124,24 +124,24 @@ async def test_books_agree_with_a_pool_and_with_no_other_counts() -> None:
     async with mp:
         await pool.submit_many(work.bind(seconds) for seconds in (1.0, 3.0, 9.0, 9.0))
         await asyncio.sleep(2)
-        await books.read()
+        await audit.read()
         snapshot = await pool.snapshot()
         assert (1, 2, 1) == (snapshot.completed, snapshot.running, snapshot.queued)
-        assert books.agree(snapshot)
+        assert audit.agree(snapshot)
         for name in ("completed", "failed", "running", "queued", "cancelled", "rejected"):
             off = msgspec.structs.replace(snapshot, **{name: getattr(snapshot, name) + 1})
-            assert not books.agree(off)
+            assert not audit.agree(off)
         await asyncio.sleep(2)
-        assert not books.agree(await pool.snapshot())
-        await books.read()
-        assert books.agree(await pool.snapshot())
+        assert not audit.agree(await pool.snapshot())
+        await audit.read()
+        assert audit.agree(await pool.snapshot())
 
 
-async def test_books_tell_who_was_passed_while_waiting() -> None:
+async def test_the_audit_reader_counts_who_was_passed_while_waiting() -> None:
     """A task that joins a fair pool is passed at most once, and its wait is that of the audit."""
     mp = Millpond()
     pool = mp.pool("work", queue=fair_round_robin())
-    books = Books(mp, pool)
+    audit = AuditReader(mp, pool)
 
     @pool.task(key="tenant")
     async def work(tenant: str) -> None:
@@ -151,11 +151,11 @@ async def test_books_tell_who_was_passed_while_waiting() -> None:
         await pool.submit_many(work.bind("loud") for _ in range(5))
         await asyncio.sleep(0.5)
         await pool.submit_many(work.bind("quiet") for _ in range(2))
-        await books.read()
-        assert [0.0, 0.0] == books.waited(["quiet"], asyncio.get_running_loop().time())
+        await audit.read()
+        assert [0.0, 0.0] == audit.waited(["quiet"], asyncio.get_running_loop().time())
         await pool.drain()
-        await books.read()
-    (first, one), (second, other) = books.waits["quiet"]
+        await audit.read()
+    (first, one), (second, other) = audit.waits["quiet"]
     assert [0.5, 2.5] == pytest.approx([first, second])
     assert [(0, {}), (1, {"loud": 1})] == [(w.ahead, dict(w.passed)) for w in (one, other)]
     assert one.fair

@@ -218,17 +218,19 @@ def test_glyphs_are_those_that_can_be_written(encoding: str | None, glyphs: Glyp
 
 
 def test_the_readme_shows_what_the_demo_prints(show: Show) -> None:
-    """The frame in README.md, and the number it tells, are those of the default seed."""
+    """The frame in README.md, and its key figure, are those of the default seed."""
     readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
     frame = re.search(r"```text\n(  In order of arrival.*?)\n```", readme, re.DOTALL)
     assert frame is not None
     assert frame[1] in plain(show)
     seen = show.flood.ending.figures
-    told = f"waited {seen.fifo.quiet.median:.2f} s with `fifo()` and {seen.fair.quiet.median:.2f} s"
-    assert told in " ".join(readme.split())
+    output = (
+        f"waited {seen.fifo.quiet.median:.2f} s with `fifo()` and {seen.fair.quiet.median:.2f} s"
+    )
+    assert output in " ".join(readme.split())
 
 
-def test_the_readme_shows_a_kill_as_the_demo_tells_it(show: Show) -> None:
+def test_the_readme_shows_the_kill_as_the_demo_does(show: Show) -> None:
     """Line for line; only the figures are another day's."""
     readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
     frame = re.search(r"```text\n(  worker 1.*?)\n```", readme, re.DOTALL)

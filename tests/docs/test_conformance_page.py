@@ -1,4 +1,4 @@
-"""The conformance page tells the truth about rows and tests."""
+"""The conformance page lists the right tests for each row."""
 
 import ast
 from pathlib import Path
@@ -24,7 +24,7 @@ def is_whole(session: pytest.Session) -> bool:
 
 @pytest.fixture(scope="module")
 def found(request: pytest.FixtureRequest) -> shown.Shown:
-    """Give what the whole suite shows; a session that collected less has it collected anew."""
+    """Return the tests of the whole suite; collect again if this session collected less."""
     if is_whole(request.session):
         return shown.of_items(request.session.items, ROOT)
     return shown.collected(ROOT)
@@ -46,13 +46,13 @@ def test_all_that_is_shown_is_on_the_list(found: shown.Shown) -> None:
 def test_a_promise_about_durable_stores_is_shown_on_both_of_them() -> None:
     """On SQLite and PostgreSQL, unless the row says which one alone it concerns."""
     listed = shown.listed(ROOT)
-    whole = [row for row in ROWS.values() if row.id in listed and not row.left]
-    missing = {row.id: row.durable_on - listed[row.id] for row in whole}
+    shown_rows = [row for row in ROWS.values() if row.id in listed and not row.left]
+    missing = {row.id: row.durable_on - listed[row.id] for row in shown_rows}
     assert {} == {row: stores for row, stores in missing.items() if stores}
 
 
 def test_a_lost_row_and_a_lost_store_are_named() -> None:
-    """The message says which row, and which store of it."""
+    """The message says which row, and which of its stores."""
     before = {"A": {"memory", "sqlite"}, "B": set[str](), "C": {"postgres"}}
     now = {"A": {"memory"}, "C": {"memory", "postgres"}}
     assert ["B has no test any more", "A is no longer shown on sqlite"] == shown.lost(before, now)
@@ -71,8 +71,8 @@ def test_the_list_grows_and_never_shrinks() -> None:
 def test_make_test_runs_some_files_on_other_stores_too() -> None:
     """The Makefile says which; tests marked `memory` are left out there."""
     again = shown.files_run_again(ROOT)
-    assert {"sqlite", "postgres"} == again["tests/pool/test_lanes.py"]
-    assert "tests/pool/test_cron.py" not in again
+    assert {"sqlite", "postgres"} == again["tests/pool/order/test_lanes.py"]
+    assert "tests/pool/schedules/test_cron.py" not in again
 
 
 def test_the_stores_of_a_test_are_read_from_its_marks_parameters_fixtures_and_folder() -> None:

@@ -15,7 +15,7 @@ PATIENCE = 30.0
 
 
 class Reader:
-    """Somebody who follows the page in a folder of their own, in a hurry."""
+    """A reader who follows the page in their own folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

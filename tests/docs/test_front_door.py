@@ -15,7 +15,7 @@ def test_the_front_door_is_sorted_and_complete() -> None:
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
-    """A name that is not there is told apart from one that is, as anywhere."""
+    """A missing name raises AttributeError."""
     assert not hasattr(millpond, "Milpond")
 
 

@@ -56,9 +56,9 @@ async def test_a_gateway_that_is_not_fair_is_found_out() -> None:
 async def test_a_gateway_that_uses_more_than_it_says_is_found_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The model's own book tells what the audit cannot know."""
-    told = Context.settle_weight
-    monkeypatch.setattr(Context, "settle_weight", lambda ctx, used: told(ctx, used // 2))
+    """The model's own ledger has figures that the audit lacks."""
+    settle_weight = Context.settle_weight
+    monkeypatch.setattr(Context, "settle_weight", lambda ctx, used: settle_weight(ctx, used // 2))
     model = FakeModel(LIMITS)
     _, _, checks = await flooded(Gateway(None, model, LIMITS), model)
     assert any("by the model's book" in line for line in broken(checks))

@@ -38,7 +38,7 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
 
 
 def test_every_page_is_linked_from_the_index() -> None:
-    """Whoever starts at docs/index.md finds each page, or the folder it stands in."""
+    """docs/index.md links to each page, or to its folder."""
     index = ROOT / "docs/index.md"
     targets = re.findall(r"\]\(([^)#:\s]+)", index.read_text("utf-8"))
     linked = {(index.parent / target).resolve() for target in targets}

@@ -6,18 +6,19 @@ from typing import Any
 
 import msgspec
 import pytest
-from verify.chaos.course import scenario
 from verify.chaos.faults import FAULTS, chosen
 from verify.chaos.judge import Phases, Verdict, judged
 from verify.chaos.load import POOL, Load
 from verify.chaos.report import HEAD, complaints, report, row, table
+from verify.chaos.scenario import scenario
 from verify.servers.postgres import OwnServer
-from verify.torture.ledger import AnyLine, Began, Taken
+from verify.torture.ledger import AnyEntry, AttemptBegan, SubmitConfirmed
 
 from millpond import Millpond
 from millpond.core.audit import Record
 from millpond.core.lifecycle import Status, Transition
 from millpond.core.task import Task
+from millpond.pool.internals import internals_of
 
 LOAD = Load(url="", home="", slots=4, seconds=0.1)
 
@@ -28,7 +29,7 @@ class Story:
     def __init__(self) -> None:
         self.records: list[Record] = []
         self.rows: dict[int, Task] = {}
-        self.lines: list[AnyLine] = []
+        self.lines: list[AnyEntry] = []
         self.specs: dict[str, Any] = {}
         self.exits = 0
 
@@ -73,15 +74,17 @@ async def told() -> Story:
     async with mp:
         for n in range(400):
             handle = await work.options(key=str(n % LOAD.keys)).submit(n)
-            story.lines.append(Taken(item=n, task=handle.id, duplicate=False, submitter=0, **line))
+            story.lines.append(
+                SubmitConfirmed(item=n, task=handle.id, duplicate=False, submitter=0, **line)
+            )
             await asyncio.sleep(0.05)
         await asyncio.sleep(1.0)
         story.records = [record async for record in mp.audit() if record.task is not None]
-        page = await mp.runtime.view.tasks(POOL, after=0, limit=1000)
+        page = await internals_of(mp).runtime.view.tasks(POOL, after=0, limit=1000)
         story.rows = {task.new.id: task for task in page.tasks}
     story.specs = {POOL: pool.spec}
     story.lines += [
-        Began(task=r.task or 0, attempt=1, token=r.token, pool=POOL, item="", **line)
+        AttemptBegan(task=r.task or 0, attempt=1, token=r.token, pool=POOL, item="", **line)
         for r in story.records
         if r.event is Transition.LEASE
     ]
@@ -169,8 +172,8 @@ async def test_the_report_has_a_row_for_each() -> None:
     lines = list(table([verdict, verdict]))
     assert 4 == len(lines)
     assert {len(HEAD)} == {line.count("|") - 1 for line in lines}
-    whole = report("PostgreSQL 18", 8.0, LOAD, [verdict])
-    assert whole.clean
+    full = report("PostgreSQL 18", 8.0, LOAD, [verdict])
+    assert full.clean
     worse = msgspec.structs.replace(verdict, lost=1)
     assert not report("PostgreSQL 18", 8.0, LOAD, [verdict, worse]).clean
 

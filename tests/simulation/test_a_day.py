@@ -28,7 +28,7 @@ class Day:
         self.processes: list[Millpond] = []
         self.accepted: set[int] = set()
         self.ran: Counter[int] = Counter()
-        self.told: Counter[int] = Counter()
+        self.called_back: Counter[int] = Counter()
         self.inside: Counter[str] = Counter()
         self.broken: list[str] = []
         self.crashes = 0
@@ -43,8 +43,8 @@ class Day:
         mp.pool("hooks", lanes=LIMITS["hooks"], retry=retry)
 
         @mp.task
-        async def tell(outcome: Outcome) -> None:
-            self.told[outcome.task_id] += 1
+        async def on_end(outcome: Outcome) -> None:
+            self.called_back[outcome.task_id] += 1
 
         @mp.task
         async def work(ctx: Context) -> None:
@@ -78,7 +78,7 @@ class Day:
         if dice.random() < 0.2:
             call = call.options(delay=dice.choice((10.0, HOUR)))
         if dice.random() < 0.3:
-            call = call.options(on_complete=mp.tasks["tell"].bind())
+            call = call.options(on_complete=mp.tasks["on_end"].bind())
         if dice.random() < 0.1:
             call = call.options(idempotency_key=f"k{dice.randrange(50)}")
         handle = await mp.get_pool(dice.choice(list(LIMITS))).submit(call)
@@ -116,7 +116,7 @@ class Day:
 @pytest.mark.rows("DE-T24", "DE-R03")
 async def test_a_day_with_restarts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every task accepted came to its end, limits held, and the file is as small as Keep says."""
-    # They hear nothing of each other, and a look each second would make a long day of it.
+    # They do not notify each other, and polling each second would take too long.
     monkeypatch.setattr("millpond.runtime.fleet.poll.POLL_FLOOR", 120.0)
     monkeypatch.setattr("millpond.runtime.fleet.prune.PRUNE_EVERY", 600.0)
     day = Day(tmp_path / "work.db", seed=1)

@@ -96,8 +96,8 @@ def test_a_chain_that_is_not_stored_with_its_firing_is_found_out(
     def unkeyed(*given: Any) -> Any:
         return msgspec.structs.replace(original(*given), idempotency_key=None)
 
-    async def at_once(job: Any, firing: Any, told_as: Any) -> Any:
-        told = await fire(job, firing, told_as)
+    async def at_once(job: Any, firing: Any, recorded_as: Any) -> Any:
+        answer = await fire(job, firing, recorded_as)
         first, *rest = job.follow_ups
         for new in rest:
             await cron._submit(job.worker.runtime, (new,))
@@ -106,7 +106,7 @@ def test_a_chain_that_is_not_stored_with_its_firing_is_found_out(
                 datetime.fromisoformat(new.labels["scheduled_at"]).timestamp(),
             ].append(new.id)
         job.follow_ups = [first]
-        return told
+        return answer
 
     fire = cron._fire
     monkeypatch.setattr(cron, "_target", unkeyed)

@@ -70,21 +70,21 @@ print(hashlib.sha256(save(simulate_live(5).history)).hexdigest())
 def test_one_seed_is_one_history_byte_for_byte(hash_seed: str) -> None:
     """Neither the process nor the order of sets decides what happens, only the seed."""
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
-    told = subprocess.run(
+    other = subprocess.run(
         [sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, check=True
     )
-    assert hashlib.sha256(save(live(5).history)).hexdigest() == told.stdout.strip()
+    assert hashlib.sha256(save(live(5).history)).hexdigest() == other.stdout.strip()
 
 
 def test_a_live_history_is_a_history_like_any_other() -> None:
-    """I12: it survives being saved, and two stores tell the same story of it."""
+    """I12: a saved history replays with the same trace on two stores."""
     history = live(3).history
     assert history == load(save(history))
     asyncio.run(same_story(history, memory_store(), memory_store()))
 
 
 def test_a_broken_live_history_can_be_shrunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the judge of the store saw in a live history is there in a short part of it."""
+    """What the judge of the store saw in a live history is there in a shrunk history."""
     from millpond.store.verbs import lease
 
     monkeypatch.setattr(lease, "slots", lambda *_: 1)

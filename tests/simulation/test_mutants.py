@@ -1,4 +1,4 @@
-"""The simulation is good enough: it finds known mistakes that nobody wrote a scenario for."""
+"""The simulation is good enough: it finds known mistakes without a scenario for them."""
 
 import pytest
 from verify.mutants import MUTANTS, hunt

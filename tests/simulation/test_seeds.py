@@ -40,7 +40,7 @@ def test_what_was_found_once_stays_mended(found: Path) -> None:
 
 
 def test_there_are_found_histories() -> None:
-    """The folder of found histories is looked at, not silently empty."""
+    """The folder of found histories is read, and not empty."""
     assert len(FOUND) >= 3
 
 
@@ -52,7 +52,7 @@ async def test_the_same_seed_lives_the_same_history() -> None:
 
 
 async def test_the_same_history_gives_the_same_trace() -> None:
-    """I12: two stores of one kind tell the same story of one history."""
+    """I12: two stores of one kind give the same trace for one history."""
     lived = await simulate_on(11, memory_store())
     await same_story(lived.history, memory_store(), memory_store())
 
@@ -73,13 +73,13 @@ async def test_histories_of_flow_control_try_all_of_it() -> None:
     assert set() == wanted - tried
 
 
-async def test_two_stories_that_differ_are_told_apart() -> None:
+async def test_two_different_traces_are_unequal() -> None:
     """I12 is not vacuous: a history that lost a verb gives another trace."""
     lived = await simulate_on(11, memory_store())
-    whole = trace(await replay(memory_store(), lived.history, judged=False))
+    full_trace = trace(await replay(memory_store(), lived.history, judged=False))
     shorter = lived.history[:20] + lived.history[21:]
     part = trace(await replay(memory_store(), shorter, judged=False))
-    assert whole != part
+    assert full_trace != part
 
 
 async def test_a_saved_history_is_the_same_history() -> None:
@@ -109,7 +109,7 @@ def simulated(seed: int) -> Lived:
 
 
 def test_few_histories_hold_every_named_fault() -> None:
-    """Each kind of trouble falls on some seed, and no promise is broken by any of it."""
+    """Each kind of trouble falls on some seed, and none breaks a promise."""
     assert set(FAULTS) == {fault for seed in range(40) for fault in simulated(seed).faults}
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from millpond.store.sql import queries as sql
+from millpond.store.sql import load_queries as sql
 from millpond.store.sql.load_queries import in_dialect, load_statements
 from millpond.store.sqlite.dialect import SQLITE
 

@@ -1,4 +1,4 @@
-"""Links hold whoever runs a task: another process, after the first was killed, or a child."""
+"""Links hold in other processes: one that takes over after a kill, or a child."""
 
 import json
 import subprocess
@@ -19,8 +19,8 @@ def begin(role: str, file: Path) -> subprocess.Popen[str]:
     )
 
 
-def told(role: str, file: Path) -> list[dict[str, Any]]:
-    """What a process that came to its end told."""
+def spans_of(role: str, file: Path) -> list[dict[str, Any]]:
+    """Return the spans that a process printed."""
     with begin(role, file) as process:
         lines, _ = process.communicate(timeout=30)
     assert 0 == process.returncode
@@ -35,7 +35,7 @@ def by_name(spans: list[dict[str, Any]], name: str) -> list[dict[str, Any]]:
 def test_a_task_is_linked_to_its_submit_over_processes_and_a_kill(tmp_path: Path) -> None:
     """Submitted by one, begun by one that is killed, run by a third, which points at the first."""
     file = tmp_path / "work.db"
-    submitted = told("submit", file)
+    submitted = spans_of("submit", file)
     (request,), (submit,) = by_name(submitted, "request"), by_name(submitted, "submit mail")
     assert request["context"]["span_id"] == submit["parent_id"]
 
@@ -44,7 +44,7 @@ def test_a_task_is_linked_to_its_submit_over_processes_and_a_kill(tmp_path: Path
         assert "began\n" == victim.stdout.readline()
         victim.kill()
 
-    worked = told("work", file)
+    worked = spans_of("work", file)
     of = {span["attributes"]["millpond.function"]: span for span in by_name(worked, "process mail")}
     process = of["send"]
     assert (2, "completed") == (
@@ -61,7 +61,7 @@ def test_a_task_is_linked_to_its_submit_over_processes_and_a_kill(tmp_path: Path
         link["context"]["span_id"],
     )
     assert submit["context"]["trace_id"] != process["context"]["trace_id"]
-    # The handler in a process of its own was inside the attempt that its worker told of.
+    # The handler in a process of its own was inside the attempt of its worker.
     (rendered,) = [line["render"] for line in worked if "render" in line]
     context = of["render"]["context"]
     assert [context["trace_id"], context["span_id"], "bob"] == [

@@ -45,15 +45,15 @@ def expressions() -> Iterator[str]:
 EXPRESSIONS = list(expressions())
 
 
-@pytest.mark.parametrize("asked", EXPRESSIONS)
-def test_what_is_asked_for_is_there(asked: str) -> None:
+@pytest.mark.parametrize("metric", EXPRESSIONS)
+def test_every_metric_of_the_dashboard_exists(metric: str) -> None:
     """Each metric is exported, each label it is picked or grouped by is one of its own."""
-    names = re.findall(r"\bmillpond_\w+", asked)
+    names = re.findall(r"\bmillpond_\w+", metric)
     assert names
     assert [] == [name for name in names if name not in EXPORTED]
     labels = set().union(*(EXPORTED[name] for name in names)) | RESERVED
-    grouped = re.findall(r"(?:by|on|ignoring) \(([^)]*)\)", asked)
-    picked = re.findall(r'(\w+)=~?"', asked)
+    grouped = re.findall(r"(?:by|on|ignoring) \(([^)]*)\)", metric)
+    picked = re.findall(r'(\w+)=~?"', metric)
     used = {label.strip() for group in grouped for label in group.split(",")} | set(picked)
     assert set() == used - labels
 
@@ -79,9 +79,9 @@ def test_every_alert_has_its_reason_and_every_reason_its_alert() -> None:
 
 def test_every_metric_of_the_collector_is_of_use_somewhere() -> None:
     """On the dashboard, in an alert, or named on a page as one that is neither."""
-    asked = set(re.findall(r"\bmillpond_\w+", " ".join(EXPRESSIONS)))
+    metric = set(re.findall(r"\bmillpond_\w+", " ".join(EXPRESSIONS)))
     families = {re.sub(r"_(bucket|sum|count)$", "", name) for name in EXPORTED}
-    used = {re.sub(r"_(bucket|sum|count)$", "", name) for name in asked}
+    used = {re.sub(r"_(bucket|sum|count)$", "", name) for name in metric}
     unused = {"millpond_pools_left_out", "millpond_pool_wait_seconds", "millpond_pool_run_seconds"}
     unused.add("millpond_detours_total")
     assert unused == families - used

@@ -59,14 +59,14 @@ async def test_what_a_handler_logs_says_which_task_it_is(lines: list[str]) -> No
         first, second = await send.submit(), await render.submit()
         await mail.drain()
         log.info("outside")
-    told = [line for line in lines if line.startswith("my.app")]
+    answer = [line for line in lines if line.startswith("my.app")]
     assert sorted(
         [
             f"my.app mail {first.id} send 1: on the loop",
             f"my.app mail {second.id} render 1: in a thread",
             "my.app - - - -: outside",
         ]
-    ) == sorted(told)
+    ) == sorted(answer)
 
 
 async def test_a_record_that_says_what_it_is_about_keeps_that(lines: list[str]) -> None:
@@ -84,11 +84,11 @@ async def test_a_record_that_says_what_it_is_about_keeps_that(lines: list[str]) 
     async with mp:
         handle = await send.submit()
         await handle.wait()
-    told = [line for line in lines if "my.app" in line]
+    answer = [line for line in lines if "my.app" in line]
     assert [
         "my.app post 7 - -: another",
         f"my.app mail {handle.id} send 1: its pool",
-    ] == told
+    ] == answer
     assert any(line.startswith(f"millpond.tasks mail {handle.id} send 1: task ") for line in lines)
 
 

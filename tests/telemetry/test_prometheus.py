@@ -1,4 +1,4 @@
-"""The collector: what it tells, read by Prometheus' own parser, and how little it is."""
+"""The collector: its output, read by Prometheus' own parser, and its size."""
 
 import asyncio
 import threading
@@ -27,6 +27,7 @@ from millpond import (
 )
 from millpond.core.control import DeclareDead
 from millpond.errors import ConfigError
+from millpond.pool.internals import internals_of
 from millpond.telemetry.names import OTHER
 from millpond.telemetry.prometheus import Collector
 
@@ -41,8 +42,8 @@ class Scraped:
             for sample in family.samples
         ]
 
-    def __getitem__(self, asked: tuple[str, dict[str, str]] | str) -> float:
-        name, labels = asked if isinstance(asked, tuple) else (asked, {})
+    def __getitem__(self, metric: tuple[str, dict[str, str]] | str) -> float:
+        name, labels = metric if isinstance(metric, tuple) else (metric, {})
         (found,) = [
             sample.value
             for sample in self.samples
@@ -68,11 +69,11 @@ async def test_what_happened_is_there_to_be_read() -> None:
     mp = Millpond()
     mail = mp.pool("mail", max_concurrent=1, retry=Retry.constant(10, attempts=2))
     collector = Collector(mp)
-    told = asyncio.Event()
+    answer = asyncio.Event()
 
     @mp.task
-    async def tell(outcome: Outcome) -> None:
-        await told.wait()
+    async def on_end(outcome: Outcome) -> None:
+        await answer.wait()
 
     @mail.task
     async def send(fail: bool = False) -> None:
@@ -81,7 +82,7 @@ async def test_what_happened_is_there_to_be_read() -> None:
             raise ConnectionError
 
     async with mp:
-        await send.options(on_complete=tell.bind()).submit()
+        await send.options(on_complete=on_end.bind()).submit()
         await send.submit(fail=True)
         await send.options(delay=100).submit()
         await asyncio.sleep(1)
@@ -116,11 +117,11 @@ async def test_what_happened_is_there_to_be_read() -> None:
         )
         assert 2 == seen["millpond_pool_wait_seconds", {"quantile": "0.99"}]
         assert 2 == seen["millpond_pool_run_seconds", {"quantile": "0.5"}]
-        told.set()
+        answer.set()
         await mail.purge()
 
 
-async def test_rejections_are_told_apart_by_reason() -> None:
+async def test_rejections_are_counted_by_reason() -> None:
     """Refused, never stored, evicted, in whichever way it was submitted."""
     mp = Millpond()
     collector = Collector(mp)
@@ -162,12 +163,12 @@ async def test_rejections_are_told_apart_by_reason() -> None:
         ("ring", "ring_buffer_drop_oldest"): 5,
     } == rejected
     stored = seen.by("millpond_submitted_tasks_total", "pool")
-    # Of the five in one batch two are left; three of them were never stored for anybody to run.
+    # Of the five in one batch two are left; three of them were never stored.
     assert {"refusing": 1, "fast": 0, "newest": 1, "oldest": 3, "ring": 4} == stored
 
 
 @pytest.mark.real_loop
-async def test_what_goes_to_the_store_together_is_told_apart(tmp_path: Path) -> None:
+async def test_tasks_of_one_transaction_are_counted_per_pool(tmp_path: Path) -> None:
     """Two pools that evict, in one transaction: each counts its own."""
     mp = Millpond(f"sqlite:///{tmp_path}/work.db")
     collector = Collector(mp)
@@ -280,8 +281,8 @@ async def test_lost_leases_and_late_settles_are_counted_where_they_happen() -> N
     async def send() -> None:
         if not first.is_set():
             first.set()
-            (worker,) = mp.runtime.workers
-            await mp.runtime.store.control(DeclareDead(worker.name))
+            (worker,) = internals_of(mp).runtime.workers
+            await internals_of(mp).runtime.store.control(DeclareDead(worker.name))
             try:
                 await asyncio.sleep(3600)
             except asyncio.CancelledError:
@@ -297,7 +298,7 @@ async def test_lost_leases_and_late_settles_are_counted_where_they_happen() -> N
 
 
 async def test_what_dead_workers_left_is_counted_by_who_takes_it_up() -> None:
-    """A lease that ran out: the one who died cannot tell of it any more."""
+    """A lease that ran out: the dead worker cannot count it."""
     fleet = Fleet()
     victim, other = (fleet.millpond(work=True, lease=3.0) for _ in "12")
     collector = Collector(other)
@@ -352,7 +353,7 @@ async def test_it_is_read_over_http_from_a_thread(tmp_path: Path) -> None:
                 seen["millpond_up"],
                 seen.by("millpond_pool_ended_tasks_total", "status")["completed"],
             )
-        # Closed, it still tells what it counted.
+        # Closed, it still exports its counts.
         seen = Scraped(await asyncio.to_thread(_get, url))
         assert (0, 1) == (seen["millpond_up"], seen["millpond_submitted_tasks_total"])
     finally:
@@ -379,17 +380,16 @@ async def test_a_store_that_does_not_answer_leaves_out_its_part(
     registry.register(collector)
     async with mp:
         await (await mail.submit(time.time))
-        view: Any = mp.runtime.view
-        mp.runtime.view = _Away()  # type: ignore[assignment]
+        view: Any = internals_of(mp).runtime.view
+        internals_of(mp).runtime.view = _Away()  # type: ignore[assignment]
         texts = [await asyncio.to_thread(generate_latest, registry), await collector.text()]
-        await asyncio.sleep(0.6)
         texts.append(await asyncio.to_thread(generate_latest, registry))
-        mp.runtime.view = view
+        internals_of(mp).runtime.view = view
     for seen in map(Scraped, texts):
         assert (0, 1) == (seen["millpond_up"], seen["millpond_submitted_tasks_total"])
         assert {} == seen.by("millpond_pool_tasks", "pool")
-    told = [record for record in caplog.records if "could not be read" in record.getMessage()]
-    assert 1 == len(told)
+    answer = [record for record in caplog.records if "could not be read" in record.getMessage()]
+    assert 1 == len(answer)
 
 
 class _Away:

@@ -28,6 +28,7 @@ from millpond import (
 )
 from millpond.core.control import DeclareDead
 from millpond.errors import ConfigError
+from millpond.pool.internals import internals_of
 from millpond.runtime.jobs.policy import Carried
 from millpond.store.memory import MemoryStore
 
@@ -63,9 +64,9 @@ async def test_an_attempt_is_linked_to_its_submit() -> None:
         "messaging.message.id": str(handle.id),
         "millpond.function": "send",
         "millpond.key": "ada",
-    } == app.told(submit)
-    told = app.told(process)
-    assert told.pop("messaging.client.id").endswith("/1")
+    } == app.attributes(submit)
+    answer = app.attributes(process)
+    assert answer.pop("messaging.client.id").endswith("/1")
     assert {
         "messaging.system": "millpond",
         "messaging.operation.name": "process",
@@ -77,7 +78,7 @@ async def test_an_attempt_is_linked_to_its_submit() -> None:
         "millpond.attempt": 1,
         "millpond.wait": 0.0,
         "millpond.outcome": "completed",
-    } == told
+    } == answer
 
 
 async def test_waiting_is_counted_from_the_moment_it_might_have_started() -> None:
@@ -95,7 +96,10 @@ async def test_waiting_is_counted_from_the_moment_it_might_have_started() -> Non
         await send.submit()
         await mail.drain()
     first, second = app.spans("process mail")
-    assert (0.0, 3.0) == (app.told(first)["millpond.wait"], app.told(second)["millpond.wait"])
+    assert (0.0, 3.0) == (
+        app.attributes(first)["millpond.wait"],
+        app.attributes(second)["millpond.wait"],
+    )
 
 
 async def test_each_attempt_is_a_span_and_all_point_at_one_submit() -> None:
@@ -110,12 +114,12 @@ async def test_each_attempt_is_a_span_and_all_point_at_one_submit() -> None:
     async with app.mp:
         await (await send.submit()).wait()
     attempts = app.spans("process mail")
-    assert ["retry", "failed"] == [app.told(one)["millpond.outcome"] for one in attempts]
-    assert [1, 2] == [app.told(one)["millpond.attempt"] for one in attempts]
+    assert ["retry", "failed"] == [app.attributes(one)["millpond.outcome"] for one in attempts]
+    assert [1, 2] == [app.attributes(one)["millpond.attempt"] for one in attempts]
     assert {(identity(app.span("submit mail")),)} == {tuple(links(one)) for one in attempts}
     for one in attempts:
         assert StatusCode.ERROR is one.status.status_code
-        assert "ConnectionError" == app.told(one)["error.type"]
+        assert "ConnectionError" == app.attributes(one)["error.type"]
         (event,) = one.events
         assert "no answer" == dict(event.attributes or {})["exception.message"]
 
@@ -144,14 +148,18 @@ async def test_what_a_handler_does_is_part_of_its_attempt() -> None:
         await send.submit()
         await mail.drain()
     by_function = {
-        app.told(span)["messaging.message.id"]: span for span in app.spans("process mail")
+        app.attributes(span)["messaging.message.id"]: span for span in app.spans("process mail")
     }
-    submits = {app.told(span)["messaging.message.id"]: span for span in app.spans("submit mail")}
+    submits = {
+        app.attributes(span)["messaging.message.id"]: span for span in app.spans("submit mail")
+    }
     assert by_function.keys() == submits.keys()
     for task, process in by_function.items():
         assert [identity(submits[task])] == links(process)
     sent, received = (
-        next(one for one in by_function.values() if app.told(one)["millpond.function"] == name)
+        next(
+            one for one in by_function.values() if app.attributes(one)["millpond.function"] == name
+        )
         for name in ("send", "receipt")
     )
     assert identity(sent) == parent(app.span("lookup"))
@@ -174,9 +182,9 @@ async def test_one_submit_of_many_is_one_span() -> None:
         await mail.drain()
         await mail.drain(send.each(range(2)), run="nightly")
     many, seed = app.spans("submit mail")
-    assert 3 == app.told(many)["messaging.batch.message_count"]
-    assert "messaging.message.id" not in app.told(many)
-    assert 2 == app.told(seed)["messaging.batch.message_count"]
+    assert 3 == app.attributes(many)["messaging.batch.message_count"]
+    assert "messaging.message.id" not in app.attributes(many)
+    assert 2 == app.attributes(seed)["messaging.batch.message_count"]
     origins = [links(span)[0] for span in app.spans("process mail")]
     assert [*[identity(many)] * 3, *[identity(seed)] * 2] == origins
 
@@ -195,30 +203,30 @@ async def test_a_batch_is_one_span_that_points_at_all_it_came_from() -> None:
         await mail.submit(send.bind(3))
         await asyncio.sleep(0.5)
     process = app.spans("process mail")[0]
-    assert 3 == app.told(process)["messaging.batch.message_count"]
+    assert 3 == app.attributes(process)["messaging.batch.message_count"]
     assert [identity(one) for one in app.spans("submit mail")] == links(process)
     counted = app.measured("messaging.client.consumed.messages")
     assert {"completed": 2, "retry": 1} == {
-        told["millpond.outcome"]: value for told, value in counted
+        answer["millpond.outcome"]: value for answer, value in counted
     }
 
 
 async def test_a_callback_points_at_the_submit_of_its_task() -> None:
-    """Nobody submits a callback: what asked for it is the submit of the task before."""
+    """A callback has no submit of its own: it links to the submit of its task."""
     app = Traced()
     mail = app.mp.pool("mail")
 
     @app.mp.task
-    async def tell(outcome: Outcome) -> None: ...
+    async def on_end(outcome: Outcome) -> None: ...
 
     @mail.task
     async def send() -> None: ...
 
     async with app.mp:
-        await send.options(on_complete=tell.bind()).submit()
+        await send.options(on_complete=on_end.bind()).submit()
         await mail.drain()
     _, callback = app.spans("process mail")
-    assert "tell" == app.told(callback)["millpond.function"]
+    assert "on_end" == app.attributes(callback)["millpond.function"]
     assert [identity(app.span("submit mail"))] == links(callback)
 
 
@@ -298,11 +306,11 @@ async def test_a_refusal_is_an_error_of_its_submit() -> None:
         await jobs.drain()
     refused = [one for one in app.spans("submit jobs") if one.status.status_code.name == "ERROR"]
     assert ["queue_full", "queue_full", "millpond.errors.ConfigError"] == [
-        app.told(one)["error.type"] for one in refused
+        app.attributes(one)["error.type"] for one in refused
     ]
     assert [({"queue_full"}, 2)] == [
-        ({told["millpond.reason"]}, value)
-        for told, value in app.measured("millpond.tasks.rejected")
+        ({answer["millpond.reason"]}, value)
+        for answer, value in app.measured("millpond.tasks.rejected")
     ]
 
 
@@ -314,14 +322,14 @@ async def test_a_settle_that_came_too_late_says_so() -> None:
     @mail.task
     async def send(ctx: Context) -> None:
         if ctx.attempt == 1:
-            (worker,) = app.mp.runtime.workers
-            await app.mp.runtime.store.control(DeclareDead(worker.name))
+            (worker,) = internals_of(app.mp).runtime.workers
+            await internals_of(app.mp).runtime.store.control(DeclareDead(worker.name))
 
     async with app.mp:
         await (await send.submit())
     stale, completed = app.spans("process mail")
     assert ["stale", "completed"] == [
-        app.told(span)["millpond.outcome"] for span in (stale, completed)
+        app.attributes(span)["millpond.outcome"] for span in (stale, completed)
     ]
     assert StatusCode.ERROR is stale.status.status_code
     assert links(stale) == links(completed)
@@ -345,10 +353,10 @@ async def test_a_handler_that_commits_is_at_work_until_it_returns(tmp_path: Path
         goes_on.set()
         await mail.submit(time.time)
         await mail.drain()
-    assert "completed" == app.told(app.spans("process mail")[0])["millpond.outcome"]
+    assert "completed" == app.attributes(app.spans("process mail")[0])["millpond.outcome"]
 
 
-async def test_an_attempt_that_nobody_will_hear_of_still_ends() -> None:
+async def test_the_span_of_an_abandoned_attempt_ends() -> None:
     """Closing over a running handler gives the task back, and its span says so."""
     app = Traced()
     mail = app.mp.pool("mail")
@@ -361,7 +369,7 @@ async def test_an_attempt_that_nobody_will_hear_of_still_ends() -> None:
         await send.submit()
         await asyncio.sleep(1)
     process = app.span("process mail")
-    assert "released" == app.told(process)["millpond.outcome"]
+    assert "released" == app.attributes(process)["millpond.outcome"]
     assert StatusCode.UNSET is process.status.status_code
 
 
@@ -416,7 +424,7 @@ class Deaf:
         return getattr(self._store, name)
 
     async def settle(self, *args: Any, **kwargs: Any) -> Any:
-        """Do it, and do not tell."""
+        """Carry out the verb, and lose the answer."""
         answer = await self._store.settle(*args, **kwargs)
         if self._always or not self.lost:
             self.lost += 1
@@ -427,10 +435,10 @@ class Deaf:
 @pytest.mark.memory("the store is one that is deaf")
 @pytest.mark.parametrize("fails", [False, True])
 async def test_an_answer_that_was_lost_is_found_out(fails: bool) -> None:
-    """The settlement is sent again, and was applied before: the span says what became of it."""
+    """The settlement is sent again, and was applied before: the span has the right outcome."""
     app = Traced(Millpond(work=True))
     deaf = Deaf(always=False)
-    app.mp.make_store = lambda: deaf
+    internals_of(app.mp).owner.make_store = lambda: deaf
     mail = app.mp.pool("mail", retry=Retry.constant(30, attempts=2))
 
     @mail.task
@@ -442,16 +450,16 @@ async def test_an_answer_that_was_lost_is_found_out(fails: bool) -> None:
         await (await send.submit())
         await asyncio.sleep(1)
     assert 1 == deaf.lost
-    outcomes = [app.told(span)["millpond.outcome"] for span in app.spans("process mail")]
+    outcomes = [app.attributes(span)["millpond.outcome"] for span in app.spans("process mail")]
     assert (["retry", "completed"] if fails else ["completed"]) == outcomes
 
 
 @pytest.mark.memory("the store is one that is deaf")
-async def test_the_span_of_an_attempt_of_which_nobody_hears_ends_with_everything() -> None:
-    """Then it does not say how it ended, for nobody knows."""
+async def test_the_span_of_an_unsettled_attempt_ends_on_close() -> None:
+    """It has no outcome, because there is none."""
     app = Traced(Millpond(work=True))
     deaf = Deaf(always=True)
-    app.mp.make_store = lambda: deaf
+    internals_of(app.mp).owner.make_store = lambda: deaf
     mail = app.mp.pool("mail")
 
     @mail.task
@@ -461,7 +469,7 @@ async def test_the_span_of_an_attempt_of_which_nobody_hears_ends_with_everything
         await send.submit()
         await asyncio.sleep(1)
         assert [] == app.spans("process mail")
-    assert "millpond.outcome" not in app.told(app.span("process mail"))
+    assert "millpond.outcome" not in app.attributes(app.span("process mail"))
 
 
 async def test_a_task_that_was_known_is_not_sent_again() -> None:
@@ -476,9 +484,9 @@ async def test_a_task_that_was_known_is_not_sent_again() -> None:
         first = await send.options(idempotency_key="once").submit()
         await send.options(idempotency_key="once").submit()
         await mail.drain()
-    told = [app.told(span) for span in app.spans("submit mail")]
-    assert [None, True] == [one.get("millpond.duplicate") for one in told]
-    assert [str(first.id)] * 2 == [one["messaging.message.id"] for one in told]
+    answer = [app.attributes(span) for span in app.spans("submit mail")]
+    assert [None, True] == [one.get("millpond.duplicate") for one in answer]
+    assert [str(first.id)] * 2 == [one["messaging.message.id"] for one in answer]
     assert [1] == [value for _, value in app.measured("messaging.client.sent.messages")]
 
 
@@ -515,13 +523,13 @@ async def test_it_can_be_ended_and_not_begun_twice() -> None:
     @mail.task
     async def send() -> None: ...
 
-    with pytest.raises(ConfigError, match="instrumented already"):
+    with pytest.raises(ConfigError, match="already instrumented"):
         Traced(app.mp)
     app.stop()
     async with app.mp:
         handle = await send.submit()
         await handle
-        task = await app.mp.runtime.view.task(handle.id)
+        task = await internals_of(app.mp).runtime.view.task(handle.id)
         assert task is not None
         assert b"" == task.new.options
     assert [] == app.spans()
@@ -544,7 +552,7 @@ async def test_a_task_is_stored_with_its_trace_and_no_more(traced: bool) -> None
     async with app.mp:
         handle = await send.options(retry=Retry.constant(1, attempts=5)).submit(fail=True)
         await handle.wait()
-        task = await app.mp.runtime.view.task(handle.id)
+        task = await internals_of(app.mp).runtime.view.task(handle.id)
         assert task is not None
         assert 5 == task.attempt
         carried = msgspec.msgpack.decode(task.new.options, type=Carried)
@@ -560,4 +568,4 @@ async def test_the_name_of_a_span_does_not_say_whose_pool_it_is(tmp_path: Path) 
     async with app.mp:
         await (await reviews.submit(time.time))
     for name in ("submit reviews", "process reviews"):
-        assert "tenant:acme:reviews" == app.told(app.span(name))["messaging.destination.name"]
+        assert "tenant:acme:reviews" == app.attributes(app.span(name))["messaging.destination.name"]

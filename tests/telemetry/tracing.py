@@ -37,7 +37,7 @@ class Traced:
         (span,) = self.spans(name)
         return span
 
-    def told(self, span: ReadableSpan) -> dict[str, Any]:
+    def attributes(self, span: ReadableSpan) -> dict[str, Any]:
         """Its attributes."""
         return dict(span.attributes or {})
 

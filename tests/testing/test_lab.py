@@ -26,6 +26,7 @@ from millpond import (
     bounded,
 )
 from millpond.errors import AlreadyOpen, ConfigError, StoreError, UnknownTask
+from millpond.pool.internals import internals_of
 from millpond.testing import Lab, lab
 from millpond.testing.fault_injection import Verb, When
 from millpond.testing.lab import Hung, NotEnded
@@ -44,7 +45,7 @@ def pool(mp: Millpond) -> Pool:
 # Running and time
 
 
-def test_a_task_runs_when_the_lab_is_told_to_run(mp: Millpond, pool: Pool) -> None:
+def test_a_task_runs_when_the_lab_runs(mp: Millpond, pool: Pool) -> None:
     """Submitting starts no handler; running does, and says how many tasks ended."""
     ran: list[int] = []
 
@@ -227,7 +228,7 @@ def test_a_lab_goes_on_for_decades(mp: Millpond, pool: Pool) -> None:
 
 def test_nothing_is_left_behind(mp: Millpond, pool: Pool) -> None:
     """The Millpond is closed and as it was; no loop, no task, no warning."""
-    mp.seed = 7
+    internals_of(mp).owner.seed = 7
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with lab(mp) as bench:
@@ -239,7 +240,11 @@ def test_nothing_is_left_behind(mp: Millpond, pool: Pool) -> None:
         gc.collect()
     assert loop.is_closed()
     assert set() == asyncio.all_tasks(loop)
-    assert (False, None, 7) == (mp.is_open, mp.make_store, mp.seed)
+    assert (False, None, 7) == (
+        mp.is_open,
+        internals_of(mp).owner.make_store,
+        internals_of(mp).owner.seed,
+    )
     with lab(mp) as bench:
         assert 0 == bench.snapshot().queued
 
@@ -317,7 +322,7 @@ def story(seed: int | None) -> list[Any]:
     pool = mp.pool("work", max_concurrent=2)
 
     @pool.task
-    async def told(outcome: Outcome) -> None:
+    async def on_end(outcome: Outcome) -> None:
         pass
 
     @pool.task(retry=Retry(attempts=3))
@@ -325,11 +330,11 @@ def story(seed: int | None) -> list[Any]:
         await asyncio.sleep(n)
         if ctx.attempt < 2:
             raise ValueError
-        await ctx.submit(told.bind() if n < 0 else flaky.bind(0)) if n == 2 else None
+        await ctx.submit(on_end.bind() if n < 0 else flaky.bind(0)) if n == 2 else None
         return n
 
     with lab(mp, seed=seed, durable=True) as bench:
-        handles = [bench.submit(flaky.bind(n), on_complete=told.bind()) for n in range(4)]
+        handles = [bench.submit(flaky.bind(n), on_complete=on_end.bind()) for n in range(4)]
         fault = bench.fail_next("settle", when="after")
         bench.advance(30)
         bench.submit(lambda: 1, delay=10)
@@ -349,10 +354,10 @@ def test_two_runs_are_equal_to_the_last_record() -> None:
 
 
 def test_the_seed_of_the_millpond_is_the_labs(mp: Millpond, pool: Pool) -> None:
-    """`mp.seed` decides where the lab is not told otherwise."""
+    """`internals_of(mp).owner.seed` decides unless the lab has a seed."""
 
     def first_id(seed: int | None, own: int | None) -> int:
-        mp.seed = own
+        internals_of(mp).owner.seed = own
         with lab(mp, seed=seed) as bench:
             return bench.submit(lambda: 1).id
 
@@ -364,7 +369,7 @@ def test_the_seed_of_the_millpond_is_the_labs(mp: Millpond, pool: Pool) -> None:
 
 
 def test_memory_forgets_at_a_restart(mp: Millpond, pool: Pool) -> None:
-    """What was in memory is gone with its process, the audit too."""
+    """A memory store is gone with its process, the audit too."""
     with lab(mp) as bench:
         handle = bench.submit(lambda: 1, delay=5)
         bench.restart()
@@ -386,7 +391,7 @@ def test_a_durable_lab_keeps_calls_and_loses_closures(mp: Millpond, pool: Pool) 
         closure = bench.submit(lambda: 1, delay=5)
         assert 1 == bench.run_until_idle()
         bench.restart()
-        assert 2 == bench.result(done), "what was stored stays stored"
+        assert 2 == bench.result(done), "a stored result stays"
         bench.advance(5)
         assert 4 == bench.result(call)
         with pytest.raises(TaskFailed, match="stale"):
@@ -432,7 +437,7 @@ def test_a_task_that_kills_its_process_ends_failed(mp: Millpond, pool: Pool) -> 
 
 
 def test_a_handler_that_resists_does_not_outlive_a_restart(mp: Millpond, pool: Pool) -> None:
-    """A crash does not ask: whoever swallows the cancellation is dead all the same."""
+    """A handler that swallows the cancellation dies in a crash, too."""
     heard: list[str] = []
 
     @pool.task
@@ -461,7 +466,7 @@ def test_a_handler_that_resists_does_not_outlive_a_restart(mp: Millpond, pool: P
 def test_nothing_is_lost_or_hangs_when_a_verb_fails(
     mp: Millpond, pool: Pool, verb: Verb, when: When, durable: bool, count: int
 ) -> None:
-    """Whatever fails, before or after it took effect: who is told of an error may ask again."""
+    """Whatever fails, before or after it took effect: after an error the caller may retry."""
     ran: list[int] = []
 
     @pool.task
@@ -476,7 +481,7 @@ def test_nothing_is_lost_or_hangs_when_a_verb_fails(
         for _ in range(count + 1):
             with contextlib.suppress(StoreError):
                 return bench.submit(work.bind(n), idempotency_key=str(n))
-        raise AssertionError("it failed more often than it was told to")
+        raise AssertionError("it failed more often than requested")
 
     with lab(mp, durable=durable) as bench:
         first = bench.submit(work.bind(0))
@@ -526,7 +531,7 @@ def test_a_submitter_in_line_stays_there_while_the_store_is_away(
 def test_who_waits_hears_of_an_end_whose_answer_was_lost(
     mp: Millpond, pool: Pool, durable: bool
 ) -> None:
-    """The task was cancelled and nobody heard of it: at the next look it is found out."""
+    """The answer to the cancel was lost: the next poll finds the end."""
 
     async def story() -> Status:
         waiting = asyncio.ensure_future(handle.wait())
@@ -543,7 +548,7 @@ def test_who_waits_hears_of_an_end_whose_answer_was_lost(
 
 
 def test_a_fault_raises_what_it_is_given(mp: Millpond, pool: Pool) -> None:
-    """An error of the user's choice, so many times, and then no more."""
+    """An error of the user's choice, a given number of times."""
     with lab(mp) as bench:
         fault = bench.fail_next("submit", ConnectionResetError, 2)
         for _ in range(2):
@@ -567,7 +572,7 @@ def test_a_process_that_cannot_be_started_says_why(mp: Millpond, pool: Pool) -> 
 
 
 def test_leaving_is_not_kept_by_a_store_that_is_away(mp: Millpond, pool: Pool) -> None:
-    """A worker that cannot say goodbye goes all the same: its lease will tell."""
+    """A worker that cannot deregister stops anyway: its lease expires."""
 
     async def leave() -> None:
         async with mp.worker():
@@ -575,7 +580,7 @@ def test_leaving_is_not_kept_by_a_store_that_is_away(mp: Millpond, pool: Pool) -
 
     with lab(mp, durable=True) as bench:
         bench.sync(leave())
-        assert 1 == len(mp.runtime.workers)
+        assert 1 == len(internals_of(mp).runtime.workers)
 
 
 def test_there_is_one_lab() -> None:

@@ -1,6 +1,6 @@
 """A process that does nothing for a supervisor to hurt: `python dummy.py ROLE HOME MANNER PARENT`.
 
-A worker waits to be told to stop. A submitter or a canceller ends by itself once four processes
+A worker waits for SIGTERM. A submitter or a canceller ends by itself once four processes
 have ended. It knows nothing of Millpond: it has to start at once.
 """
 
@@ -17,24 +17,27 @@ def main() -> int:
     role, home, manner, parent = sys.argv[1:]
     ledger = Path(home) / "ledger.jsonl"
     if manner == "feeble" and role == "worker":
-        born(ledger, role)
+        opened(ledger, role)
         return 3
     if manner == "deaf":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     else:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    born(ledger, role)
+    opened(ledger, role)
     while os.getppid() == int(parent):
-        if role in ("submitter", "canceller") and ledger.read_text().count('"what":"gone"') >= 4:
+        if (
+            role in ("submitter", "canceller")
+            and ledger.read_text().count('"what":"processended"') >= 4
+        ):
             return 0
-        time.sleep(0.02)
+        time.sleep(0.02)  # neither its parent nor the ledger gives an event
     return 70
 
 
-def born(ledger: Path, role: str) -> None:
+def opened(ledger: Path, role: str) -> None:
     """Write down that it is at work."""
-    who = {"pid": os.getpid(), "owner": "nobody", "role": role, "number": 0}
-    line = {"what": "born", "wall": time.time(), "mono": time.monotonic(), **who}
+    who = {"pid": os.getpid(), "owner": "dummy", "role": role, "number": 0}
+    line = {"what": "storeopened", "wall": time.time(), "mono": time.monotonic(), **who}
     with ledger.open("a") as file:
         file.write(f"\n{json.dumps(line)}\n")
 

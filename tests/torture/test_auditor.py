@@ -8,17 +8,17 @@ import pytest
 from verify.torture.auditor import Verdict, audit
 from verify.torture.evidence import Evidence
 from verify.torture.ledger import (
-    AnyLine,
-    Awaited,
-    Began,
-    CalledOff,
-    Drained,
-    Ended,
-    Gone,
-    Noticed,
-    Rested,
-    Taken,
-    Told,
+    AnyEntry,
+    AttemptBegan,
+    AttemptEnded,
+    CallbackRan,
+    CancelNoticed,
+    CancelRequested,
+    IdleMeasured,
+    ProcessEnded,
+    ResultReceived,
+    RunDrained,
+    SubmitConfirmed,
 )
 
 from millpond import Rate, Status, bounded, fair_round_robin
@@ -68,7 +68,7 @@ def line_of(evidence: Evidence, kind: type[Any], **facts: object) -> int:
 
 
 def change_line(evidence: Evidence, place: int, **facts: object) -> None:
-    changed: AnyLine = replace(evidence.lines[place], **facts)
+    changed: AnyEntry = replace(evidence.lines[place], **facts)
     evidence.lines[place] = changed
 
 
@@ -81,8 +81,8 @@ def change_record(evidence: Evidence, place: int, **facts: object) -> None:
 
 
 def completed(evidence: Evidence) -> int:
-    """Return a task that a submitter was told of and that completed."""
-    taken = (line.task for line in evidence.of(Taken) if not line.duplicate)
+    """Return a confirmed task that completed."""
+    taken = (line.task for line in evidence.of(SubmitConfirmed) if not line.duplicate)
     return next(task for task in taken if evidence.rows[task].status is Status.COMPLETED)
 
 
@@ -103,7 +103,7 @@ def leave_a_task_queued(evidence: Evidence) -> None:
 
 
 def forget_an_item(evidence: Evidence) -> None:
-    del evidence.lines[line_of(evidence, Taken, duplicate=False)]
+    del evidence.lines[line_of(evidence, SubmitConfirmed, duplicate=False)]
 
 
 def hold_a_stranger(evidence: Evidence) -> None:
@@ -120,15 +120,15 @@ def swap_a_result(evidence: Evidence) -> None:
 
 
 def settle_without_an_end(evidence: Evidence) -> None:
-    del evidence.lines[line_of(evidence, Ended, how="returned")]
+    del evidence.lines[line_of(evidence, AttemptEnded, how="returned")]
 
 
 def settle_what_raised(evidence: Evidence) -> None:
-    change_line(evidence, line_of(evidence, Ended, how="returned"), how="raised")
+    change_line(evidence, line_of(evidence, AttemptEnded, how="returned"), how="raised")
 
 
 def settle_before_the_end(evidence: Evidence) -> None:
-    place = line_of(evidence, Ended, how="returned")
+    place = line_of(evidence, AttemptEnded, how="returned")
     change_line(evidence, place, wall=evidence.lines[place].wall + 60)
 
 
@@ -187,7 +187,7 @@ def one_waiting_too_many(evidence: Evidence) -> None:
 
 def one_key_for_two_tasks(evidence: Evidence) -> None:
     keyed = [record.task for record in evidence.records if record.idempotency_key == "only-397"]
-    assert not keyed, "a key nobody has"
+    assert not keyed, "an unused key"
     submits = [
         place
         for place, record in enumerate(evidence.records)
@@ -229,11 +229,11 @@ def a_clock_that_goes_back(evidence: Evidence) -> None:
 
 
 def an_attempt_begun_twice(evidence: Evidence) -> None:
-    evidence.lines.append(evidence.lines[line_of(evidence, Began)])
+    evidence.lines.append(evidence.lines[line_of(evidence, AttemptBegan)])
 
 
 def a_run_without_a_lease(evidence: Evidence) -> None:
-    again = line_of(evidence, Began)
+    again = line_of(evidence, AttemptBegan)
     evidence.lines.append(replace(evidence.lines[again], token=1, attempt=9))
 
 
@@ -252,42 +252,44 @@ def a_clock_that_ran_away(evidence: Evidence) -> None:
 
 def poison_that_completed(evidence: Evidence) -> None:
     """Say that the last item was to kill its process."""
-    orders = evidence.orders
-    evidence.orders = replace(orders, poisoned=1)
-    poisoned = max(line.item for line in evidence.of(Taken)) + 1
-    place = line_of(evidence, Taken, task=completed(evidence))
+    settings = evidence.settings
+    evidence.settings = replace(settings, poisoned=1)
+    poisoned = max(line.item for line in evidence.of(SubmitConfirmed)) + 1
+    place = line_of(evidence, SubmitConfirmed, task=completed(evidence))
     evidence.lines.append(replace(evidence.lines[place], item=poisoned))
 
 
 def a_callback_that_never_ran(evidence: Evidence) -> None:
-    task = next(evidence.of(Told)).task
+    task = next(evidence.of(CallbackRan)).task
     evidence.lines = [
-        line for line in evidence.lines if not (isinstance(line, Told) and line.task == task)
+        line for line in evidence.lines if not (isinstance(line, CallbackRan) and line.task == task)
     ]
 
 
 def a_callback_that_was_lied_to(evidence: Evidence) -> None:
-    change_line(evidence, line_of(evidence, Told, status="completed"), status="failed")
+    change_line(evidence, line_of(evidence, CallbackRan, status="completed"), status="failed")
 
 
 def another_task_for_a_key(evidence: Evidence) -> None:
-    change_line(evidence, line_of(evidence, Taken, duplicate=True), task=completed(evidence))
+    change_line(
+        evidence, line_of(evidence, SubmitConfirmed, duplicate=True), task=completed(evidence)
+    )
 
 
 def a_key_made_twice(evidence: Evidence) -> None:
-    change_line(evidence, line_of(evidence, Taken, duplicate=True), duplicate=False)
+    change_line(evidence, line_of(evidence, SubmitConfirmed, duplicate=True), duplicate=False)
 
 
-def a_run_nobody_drained(evidence: Evidence) -> None:
-    del evidence.lines[line_of(evidence, Drained)]
+def a_run_that_was_not_drained(evidence: Evidence) -> None:
+    del evidence.lines[line_of(evidence, RunDrained)]
 
 
 def a_page_not_visited(evidence: Evidence) -> None:
-    change_line(evidence, line_of(evidence, Drained), completed=49)
+    change_line(evidence, line_of(evidence, RunDrained), completed=49)
 
 
 def a_drain_that_returned_too_early(evidence: Evidence) -> None:
-    place = line_of(evidence, Drained)
+    place = line_of(evidence, RunDrained)
     change_line(evidence, place, wall=evidence.lines[place].wall - 1)
 
 
@@ -299,54 +301,63 @@ def a_page_visited_twice(evidence: Evidence) -> None:
 
 
 def a_waiter_given_another_result(evidence: Evidence) -> None:
-    change_line(evidence, line_of(evidence, Awaited, status="completed"), result="0 by 1/77")
+    change_line(evidence, line_of(evidence, ResultReceived, status="completed"), result="0 by 1/77")
 
 
-def a_waiter_told_another_end(evidence: Evidence) -> None:
-    change_line(evidence, line_of(evidence, Awaited, status="completed"), status="failed")
+def a_waiter_with_another_outcome(evidence: Evidence) -> None:
+    change_line(evidence, line_of(evidence, ResultReceived, status="completed"), status="failed")
 
 
-def gone(evidence: Evidence, *, code: int, asked: bool) -> None:
+def gone(evidence: Evidence, *, code: int, expected: bool) -> None:
     evidence.lines.append(
-        Gone(pid=1, wall=0.0, mono=0.0, child=99, role="worker", number=0, code=code, asked=asked)
+        ProcessEnded(
+            pid=1,
+            wall=0.0,
+            mono=0.0,
+            child=99,
+            role="worker",
+            number=0,
+            code=code,
+            expected=expected,
+        )
     )
 
 
 def a_worker_that_fell_over(evidence: Evidence) -> None:
-    gone(evidence, code=1, asked=False)
+    gone(evidence, code=1, expected=False)
 
 
-def a_worker_killed_by_nobody(evidence: Evidence) -> None:
-    gone(evidence, code=-9, asked=False)
+def a_worker_that_died_on_its_own(evidence: Evidence) -> None:
+    gone(evidence, code=-9, expected=False)
 
 
 def a_worker_that_stopped_badly(evidence: Evidence) -> None:
-    gone(evidence, code=1, asked=True)
+    gone(evidence, code=1, expected=True)
 
 
-def a_cancel_that_was_not_heeded(evidence: Evidence) -> None:
-    change_row(evidence, next(evidence.of(CalledOff)).task, status=Status.COMPLETED)
+def a_cancel_without_effect(evidence: Evidence) -> None:
+    change_row(evidence, next(evidence.of(CancelRequested)).task, status=Status.COMPLETED)
 
 
 def a_handler_that_noticed_nothing(evidence: Evidence) -> None:
-    called_off = next(evidence.of(CalledOff)).task
-    for kind in (Noticed, Ended):
-        del evidence.lines[line_of(evidence, kind, task=called_off)]
+    cancelled = next(evidence.of(CancelRequested)).task
+    for kind in (CancelNoticed, AttemptEnded):
+        del evidence.lines[line_of(evidence, kind, task=cancelled)]
 
 
 def handlers_that_noticed_late(evidence: Evidence) -> None:
     for place, line in enumerate(evidence.lines):
-        if isinstance(line, Noticed):
+        if isinstance(line, CancelNoticed):
             change_line(evidence, place, wall=line.wall + 1.0)
 
 
 def idle_workers_that_asked_too_much(evidence: Evidence) -> None:
     rest: dict[str, Any] = {"workers": 10, "seconds": 30.0, "transactions": 301, "statements": None}
-    evidence.lines.append(Rested(pid=1, wall=0.0, mono=0.0, **rest))
+    evidence.lines.append(IdleMeasured(pid=1, wall=0.0, mono=0.0, **rest))
 
 
 DOCTORED = [
-    ("what was cancelled ended cancelled", a_cancel_that_was_not_heeded),
+    ("cancelled tasks ended cancelled", a_cancel_without_effect),
     ("cancel reaches a running handler", a_handler_that_noticed_nothing),
     ("cancel reaches a running handler", handlers_that_noticed_late),
     ("10 idle workers", idle_workers_that_asked_too_much),
@@ -386,14 +397,14 @@ DOCTORED = [
     ("callbacks ran", a_callback_that_was_lied_to),
     ("two submitters, one key", another_task_for_a_key),
     ("two submitters, one key", a_key_made_twice),
-    ("runs visited each page", a_run_nobody_drained),
+    ("runs visited each page", a_run_that_was_not_drained),
     ("runs visited each page", a_page_not_visited),
     ("runs visited each page", a_page_visited_twice),
     ("runs visited each page", a_drain_that_returned_too_early),
-    ("whoever waited", a_waiter_given_another_result),
-    ("whoever waited", a_waiter_told_another_end),
+    ("waiters got the right result", a_waiter_given_another_result),
+    ("waiters got the right result", a_waiter_with_another_outcome),
     ("no process ended by itself", a_worker_that_fell_over),
-    ("no process ended by itself", a_worker_killed_by_nobody),
+    ("no process ended by itself", a_worker_that_died_on_its_own),
     ("no process ended by itself", a_worker_that_stopped_badly),
 ]
 

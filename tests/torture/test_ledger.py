@@ -7,7 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from verify.torture.ledger import Began, Born, Ended, Gone, Ledger, Tail, read
+from verify.torture.ledger import (
+    AttemptBegan,
+    AttemptEnded,
+    Ledger,
+    ProcessEnded,
+    StoreOpened,
+    Tail,
+    read,
+)
 
 from millpond.core.task import Fence
 
@@ -18,7 +26,7 @@ def write_many(path: Path, number: int) -> None:
     """Write lines as fast as can be."""
     ledger = Ledger(path)
     for n in range(500):
-        ledger.write(Born, owner=f"{number}/{n}", role="worker" * 50, number=number)
+        ledger.write(StoreOpened, owner=f"{number}/{n}", role="worker" * 50, number=number)
     ledger.close()
 
 
@@ -34,7 +42,9 @@ def test_lines_of_many_processes_do_not_mix(tmp_path: Path) -> None:
     lines, torn = read(path)
     assert (2000, 0) == (len(lines), torn)
     for number in range(4):
-        own = [line.owner for line in lines if isinstance(line, Born) and line.number == number]
+        own = [
+            line.owner for line in lines if isinstance(line, StoreOpened) and line.number == number
+        ]
         assert [f"{number}/{n}" for n in range(500)] == own
 
 
@@ -42,13 +52,13 @@ def test_a_torn_line_is_counted_and_tears_no_other(tmp_path: Path) -> None:
     """A process that died in the middle of a write costs one line."""
     path = tmp_path / "ledger"
     ledger = Ledger(path)
-    ledger.write(Born, owner="before", role="worker", number=0)
+    ledger.write(StoreOpened, owner="before", role="worker", number=0)
     with path.open("ab") as file:
-        file.write(b'\n{"what":"born","pid":1,"wa')
-    ledger.write(Born, owner="after", role="worker", number=0)
+        file.write(b'\n{"what":"storeopened","pid":1,"wa')
+    ledger.write(StoreOpened, owner="after", role="worker", number=0)
     ledger.close()
     lines, torn = read(path)
-    assert ["before", "after"] == [line.owner for line in lines if isinstance(line, Born)]
+    assert ["before", "after"] == [line.owner for line in lines if isinstance(line, StoreOpened)]
     assert 1 == torn
 
 
@@ -59,7 +69,7 @@ def test_a_torn_line_is_counted_and_tears_no_other(tmp_path: Path) -> None:
 def test_an_attempt_is_written_down_with_its_end(
     tmp_path: Path, error: BaseException | None, how: str
 ) -> None:
-    """Begun and ended under one fence, and how; what was raised goes on."""
+    """Begun and ended under one fence, and how; an exception is raised again."""
     ledger = Ledger(tmp_path / "ledger")
     goes_on: Any = nullcontext() if error is None else pytest.raises(type(error))
     with goes_on, ledger.attempt(FENCE, "fair", "7"):
@@ -67,8 +77,8 @@ def test_an_attempt_is_written_down_with_its_end(
             raise error
     ledger.close()
     (began, ended), _ = read(tmp_path / "ledger")
-    assert isinstance(began, Began)
-    assert isinstance(ended, Ended)
+    assert isinstance(began, AttemptBegan)
+    assert isinstance(ended, AttemptEnded)
     assert ("7", "fair", FENCE) == (
         began.item,
         began.pool,
@@ -81,7 +91,7 @@ def test_an_attempt_is_written_down_with_its_end(
 def test_what_is_read_is_what_was_written(tmp_path: Path) -> None:
     """Every fact of a line comes back as it was."""
     ledger = Ledger(tmp_path / "ledger")
-    line = ledger.write(Gone, child=2**31, role="pulse", number=0, code=-9, asked=False)
+    line = ledger.write(ProcessEnded, child=2**31, role="pulse", number=0, code=-9, expected=False)
     ledger.close()
     assert ([line], 0) == read(tmp_path / "ledger")
 
@@ -92,9 +102,9 @@ def test_the_tail_of_a_ledger_is_what_is_new(tmp_path: Path) -> None:
     ledger = Ledger(path)
     tail = Tail(path)
     assert [] == tail.read()
-    first = ledger.write(Born, owner="first", role="worker", number=0)
+    first = ledger.write(StoreOpened, owner="first", role="worker", number=0)
     assert [first] == tail.read()
-    second = ledger.write(Born, owner="second", role="worker", number=0)
+    second = ledger.write(StoreOpened, owner="second", role="worker", number=0)
     raw = path.read_bytes()
     path.write_bytes(raw[:-9])
     assert [] == tail.read()

@@ -5,9 +5,18 @@ from typing import Any
 import pytest
 from verify.torture.auditor import recovered_in_time
 from verify.torture.evidence import Evidence, from_zero
-from verify.torture.ledger import AnyLine, Began, Born, Fell, Gone, Leads, Started, Struck
-from verify.torture.plan import Orders
-from verify.torture.recovery import Recovery, percentile, recoveries, standstills
+from verify.torture.ledger import (
+    AnyEntry,
+    AttemptBegan,
+    LeadershipTaken,
+    ProcessEnded,
+    ProcessStarted,
+    SignalSent,
+    StoreFaulted,
+    StoreOpened,
+)
+from verify.torture.plan import Settings
+from verify.torture.recovery import Recovery, percentile, recoveries, write_pauses
 from verify.torture.replay import Replay
 
 from millpond.core.audit import Record, RecordKind
@@ -16,7 +25,7 @@ from millpond.core.spec import PoolSpec
 
 START = 1_700_000_000.0
 PID, OTHER = 40, 41
-BY_LEASE = Orders(url="", home="", seed=0, sees_deaths=False)
+BY_LEASE = Settings(url="", home="", seed=0, sees_deaths=False)
 BOX: dict[str, Any] = {"pool": "p", "task": 1, "token": 5, "worker": "own/1", "attempts": 3}
 
 
@@ -56,32 +65,32 @@ def when(at: float, pid: int = 1) -> dict[str, Any]:
     return {"pid": pid, "wall": START + at, "mono": at}
 
 
-def life(*lines: AnyLine) -> list[AnyLine]:
-    started = Started(**when(0.0), child=PID, role="worker", number=0)
-    return [started, Born(**when(0.1, PID), owner="own", role="worker", number=0), *lines]
+def life(*lines: AnyEntry) -> list[AnyEntry]:
+    started = ProcessStarted(**when(0.0), child=PID, role="worker", number=0)
+    return [started, StoreOpened(**when(0.1, PID), owner="own", role="worker", number=0), *lines]
 
 
-def killed(at: float, pid: int = PID) -> list[AnyLine]:
+def killed(at: float, pid: int = PID) -> list[AnyEntry]:
     return [
-        Struck(**when(at), child=pid, how="killed"),
-        Gone(**when(at), child=pid, role="worker", number=0, code=-9, asked=True),
+        SignalSent(**when(at), child=pid, how="killed"),
+        ProcessEnded(**when(at), child=pid, role="worker", number=0, code=-9, expected=True),
     ]
 
 
 def found(
-    lines: list[AnyLine], records: list[Record], orders: Orders | None = None
+    lines: list[AnyEntry], records: list[Record], settings: Settings | None = None
 ) -> list[Recovery]:
     specs = {"p": PoolSpec(name="p"), "pulse": PoolSpec(name="pulse")}
-    told = sorted(records, key=lambda record: record.at)
+    found = sorted(records, key=lambda record: record.at)
     evidence = Evidence(
-        orders=orders or Orders(url="", home="", seed=0),
+        settings=settings or Settings(url="", home="", seed=0),
         specs=specs,
         lines=lines,
-        records=told,
+        records=found,
         rows={},
     )
     replay = Replay(specs)
-    replay.read(from_zero(told))
+    replay.read(from_zero(found))
     assert {} == replay.broken
     return recoveries(evidence, replay)
 
@@ -101,34 +110,36 @@ def test_a_worker_that_held_nothing_does_not_count() -> None:
 
 
 def test_a_worker_that_its_own_task_killed_counts_from_its_last_word() -> None:
-    """Nobody wrote the kill down but itself."""
-    began = Began(**when(1.5, PID), task=1, attempt=1, token=5, pool="p", item="0")
-    gone = Gone(**when(1.6), child=PID, role="worker", number=0, code=-9, asked=False)
+    """Only the process itself recorded its kill."""
+    began = AttemptBegan(**when(1.5, PID), task=1, attempt=1, token=5, pool="p", item="0")
+    gone = ProcessEnded(**when(1.6), child=PID, role="worker", number=0, code=-9, expected=False)
     (one,) = found(life(began, gone), [submit(0.5), lease(1.0), lose(1.9), *beats(0, 4)])
     assert 0.4 == pytest.approx(one.seconds, abs=1e-5)
 
 
 def test_a_pid_that_is_used_again_is_another_process() -> None:
     """The second one held nothing, whatever the first one did."""
-    first = life(Gone(**when(1.2), child=PID, role="worker", number=0, code=0, asked=True))
-    again: list[AnyLine] = [
-        Started(**when(1.3), child=PID, role="worker", number=0),
-        Born(**when(1.4, PID), owner="another", role="worker", number=0),
+    first = life(
+        ProcessEnded(**when(1.2), child=PID, role="worker", number=0, code=0, expected=True)
+    )
+    again: list[AnyEntry] = [
+        ProcessStarted(**when(1.3), child=PID, role="worker", number=0),
+        StoreOpened(**when(1.4, PID), owner="another", role="worker", number=0),
     ]
     assert [] == found(
         [*first, *again, *killed(2.0)], [submit(0.5), lease(1.0), lose(2.3), *beats(0, 4)]
     )
 
 
-def frozen(start: float, end: float) -> list[AnyLine]:
+def frozen(start: float, end: float) -> list[AnyEntry]:
     return [
-        Struck(**when(start), child=OTHER, how="frozen"),
-        Struck(**when(end), child=OTHER, how="thawed"),
+        SignalSent(**when(start), child=OTHER, how="frozen"),
+        SignalSent(**when(end), child=OTHER, how="thawed"),
     ]
 
 
-def test_a_kill_while_a_frozen_process_had_the_lock_is_told_apart() -> None:
-    """Nobody recorded anything, not even the pulse, from the freeze to the thaw."""
+def test_a_kill_while_a_frozen_process_held_the_lock_is_disturbed() -> None:
+    """No process recorded anything, not even the pulse, from the freeze to the thaw."""
     lines = [*life(), *frozen(1.9, 5.0), *killed(2.0)]
     records = [submit(0.5), lease(1.0), *beats(0, 1.8), lose(5.1), *beats(5.1, 6)]
     (one,) = found(lines, records)
@@ -137,16 +148,16 @@ def test_a_kill_while_a_frozen_process_had_the_lock_is_told_apart() -> None:
     assert 0.0 == pytest.approx(one.in_peace, abs=1e-5)
 
 
-def test_a_freeze_that_kept_nobody_from_writing_is_no_excuse() -> None:
-    """The pulse went on, so somebody could have recovered."""
+def test_a_freeze_that_blocked_no_writer_is_no_excuse() -> None:
+    """The pulse went on, so another worker could have recovered."""
     lines = [*life(), *frozen(1.9, 5.0), *killed(2.0)]
     (one,) = found(lines, [submit(0.5), lease(1.0), *beats(0, 6), lose(5.1)])
     assert not one.disturbed
 
 
 def test_a_time_for_which_the_store_was_away_does_not_count() -> None:
-    """Nor a lease after it has come back: its leader lets everybody renew first."""
-    crash = [Fell(**when(2.0), how="crash"), Fell(**when(3.0), how="back")]
+    """Nor a lease after it has come back: its leader lets all workers renew first."""
+    crash = [StoreFaulted(**when(2.0), how="crash"), StoreFaulted(**when(3.0), how="back")]
     after = [submit(0.5), lease(1.0), *beats(0, 12), lose(11.0)]
     (during,) = found([*life(), *crash, *killed(3.5)], after)
     assert 11.0 - 6.0 == pytest.approx(during.in_peace, abs=1e-5)
@@ -157,21 +168,21 @@ def test_a_time_for_which_the_store_was_away_does_not_count() -> None:
 RECORDS = [submit(0.5), lease(1.0), *beats(0, 6), lose(5.1)]
 
 
-def in_peace(*lines: AnyLine, orders: Orders | None = BY_LEASE) -> float:
+def in_peace(*lines: AnyEntry, settings: Settings | None = BY_LEASE) -> float:
     """Return for how long a worker killed at 2.0 and recovered at 5.1 could have been before."""
-    told = sorted([*life(), *killed(2.0), *lines], key=lambda line: line.mono)
-    (one,) = found(told, RECORDS, orders)
+    entries = sorted([*life(), *killed(2.0), *lines], key=lambda line: line.mono)
+    (one,) = found(entries, RECORDS, settings)
     return one.in_peace
 
 
-def there(at: float) -> AnyLine:
-    return Born(**when(at, 42), owner="third", role="worker", number=2)
+def there(at: float) -> AnyEntry:
+    return StoreOpened(**when(at, 42), owner="third", role="worker", number=2)
 
 
-def leader(at: float, hurt_at: float) -> list[AnyLine]:
+def leader(at: float, hurt_at: float) -> list[AnyEntry]:
     return [
-        Leads(**when(at, OTHER), generation=2),
-        Struck(**when(hurt_at), child=OTHER, how="frozen"),
+        LeadershipTaken(**when(at, OTHER), generation=2),
+        SignalSent(**when(hurt_at), child=OTHER, how="frozen"),
     ]
 
 
@@ -185,12 +196,10 @@ def leader(at: float, hurt_at: float) -> list[AnyLine]:
         (leader(1.0, 1.5), 3.1),
     ],
 )
-def test_where_the_leader_is_hurt_another_has_time_anew(
-    lines: list[AnyLine], expected: float
-) -> None:
+def test_a_fault_of_the_leader_restarts_the_time(lines: list[AnyEntry], expected: float) -> None:
     """Where deaths are known by leases; a store that sees them needs no leader for it."""
     assert expected == pytest.approx(in_peace(there(0.3), *lines), abs=1e-5)
-    seen = in_peace(there(0.3), *lines, orders=None)
+    seen = in_peace(there(0.3), *lines, settings=None)
     assert 3.1 == pytest.approx(seen, abs=1e-5)
 
 
@@ -200,16 +209,16 @@ def test_where_the_leader_is_hurt_another_has_time_anew(
         ([there(0.3)], 3.1),
         ([], 0.0),
         ([there(2.1)], 3.0),
-        ([there(0.3), Struck(**when(3.0), child=42, how="killed")], 1.0),
-        ([there(0.3), Struck(**when(5.5), child=42, how="killed")], 3.1),
+        ([there(0.3), SignalSent(**when(3.0), child=42, how="killed")], 1.0),
+        ([there(0.3), SignalSent(**when(5.5), child=42, how="killed")], 3.1),
     ],
 )
-def test_where_no_worker_is_left_nobody_can_recover(lines: list[AnyLine], expected: float) -> None:
+def test_without_workers_no_recovery_is_expected(lines: list[AnyEntry], expected: float) -> None:
     """Until one comes; one that was hurt is none."""
     assert expected == pytest.approx(in_peace(*lines), abs=1e-5)
 
 
-def test_a_standstill_with_nobody_frozen_is_no_excuse() -> None:
+def test_a_write_pause_without_a_frozen_process_is_no_excuse() -> None:
     """Whatever it was, it is ours."""
     records = [submit(0.5), lease(1.0), *beats(0, 1.8), lose(5.1), *beats(5.1, 6)]
     (one,) = found(life(*killed(2.0)), records)
@@ -220,9 +229,9 @@ def test_standstills_are_gaps_in_the_audit() -> None:
     """Three beats of the pulse missing, and no fewer."""
     records = [*beats(0, 1), *beats(1.4, 2), *beats(2.8, 3)]
     evidence = Evidence(
-        orders=Orders(url="", home="", seed=0), specs={}, lines=[], records=records, rows={}
+        settings=Settings(url="", home="", seed=0), specs={}, lines=[], records=records, rows={}
     )
-    (still,) = standstills(evidence)
+    (still,) = write_pauses(evidence)
     assert 0.8 == pytest.approx(still.seconds, abs=1e-5)
 
 
@@ -232,7 +241,7 @@ def recovery(seconds: float, *, in_peace: float | None = None) -> Recovery:
 
 
 def test_one_in_a_hundred_may_be_late() -> None:
-    """Two may not; those that nobody could have recovered do not count."""
+    """Two may not; those that no worker could have recovered do not count."""
     fine = [recovery(0.4) for _ in range(99)]
     assert not recovered_in_time([*fine, recovery(2.0)], 1.0).broken
     assert recovered_in_time([*fine, recovery(2.0), recovery(2.0)], 1.0).broken

@@ -1,13 +1,13 @@
-"""The report: what was broken, what was not tried, and how to see it again."""
+"""The report: broken promises, shortfalls, and the seed."""
 
 import msgspec
 from verify.torture.auditor import Check, Verdict
 from verify.torture.cancels import Cancel
-from verify.torture.plan import Orders
+from verify.torture.plan import Settings
 from verify.torture.recovery import Recovery
 from verify.torture.report import WANTED, WANTED_OF_A_SERVER, Report, lines_of, report
 
-ORDERS = Orders(url="sqlite:///work.db", home="", seed=41)
+SETTINGS = Settings(url="sqlite:///work.db", home="", seed=41)
 
 
 def verdict(
@@ -33,61 +33,61 @@ def enough() -> dict[str, int | float]:
     return dict(WANTED)
 
 
-def test_a_broken_promise_is_told_and_fails() -> None:
+def test_a_broken_promise_is_reported_and_fails() -> None:
     """With its first breaks in words, and the seed to try again."""
-    told = report(ORDERS, verdict(*(f"task {n} is gone" for n in range(9))), 12.0, whole=False)
-    assert not told.clean
-    table = "\n".join(lines_of(told))
+    result = report(SETTINGS, verdict(*(f"task {n} is gone" for n in range(9))), 12.0, full=False)
+    assert not result.clean
+    table = "\n".join(lines_of(result))
     assert "task 4 is gone" in table
     assert "task 5 is gone" not in table
     assert "BROKEN: seed 41, 12 s" in table
 
 
 def test_a_whole_torture_must_have_tried_hard_enough() -> None:
-    """One kill too few is told, and fails; a short form is not held to it."""
+    """One kill too few fails; the short form has no such minimum."""
     few = enough() | {"processes killed": 79}
-    told = report(ORDERS, verdict(facts=few), 1.0, whole=True)
-    assert ["processes killed"] == [short.what for short in told.shortfalls]
-    assert not told.clean
-    assert "NOT ENOUGH  processes killed: 79 of 80" in "\n".join(lines_of(told))
-    assert report(ORDERS, verdict(facts=enough()), 1.0, whole=True).clean
-    assert report(ORDERS, verdict(facts=few), 1.0, whole=False).clean
+    result = report(SETTINGS, verdict(facts=few), 1.0, full=True)
+    assert ["processes killed"] == [short.what for short in result.shortfalls]
+    assert not result.clean
+    assert "NOT ENOUGH  processes killed: 79 of 80" in "\n".join(lines_of(result))
+    assert report(SETTINGS, verdict(facts=enough()), 1.0, full=True).clean
+    assert report(SETTINGS, verdict(facts=few), 1.0, full=False).clean
 
 
 def test_a_server_that_is_ours_must_have_crashed() -> None:
     """Other stores do not."""
-    orders = msgspec.structs.replace(ORDERS, crashes=3)
-    told = report(orders, verdict(facts=enough()), 1.0, whole=True)
-    assert set(WANTED_OF_A_SERVER) == {short.what for short in told.shortfalls}
+    settings = msgspec.structs.replace(SETTINGS, crashes=3)
+    result = report(settings, verdict(facts=enough()), 1.0, full=True)
+    assert set(WANTED_OF_A_SERVER) == {short.what for short in result.shortfalls}
     both = verdict(facts=enough() | WANTED_OF_A_SERVER)
-    assert report(orders, both, 1.0, whole=True).clean
+    assert report(settings, both, 1.0, full=True).clean
 
 
 def test_of_recoveries_the_time_in_peace_counts() -> None:
-    """And it is told how many were disturbed, and how long they took."""
-    told = report(ORDERS, verdict(), 1.0, whole=False)
-    assert (0.2, 0.4, 0.4) == tuple(told.recovery[name] for name in ("p50", "p99", "max"))
-    assert (1.0, 4.0) == (told.recovery["disturbed"], told.recovery["max in all"])
+    """The report counts disturbed recoveries, and how long they took."""
+    result = report(SETTINGS, verdict(), 1.0, full=False)
+    assert (0.2, 0.4, 0.4) == tuple(result.recovery[name] for name in ("p50", "p99", "max"))
+    assert (1.0, 4.0) == (result.recovery["disturbed"], result.recovery["max in all"])
 
 
 def test_cancels_and_idle_workers_have_a_line_of_their_own() -> None:
-    """Cancels while nobody could write do not count; what was not counted is not told."""
-    told = report(ORDERS, verdict(idle={"transactions": 3.456}), 1.0, whole=False)
-    table = "\n".join(lines_of(told))
+    """Cancels during a write outage do not count; missing counts are left out."""
+    result = report(SETTINGS, verdict(idle={"transactions": 3.456}), 1.0, full=False)
+    table = "\n".join(lines_of(result))
     assert "2 cancels of running handlers, until they noticed: p50 0.010 s, p99 0.020 s" in table
     assert "idle workers, in a second: 3.46 transactions" in table
-    quiet = report(ORDERS, verdict(), 1.0, whole=False)
+    quiet = report(SETTINGS, verdict(), 1.0, full=False)
     assert "idle workers" not in "\n".join(lines_of(quiet))
 
 
-def test_no_password_is_told() -> None:
+def test_the_report_has_no_password() -> None:
     """A report may be kept."""
-    orders = msgspec.structs.replace(ORDERS, url="postgresql://me:secret@host/work")
-    told = report(orders, verdict(), 1.0, whole=False)
-    assert "secret" not in msgspec.json.encode(told).decode()
+    settings = msgspec.structs.replace(SETTINGS, url="postgresql://me:secret@host/work")
+    result = report(settings, verdict(), 1.0, full=False)
+    assert "secret" not in msgspec.json.encode(result).decode()
 
 
 def test_the_report_is_json() -> None:
     """What is written comes back as it was."""
-    told = report(ORDERS, verdict("task 1 is gone"), 1.0, whole=False)
-    assert told == msgspec.json.decode(msgspec.json.encode(told), type=Report)
+    result = report(SETTINGS, verdict("task 1 is gone"), 1.0, full=False)
+    assert result == msgspec.json.decode(msgspec.json.encode(result), type=Report)

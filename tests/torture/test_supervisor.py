@@ -11,20 +11,20 @@ from pathlib import Path
 
 import pytest
 from verify.torture import supervisor as module
+from verify.torture.fault_schedule import Fault, FaultKind
 from verify.torture.ledger import (
-    AnyLine,
-    Fell,
-    Gone,
+    AnyEntry,
+    IdleMeasured,
     Ledger,
-    Rested,
-    Started,
-    Struck,
+    ProcessEnded,
+    ProcessStarted,
+    SignalSent,
+    StoreFaulted,
     read,
 )
-from verify.torture.place import Counted, Place
-from verify.torture.plan import Orders
+from verify.torture.plan import Settings
+from verify.torture.store_setup import StatementCount, StoreSetup
 from verify.torture.supervisor import Child, Supervisor, Unfinished
-from verify.torture.violence import Blow, How
 
 DUMMY = Path(__file__).parent / "dummy.py"
 
@@ -37,22 +37,22 @@ class Stage:
         home: Path,
         manner: str = "good",
         *,
-        place: Place | None = None,
-        **orders: float,
+        place: StoreSetup | None = None,
+        **settings: float,
     ) -> None:
         usual = {"seconds": 2.0, "lease": 0.3, "kill_every": 0.15, "freeze_every": 0.3}
-        self.orders = Orders(
+        self.settings = Settings(
             url="",
             home=str(home),
             seed=3,
             workers=3,
             submitters=1,
             began=time.monotonic(),
-            **{**usual, **orders},  # type: ignore[arg-type]
+            **{**usual, **settings},  # type: ignore[arg-type]
         )
         self._ledger = Ledger(home / "ledger.jsonl")
         self.supervisor = Supervisor(
-            self.orders,
+            self.settings,
             self._ledger,
             place=place,
             command=lambda role, _: [
@@ -65,9 +65,9 @@ class Stage:
             ],
         )
 
-    def lines(self) -> list[AnyLine]:
-        """Return what was written down."""
-        return read(Path(self.orders.home) / "ledger.jsonl")[0]
+    def lines(self) -> list[AnyEntry]:
+        """Return the entries of the ledger."""
+        return read(Path(self.settings.home) / "ledger.jsonl")[0]
 
     def close(self) -> None:
         """Put the pen down."""
@@ -76,37 +76,35 @@ class Stage:
 
 @pytest.fixture
 def stages(tmp_path: Path) -> Iterator[list[Stage]]:
-    """The stages of a test; closed at its end, with nobody left on them."""
+    """The stages of a test; closed at its end, with no process left."""
     made: list[Stage] = []
     yield made
     for stage in made:
         stage.close()
         for line in stage.lines():
-            if isinstance(line, Started):
+            if isinstance(line, ProcessStarted):
                 with pytest.raises(ProcessLookupError):
                     os.kill(line.child, 0)
 
 
-def test_processes_are_hurt_in_every_way_and_brought_back(
-    tmp_path: Path, stages: list[Stage]
-) -> None:
-    """Each blow is written down; whoever ends is started again; in the end all have ended."""
+def test_processes_get_every_fault_and_are_restarted(tmp_path: Path, stages: list[Stage]) -> None:
+    """Each fault is recorded; an ended process is restarted; at the end all have ended."""
     stage = Stage(tmp_path, seconds=4.0)
     stages.append(stage)
     stage.supervisor.run(lambda: True)
     lines = stage.lines()
-    struck = Counter(line.how for line in lines if isinstance(line, Struck))
+    struck = Counter(line.how for line in lines if isinstance(line, SignalSent))
     assert {"killed", "frozen", "thawed", "stopped"} == set(struck)
-    assert all(stage.supervisor.blows[how] for how in (How.KILL, How.FREEZE))
-    started = [line.child for line in lines if isinstance(line, Started)]
-    gone = [line for line in lines if isinstance(line, Gone)]
+    assert all(stage.supervisor.faults[how] for how in (FaultKind.KILL, FaultKind.FREEZE))
+    started = [line.child for line in lines if isinstance(line, ProcessStarted)]
+    gone = [line for line in lines if isinstance(line, ProcessEnded)]
     assert sorted(started) == sorted(line.child for line in gone)
     assert len(started) > 5 + 5
     assert {0, -9, -15} >= {line.code for line in gone}
-    assert all(line.asked for line in gone)
+    assert all(line.expected for line in gone)
 
 
-def test_a_frozen_process_stays_frozen_for_as_long_as_it_was_said(
+def test_a_frozen_process_stays_frozen_for_the_given_time(
     tmp_path: Path, stages: list[Stage]
 ) -> None:
     """Longer than its lease; the next blow for it comes when it moves again."""
@@ -116,17 +114,17 @@ def test_a_frozen_process_stays_frozen_for_as_long_as_it_was_said(
         stage.supervisor.run(lambda: False)
     frozen: dict[int, float] = {}
     spans = []
-    for line in (line for line in stage.lines() if isinstance(line, Struck)):
+    for line in (line for line in stage.lines() if isinstance(line, SignalSent)):
         if line.how == "frozen":
             assert line.child not in frozen
             frozen[line.child] = line.mono
         elif line.child in frozen:
             spans.append(line.mono - frozen.pop(line.child))
     assert spans
-    assert min(spans) > stage.orders.lease
+    assert min(spans) > stage.settings.lease
 
 
-def test_nobody_is_told_to_stop_while_he_is_frozen(tmp_path: Path, stages: list[Stage]) -> None:
+def test_no_frozen_process_gets_sigterm(tmp_path: Path, stages: list[Stage]) -> None:
     """He would not hear it."""
     stage = Stage(tmp_path)
     stages.append(stage)
@@ -134,17 +132,17 @@ def test_nobody_is_told_to_stop_while_he_is_frozen(tmp_path: Path, stages: list[
     supervisor.children = [child]
     try:
         supervisor._come()
-        supervisor._strike(Blow(How.FREEZE, "worker", 0, seconds=0.8), time.monotonic())
+        supervisor._strike(Fault(FaultKind.FREEZE, "worker", 0, seconds=0.8), time.monotonic())
         supervisor._wait(lambda: True)
         assert child.moves
         supervisor._stop()
     finally:
         supervisor._end_all()
-    assert [0] == [line.code for line in stage.lines() if isinstance(line, Gone)]
+    assert [0] == [line.code for line in stage.lines() if isinstance(line, ProcessEnded)]
 
 
 def test_a_fleet_that_does_not_finish_is_given_up(tmp_path: Path, stages: list[Stage]) -> None:
-    """After a while, with an error that says so and nobody left running."""
+    """After a while, with an error that says so and no process left."""
     stage = Stage(tmp_path, seconds=0.5, patience=0.6)
     stages.append(stage)
     with pytest.raises(Unfinished, match="not everything was done"):
@@ -154,7 +152,7 @@ def test_a_fleet_that_does_not_finish_is_given_up(tmp_path: Path, stages: list[S
 def test_a_fleet_that_never_comes_to_work_is_given_up(
     tmp_path: Path, stages: list[Stage], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody is hurt before all were there; if that never is, it is said."""
+    """No fault before all processes have started; if they never do, it is an error."""
     monkeypatch.setattr(module, "TO_COME", 0.0)
     stage = Stage(tmp_path)
     stages.append(stage)
@@ -175,27 +173,25 @@ def test_a_fleet_in_which_nothing_begins_is_given_up_sooner(
 def test_a_process_that_does_not_stop_is_named(
     tmp_path: Path, stages: list[Stage], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Told to stop, it has some time; then it is killed, and the torture has failed."""
+    """After SIGTERM it has some time; then it is killed, and the torture has failed."""
     monkeypatch.setattr(module, "TO_STOP", 0.5)
     stage = Stage(tmp_path, "deaf", seconds=3.0)
     stages.append(stage)
-    with pytest.raises(Unfinished, match="told to stop, these did not"):
+    with pytest.raises(Unfinished, match="these did not stop within"):
         stage.supervisor.run(lambda: True)
 
 
-def test_a_process_that_falls_over_is_not_taken_for_a_killed_one(
-    tmp_path: Path, stages: list[Stage]
-) -> None:
+def test_a_crashed_process_is_not_counted_as_killed(tmp_path: Path, stages: list[Stage]) -> None:
     """It is started again, and its code is kept for the auditor."""
     stage = Stage(tmp_path, "feeble", seconds=0.5, kill_every=50.0, freeze_every=50.0)
     stages.append(stage)
     stage.supervisor.run(lambda: True)
-    fell = [line for line in stage.lines() if isinstance(line, Gone) and line.code == 3]
-    # Some may have been told to stop while they fell.
-    assert [line for line in fell if not line.asked]
+    fell = [line for line in stage.lines() if isinstance(line, ProcessEnded) and line.code == 3]
+    # Some may have got SIGTERM while they crashed.
+    assert [line for line in fell if not line.expected]
 
 
-class Sheltered(Place):
+class Sheltered(StoreSetup):
     """A place that only says what would have happened to it."""
 
     def __init__(self) -> None:
@@ -212,13 +208,13 @@ class Sheltered(Place):
         self.said.append("back")
 
 
-def test_the_store_is_hurt_and_brought_back(tmp_path: Path, stages: list[Stage]) -> None:
+def test_the_store_gets_faults_and_is_restarted(tmp_path: Path, stages: list[Stage]) -> None:
     """Each blow is written down before it falls; after a crash comes a start."""
     place = Sheltered()
     stage = Stage(tmp_path, place=place, seconds=4.0, cut_every=0.5, crashes=2)
     stages.append(stage)
     stage.supervisor.run(lambda: True)
-    assert place.said == [line.how for line in stage.lines() if isinstance(line, Fell)]
+    assert place.said == [line.how for line in stage.lines() if isinstance(line, StoreFaulted)]
     assert {"cut": 2, "crash": 2, "back": 2} == Counter(place.said) & Counter(
         {"cut": 2, "crash": 2, "back": 2}
     )
@@ -230,15 +226,19 @@ def test_idle_workers_are_counted_once_they_have_settled(
 ) -> None:
     """What they asked before and after is not theirs."""
     monkeypatch.setattr(module, "SETTLES_WITHIN", 0.2)
-    counts = iter([Counted(100, None), Counted(130, None)])
+    counts = iter([StatementCount(100, None), StatementCount(130, None)])
     stage = Stage(tmp_path, idle_seconds=0.3)
     stages.append(stage)
     stage.supervisor.children = [Child("worker", number) for number in range(2)]
     stage.supervisor.rest(lambda: next(counts))
-    (rested,) = [line for line in stage.lines() if isinstance(line, Rested)]
-    assert (2, 30, None) == (rested.workers, rested.transactions, rested.statements)
-    assert 0.3 <= rested.seconds < 5.0
-    assert [0, 0] == [line.code for line in stage.lines() if isinstance(line, Gone)]
+    (idle_workers_were_quiet,) = [line for line in stage.lines() if isinstance(line, IdleMeasured)]
+    assert (2, 30, None) == (
+        idle_workers_were_quiet.workers,
+        idle_workers_were_quiet.transactions,
+        idle_workers_were_quiet.statements,
+    )
+    assert 0.3 <= idle_workers_were_quiet.seconds < 5.0
+    assert [0, 0] == [line.code for line in stage.lines() if isinstance(line, ProcessEnded)]
 
 
 def test_processes_end_with_their_supervisor() -> None:

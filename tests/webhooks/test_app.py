@@ -16,6 +16,7 @@ import uvicorn
 from millpond import Millpond
 from millpond.core.event import Event
 from millpond.errors import ConfigError, DuplicateName, StoreUnreachable
+from millpond.pool.internals import internals_of
 from millpond.webhooks import Webhooks, github, standard, timestamped
 
 SECRET = b"s" * 32
@@ -52,13 +53,13 @@ async def call(
     async def send(message: Any) -> None:
         sent.append(message)
 
-    told = [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
+    answer = [(name.encode(), value.encode()) for name, value in (headers or {}).items()]
     scope = {
         "type": "http",
         "method": method,
         "path": path,
         "root_path": root,
-        "headers": told + (raw or []),
+        "headers": answer + (raw or []),
     }
     await app(scope, receive, send)
     if not sent:
@@ -104,8 +105,8 @@ async def test_a_signed_request_is_stored_and_then_answered() -> None:
         other = await call(app, body=b"[]", headers=signed(b"[]"))
         assert (409, "conflict") == (other.status, other.body["error"])
         await asyncio.sleep(1)
-        (told,) = await mp.events("orders")
-        assert str(told.task_id) == first.body["task_id"]
+        (answer,) = await mp.events("orders")
+        assert str(answer.task_id) == first.body["task_id"]
     assert [Event("orders", "evt-1", {"total": 7})] == seen
 
 
@@ -150,9 +151,9 @@ async def test_bad_requests(case: str) -> None:
 
 
 async def _events(mp: Millpond) -> AsyncIterator[Any]:
-    for name in await mp.runtime.view.names("~events"):
+    for name in await internals_of(mp).runtime.view.names("~events"):
         if "callbacks" not in name:
-            for task in (await mp.runtime.view.tasks(name)).tasks:
+            for task in (await internals_of(mp).runtime.view.tasks(name)).tasks:
                 yield task
 
 
@@ -172,8 +173,8 @@ async def test_names_and_ids_from_the_body_and_from_headers() -> None:
             answer.body["event_id"],
         )
         for bad, code in ((b'{"type": "x"}', "no_id"), (b'{"id": 1, "type": "a b"}', "bad_name")):
-            told = {**JSON, **stripe.sign(bad, 1_000.0)}
-            refused = await call(app, "/stripe", bad, told)
+            found = {**JSON, **stripe.sign(bad, 1_000.0)}
+            refused = await call(app, "/stripe", bad, found)
             assert (400, code) == (refused.status, refused.body["error"])
         pushed = {**JSON, **hub.sign(b"{}"), "x-github-event": "push"}
         first = await call(app, "/github", b"{}", {**pushed, "x-github-delivery": "1"})
@@ -194,8 +195,8 @@ async def test_senders_that_change_the_body_from_one_try_to_the_next() -> None:
         first = await call(app, "/stripe", b'{"tries": 1}', signed(b'{"tries": 1}'))
         again = await call(app, "/stripe", b'{"tries": 2}', signed(b'{"tries": 2}'))
         assert (202, {**first.body, "duplicate": True}) == (again.status, again.body)
-        (told,) = await mp.events("stripe")
-    assert {"tries": 1} == told.payload
+        (answer,) = await mp.events("stripe")
+    assert {"tries": 1} == answer.payload
 
 
 @pytest.mark.real_loop
@@ -258,13 +259,13 @@ async def test_too_much_at_once_or_waiting_is_429() -> None:
         await asyncio.sleep(1)
         busy = await call(app, body=BODY, headers=signed(BODY, "4"))
         assert (429, "busy") == (busy.status, busy.body["error"])
-        # Whoever sends nothing is not waited for, and lets others in.
+        # A client that sends nothing is dropped, and others get in.
         await slow
         assert 408 == sent[0]["status"]
         assert 401 == (await call(app, body=BODY, headers=JSON)).status
 
 
-async def test_whoever_goes_away_leaves_nothing() -> None:
+async def test_a_client_that_disconnects_leaves_nothing() -> None:
     mp = Millpond()
     app = app_of(mp, max_concurrent=1)
     async with mp:
@@ -335,7 +336,7 @@ async def served(app: Callable[..., Any]) -> AsyncIterator[int]:
     server = uvicorn.Server(uvicorn.Config(app, log_level="error", lifespan="on"))
     serving = asyncio.create_task(server.serve(sockets=[listening]))
     try:
-        while not server.started:  # noqa: ASYNC110 - it tells in no other way
+        while not server.started:  # noqa: ASYNC110 - no event for it
             await asyncio.sleep(0.01)
         yield listening.getsockname()[1]
     finally:
@@ -347,13 +348,13 @@ async def served(app: Callable[..., Any]) -> AsyncIterator[int]:
 async def posted(port: int, body: bytes, headers: dict[str, str]) -> tuple[int, Any]:
     """Post something as a sender would, over a socket."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    told = {
+    found = {
         "host": "localhost",
         "connection": "close",
         "content-length": str(len(body)),
         **headers,
     }
-    head = "".join(f"{name}: {value}\r\n" for name, value in told.items())
+    head = "".join(f"{name}: {value}\r\n" for name, value in found.items())
     writer.write(f"POST /hooks/orders HTTP/1.1\r\n{head}\r\n".encode() + body)
     answer = await reader.read()
     writer.close()
@@ -373,8 +374,8 @@ async def test_over_a_socket(tmp_path: Any) -> None:
         answers = await asyncio.gather(*(posted(port, body, signed(body)) for _ in range(8)))
         assert {202} == {status for status, _ in answers}
         # All of them are one event, and one of them was first.
-        assert 1 == len({told["task_id"] for _, told in answers})
-        assert 7 == sum(told["duplicate"] for _, told in answers)
+        assert 1 == len({answer["task_id"] for _, answer in answers})
+        assert 7 == sum(answer["duplicate"] for _, answer in answers)
         assert 401 == (await posted(port, body, JSON))[0]
         assert 413 == (await posted(port, b" " * 2_000, signed(body)))[0]
     assert not is_open(mp)

@@ -1,4 +1,4 @@
-"""`make chaos`: nine faults, one after another; each must be over when it is over."""
+"""`make chaos`: inject the faults one after another; the fleet must recover from each."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pathlib import Path
 import msgspec
 import psycopg
 
-from verify.chaos.course import scenario
 from verify.chaos.faults import chosen
 from verify.chaos.fleet import Unfinished
 from verify.chaos.load import Load
 from verify.chaos.report import complaints, report, table
+from verify.chaos.scenario import scenario
 from verify.servers.postgres import OwnServer, find_programs
 
 CONNECTIONS = "40"
@@ -23,7 +23,7 @@ CONNECTIONS = "40"
 
 
 def options() -> argparse.Namespace:
-    """Return what was asked for on the command line."""
+    """Return the parsed command line."""
     parser = argparse.ArgumentParser(prog="make chaos", description=__doc__)
     parser.add_argument("--only", help="words of the names of scenarios, with commas between")
     parser.add_argument("--seconds", type=float, default=8.0, help="how long each part lasts")
@@ -66,10 +66,10 @@ def main() -> int:
             else:
                 shutil.rmtree(home)
     print("\n".join(table(verdicts)))
-    told = report(version, given.seconds, load, verdicts)
+    result = report(version, given.seconds, load, verdicts)
     if given.report is not None:
-        given.report.write_bytes(msgspec.json.format(msgspec.json.encode(told)))
-    return 0 if told.clean and not failed else 1
+        given.report.write_bytes(msgspec.json.format(msgspec.json.encode(result)))
+    return 0 if result.clean and not failed else 1
 
 
 if __name__ == "__main__":

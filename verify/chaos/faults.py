@@ -24,7 +24,7 @@ AWAY = 2.0
 """Seconds for which a server that is restarted is away."""
 
 OVERLOAD, BURST = 1.5, 5.0
-"""How many times what it can do a fleet is asked for; how many seconds of load come at once."""
+"""Overload as a multiple of the capacity; a burst as seconds of load."""
 
 READERS = 4
 
@@ -45,14 +45,14 @@ class Scene(NamedTuple):
 
 
 def worker_kill(scene: Scene) -> None:
-    """One worker is killed, and started again: what it held is held until its lease is over."""
+    """One worker is killed, and started again: its lock file or its session shows the death."""
     victim = scene.fleet.busiest()
     scene.fleet.kill(victim)
     scene.fleet.start(victim)
 
 
 def repeated_kills(scene: Scene) -> None:
-    """Whoever has most to do is killed, again and again, and started again at once."""
+    """Kill the busiest worker again and again, and restart it at once."""
     until = time.monotonic() + scene.seconds
     while time.monotonic() < until:
         victim = scene.fleet.busiest()
@@ -107,7 +107,7 @@ def _take_all(url: str, held: contextlib.ExitStack) -> None:
 
 
 def idle_in_transaction(scene: Scene) -> None:
-    """Somebody has a transaction open, and does nothing: nothing dead is removed meanwhile."""
+    """A session holds a transaction open: no dead rows are removed meanwhile."""
     with psycopg.connect(scene.load.url) as connection:
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         connection.execute("SELECT pg_current_xact_id()")
@@ -143,14 +143,14 @@ def _read_all(url: str, over: threading.Event) -> None:
 
 def overload(scene: Scene) -> None:
     """More is submitted than can be done, for as long as it lasts."""
-    scene.fleet.tell(f"rate {OVERLOAD * scene.load.capacity}")
+    scene.fleet.send_order(f"rate {OVERLOAD * scene.load.capacity}")
     time.sleep(scene.seconds)
-    scene.fleet.tell(f"rate {scene.load.rate}")
+    scene.fleet.send_order(f"rate {scene.load.rate}")
 
 
 def burst(scene: Scene) -> None:
     """Much is submitted at once, and the rest goes on."""
-    scene.fleet.tell(f"burst {round(BURST * scene.load.rate)}")
+    scene.fleet.send_order(f"burst {round(BURST * scene.load.rate)}")
 
 
 FAULTS: dict[str, Callable[[Scene], None]] = {

@@ -16,13 +16,13 @@ import msgspec
 
 from verify.chaos.member import LEDGER, LOAD
 from verify.torture.ledger import (
-    Began,
-    Born,
-    Ended,
-    Gone,
+    AttemptBegan,
+    AttemptEnded,
     Ledger,
-    Started,
-    Struck,
+    ProcessEnded,
+    ProcessStarted,
+    SignalSent,
+    StoreOpened,
     Tail,
     read,
 )
@@ -83,7 +83,7 @@ class Fleet:
                 stdout=log,
                 stderr=log,
             )
-        self.ledger.write(Started, child=process.pid, role=role, number=0)
+        self.ledger.write(ProcessStarted, child=process.pid, role=role, number=0)
         return process
 
     def _wait_for_all(self) -> None:
@@ -93,7 +93,7 @@ class Fleet:
             if time.monotonic() > until:
                 raise Unfinished(f"the fleet did not come to work within {TO_COME:g} s")
             time.sleep(LOOK_EVERY)
-            self._came |= {line.pid for line in self._tail.read() if isinstance(line, Born)}
+            self._came |= {line.pid for line in self._tail.read() if isinstance(line, StoreOpened)}
 
     # Workers
 
@@ -106,9 +106,9 @@ class Fleet:
         process = self.workers[number]
         if process is None:
             return
-        self.ledger.write(Struck, child=process.pid, how="killed")
+        self.ledger.write(SignalSent, child=process.pid, how="killed")
         process.kill()
-        self._reaped(process, asked=True)
+        self._reaped(process, expected=True)
         self.workers[number] = None
 
     def busiest(self) -> int:
@@ -117,7 +117,7 @@ class Fleet:
         while time.monotonic() < until:
             at_work: Counter[int] = Counter()
             for line in read(self._home / LEDGER)[0]:
-                at_work[line.pid] += isinstance(line, Began) - isinstance(line, Ended)
+                at_work[line.pid] += isinstance(line, AttemptBegan) - isinstance(line, AttemptEnded)
             up = [at_work[one.pid] if one is not None else 0 for one in self.workers]
             if any(up):
                 return up.index(max(up))
@@ -131,14 +131,14 @@ class Fleet:
 
     # The producer
 
-    def tell(self, order: str) -> None:
-        """Tell the producer something."""
+    def send_order(self, order: str) -> None:
+        """Send an order to the producer."""
         assert self._producer is not None
         assert self._producer.stdin is not None
         self._producer.stdin.write(order.encode() + b"\n")
         self._producer.stdin.flush()
 
-    def produce_no_more(self) -> None:
+    def stop_producing(self) -> None:
         """Let the producer end, once all it had to submit is stored."""
         producer = self._producer
         assert producer is not None
@@ -160,8 +160,10 @@ class Fleet:
                 process.wait(max(until - time.monotonic(), 0.1))
             except subprocess.TimeoutExpired:
                 raise Unfinished(f"a process did not end within {TO_STOP:g} s") from None
-            self._reaped(process, asked=True)
+            self._reaped(process, expected=True)
 
-    def _reaped(self, process: subprocess.Popen[bytes], *, asked: bool) -> None:
+    def _reaped(self, process: subprocess.Popen[bytes], *, expected: bool) -> None:
         code = process.wait()
-        self.ledger.write(Gone, child=process.pid, role="worker", number=0, code=code, asked=asked)
+        self.ledger.write(
+            ProcessEnded, child=process.pid, role="worker", number=0, code=code, expected=expected
+        )

@@ -1,4 +1,4 @@
-"""The judge: what the store recorded before, during and after a fault. It asks nobody."""
+"""Judge a fault by the records of the store before, during and after it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 
 from millpond.core.lifecycle import Status, Transition
 from verify.torture.evidence import from_zero
-from verify.torture.ledger import Began, Taken
+from verify.torture.ledger import AttemptBegan, SubmitConfirmed
 from verify.torture.replay import Replay
 
 if TYPE_CHECKING:
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from millpond.core.audit import Record
     from millpond.core.spec import PoolSpec
     from millpond.core.task import Task
-    from verify.torture.ledger import AnyLine
+    from verify.torture.ledger import AnyEntry
 
 ENOUGH = 0.95
-"""The part of what was done before that must be done again."""
+"""Share of the earlier throughput that must be reached again."""
 
 NO_MORE = 1.15
 """The part of it beyond which something is being made up for."""
@@ -48,11 +48,11 @@ class Phases(msgspec.Struct, frozen=True):
 
 
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one scenario."""
+    """The verdict on one scenario."""
 
     name: str
     baseline: float
-    """Tasks done in a second, before: the median of short windows, or all that was asked for."""
+    """Tasks done in a second, before: the median of short windows, or the submitted rate."""
     during: float
     """The same while the fault lasted, as a part of that."""
     standstill: float
@@ -133,7 +133,7 @@ class Pace:
     def recovered_at(self, phases: Phases, baseline: float, slots: int) -> float | None:
         """Return from when on it was as before.
 
-        As much was done, and not more either: that would be what was piled up, here or with whoever
+        It must do as much, and not more: more would be the backlog, here or at the process that
         could not submit it.
         """
         usual = max(1.5 * self.most_left(phases.begun, phases.fault), 2 * slots)
@@ -152,26 +152,26 @@ def judged(
     offered: float,
     records: Sequence[Record],
     specs: Mapping[str, PoolSpec],
-    lines: Sequence[AnyLine],
+    lines: Sequence[AnyEntry],
     rows: Mapping[int, Task],
     exits: int = 0,
 ) -> Verdict:
-    """Hold what was recorded against what is promised."""
+    """Compare the records with the promises."""
     pace = Pace(records)
-    # Nobody can go on doing more than is asked for.
+    # A fleet cannot do more than is submitted.
     baseline = min(median(pace.windows(phases.begun, phases.fault)), offered)
     slots = max(spec.max_concurrent for spec in specs.values())
     recovered = pace.recovered_at(phases, baseline, slots)
     since = phases.over if recovered is None else recovered
     replay = Replay(specs)
     replay.read(from_zero(list(records)))
-    taken = [line for line in lines if isinstance(line, Taken)]
+    taken = [line for line in lines if isinstance(line, SubmitConfirmed)]
     tasks = {line.task for line in taken}
     completed = {task for task, row in rows.items() if row.status is Status.COMPLETED}
     ends = [record.task for record in records if record.event is Transition.COMPLETE]
     items = {line.item for line in taken}
-    starts = sum(isinstance(line, Began) for line in lines)
-    begun = {line.task for line in lines if isinstance(line, Began)}
+    starts = sum(isinstance(line, AttemptBegan) for line in lines)
+    begun = {line.task for line in lines if isinstance(line, AttemptBegan)}
     return Verdict(
         name=name,
         baseline=baseline,

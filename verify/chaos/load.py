@@ -1,4 +1,4 @@
-"""The load of a chaos: one pool whose capacity is known, and how much of it is asked for."""
+"""The load of a chaos: one pool whose capacity is known, and how much of that is submitted."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PATIENT = Retry(attempts=50, initial=0.05, factor=1.5, max_delay=0.5, jitter=0.5
 
 
 class Load(msgspec.Struct, frozen=True, kw_only=True):
-    """What processes are told: where the store is, and how the work is cut."""
+    """The settings of the processes: the store, and the size of the work."""
 
     url: str
     home: str
@@ -30,7 +30,7 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float = 0.2
     """How long a task takes; so the most that can be done is known, whatever the machine."""
     offered: float = 0.5
-    """The part of that which is asked for: less where others use the machine."""
+    """The share of the capacity that is submitted: less on a shared machine."""
     workers: int = 3
     lease: float = 4.0
     """Seconds after which the dead are known; the default of a worker is 30."""

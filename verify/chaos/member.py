@@ -1,6 +1,6 @@
 """The program of one process: `python -m verify.chaos.member HOME ROLE PARENT`.
 
-A *worker* works until it is told to stop. The *producer* submits at the rate it is told on its
+A *worker* works until SIGTERM. The *producer* submits at the rate it reads from its
 input, come what may: what the store could not take it sends again, under the same keys.
 """
 
@@ -20,11 +20,12 @@ import msgspec
 
 from millpond.errors import MillpondError
 from millpond.pool.context import Context
+from millpond.pool.internals import internals_of
 from millpond.pool.millpond import Millpond
 from verify.chaos.load import FUNCTION, Load
 from verify.torture.fleet import at_work
-from verify.torture.ledger import Born, Ledger, Left, Refused, Taken
-from verify.torture.member import end_with_parent
+from verify.torture.ledger import Ledger, ProcessClosed, StoreOpened, SubmitConfirmed, SubmitFailed
+from verify.torture.member import exit_with_parent
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -53,24 +54,26 @@ def application(load: Load, ledger: Ledger) -> Millpond:
     return mp
 
 
-async def work(load: Load, ledger: Ledger, told_to_stop: asyncio.Event) -> None:
-    """Work until told to stop; a store that is away is waited for."""
+async def work(load: Load, ledger: Ledger, stop_requested: asyncio.Event) -> None:
+    """Work until a stop is requested; wait for a store that cannot be reached."""
     mp = application(load, ledger)
     async with contextlib.AsyncExitStack() as stack:
-        await insist(ledger, lambda: stack.enter_async_context(mp))
-        await insist(ledger, lambda: stack.enter_async_context(mp.worker(concurrency=load.slots)))
-        ledger.write(Born, owner=mp.runtime.owner, role="worker", number=0)
-        await told_to_stop.wait()
-    ledger.write(Left, stale=mp.counts.stale_settles)
+        await retry_until_stored(ledger, lambda: stack.enter_async_context(mp))
+        await retry_until_stored(
+            ledger, lambda: stack.enter_async_context(mp.worker(concurrency=load.slots))
+        )
+        ledger.write(StoreOpened, owner=internals_of(mp).runtime.owner, role="worker", number=0)
+        await stop_requested.wait()
+    ledger.write(ProcessClosed, stale=mp.counts.stale_settles)
 
 
-async def insist(ledger: Ledger, ask: Callable[[], Awaitable[object]]) -> object:
+async def retry_until_stored(ledger: Ledger, ask: Callable[[], Awaitable[object]]) -> object:
     """Ask until there is an answer."""
     while True:
         try:
             return await ask()
         except MillpondError as error:
-            ledger.write(Refused, error=f"{type(error).__name__}: {error}")
+            ledger.write(SubmitFailed, error=f"{type(error).__name__}: {error}")
             await asyncio.sleep(TRY_AGAIN)
 
 
@@ -111,10 +114,10 @@ class Producer:
         async def send() -> None:
             handles[:] = await self._pool.submit_many(calls)
 
-        await insist(self._ledger, send)
+        await retry_until_stored(self._ledger, send)
         for n, handle in zip(numbers, handles, strict=True):
             self._ledger.write(
-                Taken,
+                SubmitConfirmed,
                 item=n,
                 task=handle.id,  # type: ignore[attr-defined]
                 duplicate=handle.duplicate,  # type: ignore[attr-defined]
@@ -123,12 +126,12 @@ class Producer:
 
 
 async def produce(load: Load, ledger: Ledger, over: asyncio.Event) -> None:
-    """Submit as told on the input: `rate 80`, `burst 500`, or its end."""
+    """Submit as the input says: `rate 80`, `burst 500`, or its end."""
     mp = application(load, ledger)
     async with contextlib.AsyncExitStack() as stack:
-        await insist(ledger, lambda: stack.enter_async_context(mp))
+        await retry_until_stored(ledger, lambda: stack.enter_async_context(mp))
         producer = Producer(load, ledger, mp)
-        ledger.write(Born, owner=mp.runtime.owner, role="producer", number=0)
+        ledger.write(StoreOpened, owner=internals_of(mp).runtime.owner, role="producer", number=0)
         async with asyncio.TaskGroup() as together:
             together.create_task(producer.produce(over))
             loop = asyncio.get_running_loop()
@@ -139,13 +142,13 @@ async def produce(load: Load, ledger: Ledger, over: asyncio.Event) -> None:
                 else:
                     together.create_task(producer.submit(int(number)))
             over.set()
-    ledger.write(Left, stale=mp.counts.stale_settles)
+    ledger.write(ProcessClosed, stale=mp.counts.stale_settles)
 
 
 def main() -> None:
     """Run one process."""
     home, role, parent = sys.argv[1:]
-    end_with_parent(int(parent))
+    exit_with_parent(int(parent))
     logging.basicConfig(
         level=logging.INFO, format=f"%(asctime)s {os.getpid()} %(levelname)s %(name)s %(message)s"
     )

@@ -1,4 +1,4 @@
-"""What became of a chaos: a table for people, and JSON."""
+"""Report the verdicts: a table for people, and JSON."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 def report(server: str, seconds: float, load: Load, verdicts: Sequence[Verdict]) -> Report:
     """Return the report."""
-    told = {
+    load_facts = {
         "offered per second": load.rate,
         "capacity per second": load.capacity,
         "workers": load.workers,
@@ -44,7 +44,7 @@ def report(server: str, seconds: float, load: Load, verdicts: Sequence[Verdict])
     return Report(
         server=server,
         seconds=seconds,
-        load=told,
+        load=load_facts,
         verdicts=list(verdicts),
         clean=all(one.clean for one in verdicts),
     )

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def stores(kind: str) -> Iterator[Callable[[Callable[[], float]], Store]]:
-    """Give what makes the store that was asked for."""
+    """Yield a function that makes the chosen store."""
     if kind == "memory":
         yield lambda clock: MemoryStore(clock=clock)
         return
@@ -30,24 +30,24 @@ def stores(kind: str) -> Iterator[Callable[[Callable[[], float]], Store]]:
 
 
 def main() -> int:
-    """Live through a year and tell what became of it."""
+    """Simulate a year and print the result."""
     options = argparse.ArgumentParser(prog="make cron ARGS=...", description=__doc__)
     options.add_argument("--seed", type=int, default=0)
     options.add_argument("--schedules", type=int, default=1_000)
     options.add_argument("--days", type=float, default=365.0)
     options.add_argument("--store", choices=("memory", "sqlite"), default="memory")
-    asked = options.parse_args()
+    parsed = options.parse_args()
     # Dying processes have much to say, each time the same.
     logging.getLogger("millpond").addHandler(logging.NullHandler())
     logging.getLogger("millpond").propagate = False
-    year = Year(seed=asked.seed, schedules=asked.schedules, days=asked.days)
+    year = Year(seed=parsed.seed, schedules=parsed.schedules, days=parsed.days)
     began = time.process_time()
-    with stores(asked.store) as make:
+    with stores(parsed.store) as make:
         lived = live_through(year, make)
     took = time.process_time() - began
     deaths = ", ".join(f"{count} {how}" for how, count in sorted(lived.deaths.items()))
     print(
-        f"seed {asked.seed}: {lived.fired:,} firings of {lived.schedules:,} schedules in "
+        f"seed {parsed.seed}: {lived.fired:,} firings of {lived.schedules:,} schedules in "
         f"{year.days:g} days; {lived.processes} processes, {sum(lived.deaths.values())} deaths "
         f"({deaths}); {lived.stale} settlements refused, {lived.duplicates} duplicates; "
         f"{took:.0f} s of CPU"

@@ -19,6 +19,7 @@ import msgspec
 
 from millpond.core.lifecycle import Transition
 from millpond.core.settle import Settled
+from millpond.pool.internals import internals_of
 from millpond.pool.millpond import Millpond
 from millpond.runtime.fleet import poll, prune
 from millpond.runtime.observe import report
@@ -65,7 +66,7 @@ class Year(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Lived(msgspec.Struct, kw_only=True):
-    """What became of it."""
+    """The result of a year."""
 
     fired: int
     """Firings, each of them once."""
@@ -73,7 +74,7 @@ class Lived(msgspec.Struct, kw_only=True):
     processes: int
     deaths: dict[str, int]
     duplicates: int
-    """How often the store was told of a firing that it knew: by the key of its task."""
+    """How often a firing was submitted again, and found by its idempotency key."""
     stale: int
     """Settlements that came too late, and were refused."""
     wrong: list[str]
@@ -218,9 +219,9 @@ class Deadly:
 
         return await self._do("settle", carry_out)
 
-    async def recover(self, **asked: Any) -> Any:  # noqa: ANN401
+    async def recover(self, **arguments: Any) -> Any:  # noqa: ANN401
         """Do what time alone does."""
-        return await self._do("recover", lambda: self._store.recover(**asked))
+        return await self._do("recover", lambda: self._store.recover(**arguments))
 
     async def control(self, command: Any, **_: Any) -> Any:  # noqa: ANN401
         """Carry out an order."""
@@ -238,9 +239,11 @@ class Process(Body):
         self.world = world
         self.doom = ""
         mp = Millpond(work=True, lease=LEASE, keep=Keep(completed=HOUR))
-        mp.make_store = lambda: Deadly(self)
-        mp.shared = True
-        mp.seed = random.Random(f"{world.year.seed}/ids/{number}").getrandbits(63)
+        internals_of(mp).owner.make_store = lambda: Deadly(self)
+        internals_of(mp).owner.shared = True
+        internals_of(mp).owner.seed = random.Random(f"{world.year.seed}/ids/{number}").getrandbits(
+            63
+        )
         work = mp.pool(WORK, max_concurrent=50)
 
         @work.task
@@ -307,7 +310,7 @@ class World:
             self.processes.append(Process(self, len(self.processes) + 1))
 
     def died(self, process: Process) -> None:
-        """Note a death; somebody starts another process in a while."""
+        """Record a death; another process is started later."""
         self.deaths[process.doom] += 1
         process.doom = ""
         later = self.dice.uniform(0.0, HOUR)
@@ -328,7 +331,7 @@ class World:
         while True:
             await asyncio.sleep(self.dice.expovariate(1 / (self.year.deaths_apart * DAY)))
             alive = [one for one in self.processes if not one.frozen]
-            # Now and then nobody is left for a while.
+            # Now and then no process is left for a while.
             count = len(alive) if self.dice.random() < 0.1 else 1
             for one in self.dice.sample(alive, min(count, len(alive))):
                 one.doom = self.dice.choice(DEATHS)
@@ -368,7 +371,7 @@ def unhurried() -> Iterator[None]:
 
 
 def live_through(year: Year, make_store: Callable[[Callable[[], float]], Store]) -> Lived:
-    """Live through a year on a store, which is told how to ask for the time."""
+    """Simulate a year on a store that `make` creates with the virtual clock."""
     clock = WatchedClock(year.since)
     planned = some_schedules(year)
 

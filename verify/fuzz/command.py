@@ -49,7 +49,7 @@ class Job(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct):
-    """What became of the histories of one kind."""
+    """The results of the histories of one kind."""
 
     mode: str
     kind: str
@@ -100,7 +100,7 @@ async def _played(job: Job, schema: Schema, seed: int) -> Played:
 
 
 def _kept(job: Job, seed: int, diverged: Diverged, schemas: Schemas) -> str:
-    """Write a history that diverged to a file; return what is to be said of it."""
+    """Write a history that diverged to a file; return a message."""
     said = f"{job.mode} {job.kind} seed {seed}: {diverged.what}"
     if job.mode != "turns":
         return said
@@ -144,7 +144,7 @@ def jobs(given: argparse.Namespace) -> Iterator[Job]:
 
 
 def show(reports: list[Report], seconds: float) -> None:
-    """Print what was played, by mode and kind."""
+    """Print the number of played histories, by mode and kind."""
     print(f"{'mode':12}{'kind':20}{'histories':>10}{'verbs':>10}{'by server':>11}{'diverged':>10}")
     totals: Counter[str] = Counter()
     for mode, kind in dict.fromkeys((one.mode, one.kind) for one in reports):

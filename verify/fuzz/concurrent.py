@@ -47,7 +47,7 @@ class _Connection(threading.Thread):
         return await answer_of(self.store, verb)
 
     def run(self) -> None:
-        """Play; whatever is raised is kept for whoever joins the thread."""
+        """Play; keep an exception for the thread that joins."""
         try:
             asyncio.run(self._play())
         except BaseException as error:  # noqa: BLE001 - raised again in the thread that judges

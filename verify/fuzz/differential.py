@@ -71,7 +71,7 @@ class FastPathStore(InlinePostgresStore):
 
 
 class Model(MemoryStore):
-    """The memory store, which can be told what was committed to the inbox, too."""
+    """The memory store, with a method that applies commits to the inbox."""
 
     def take_committed(self, arrivals: Sequence[Arrival], now: float) -> None:
         """Take in what others have submitted inside their own transactions."""
@@ -160,7 +160,7 @@ class _Failures(logging.Handler):
         self.seen.append(record.getMessage())
 
     def close(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         logging.getLogger("millpond.postgres").removeHandler(self)
         super().close()
 

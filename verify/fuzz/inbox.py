@@ -2,7 +2,7 @@
 
 Several connections put tasks (`millpond_put` by submit_within, and the SQL function `submit`), keep
 their transactions open, commit in another order or roll back, while the stores do their verbs. The
-model takes what was committed into memory, in the order of the inbox, once the server moved it.
+model applies committed submits to memory, in the order of the inbox, once the server moved them.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ _take_committed = steps.take_committed
 
 
 def _with_equal_ids(tables: Tables, tasks: Sequence[NewTask], now: float) -> SubmitAnswer:
-    """Take in what was committed; callbacks of what it evicts get the same ids on both sides."""
+    """Take in committed tasks; callbacks of evicted tasks get the same ids on both sides."""
     return _take_committed(tables, tasks, now, tasks[0].id if tasks else None)
 
 
@@ -143,10 +143,10 @@ def _submit_in_sql(both: InboxDifferential, caller: psycopg.Connection, task: Ne
         f"SELECT {name}(%s, %s, key => %s, idempotency_key => %s, priority => %s, attempts => %s, "
         "weight => %s, dedupe => %s)"
     )
-    told = (
+    values = (
         *(task.pool, task.call.function, task.key, task.idempotency_key, task.priority),
         *(task.attempts, task.weight, str(task.dedupe)),
     )
     # What it refuses undoes this statement and not the whole transaction.
     with contextlib.suppress(psycopg.DatabaseError), caller.transaction():
-        caller.execute(ask.encode(), told)
+        caller.execute(ask.encode(), values)

@@ -71,13 +71,13 @@ class Hands:
         self.ahead: list[Leased] = []
         self.elsewhere: list[Leased] = []
         """What it runs of the pools with which this one shares a budget."""
-        self.lives = 0
+        self.restarts = 0
         """How often it has died and come back under another name."""
 
     @property
     def id(self) -> str:
         """Its name in this life."""
-        return f"{self.name}-{self.lives}"
+        return f"{self.name}-{self.restarts}"
 
     def forget(self) -> None:
         """Have nothing any more."""
@@ -123,9 +123,11 @@ class Player:
             Hands(f"three-{number}", f"process-{number}", None),
         ]
 
-    async def do(self, name: str, asked: Any) -> Any:  # noqa: ANN401 - each verb has its own answer
+    async def do(self, name: str, request: Any) -> Any:  # noqa: ANN401 - each verb has its own answer
         """Have a verb carried out."""
-        return await self._do(Verb(name, asked, self.now, self.streams["entropy"].getrandbits(64)))
+        return await self._do(
+            Verb(name, request, self.now, self.streams["entropy"].getrandbits(64))
+        )
 
     async def begin(self, *, declare: bool = True) -> None:
         """Declare the pools and let the workers join."""
@@ -193,7 +195,7 @@ class Player:
         return run if streams.chance("opens a run", 0.5 if self._in_runs else 0.0) else seldom
 
     def task(self, run: int | None = None) -> NewTask:
-        """Make up a task; every field is drawn, whether or not the pool makes use of it."""
+        """Draw a task; every field is drawn, whether or not the pool uses the field."""
         streams = self.streams
         self._next_id += streams["id"].randint(1, 1 << 20)
         key = streams.seldom("key is absent", streams.pick("key", self._keys), (None,))
@@ -250,7 +252,7 @@ class Player:
             hands.take_in(answer)
 
     async def _comes_back(self, hands: Hands) -> None:
-        hands.lives += 1
+        hands.restarts += 1
         hands.forget()
         await self._join(hands)
 

@@ -38,10 +38,10 @@ async def _simulate(seed: int, store: Store, ear: _Ear) -> Lived:
     world = LiveWorld(seed, store, *some_specs(dice))
     loop = world.loop
     ear.heard = world.broke
-    loop.set_exception_handler(lambda _, told: unhandled(world, told))
+    loop.set_exception_handler(lambda _, context: unhandled(world, context))
     clock = loop.clock
     assert isinstance(clock, WatchedClock)
-    clock.before_it_moves = world.watch.nobody_sleeps
+    clock.before_it_moves = world.watch.no_worker_sleeps
     story = loop.create_task(world.live())
     try:
         await asyncio.wait([story, world.broken], return_when=asyncio.FIRST_COMPLETED)
@@ -73,9 +73,9 @@ def some_specs(dice: random.Random) -> tuple[list[PoolSpec], list[BudgetSpec]]:
     return shared([first, second], dice)
 
 
-def unhandled(world: LiveWorld, told: dict[str, Any]) -> None:
-    """Nothing in a runtime may end in an error that nobody takes."""
-    world.broke(Violated("unhandled", f"{told.get('message')}: {told.get('exception')!r}"))
+def unhandled(world: LiveWorld, context: dict[str, Any]) -> None:
+    """No task of a runtime may end in an unhandled error."""
+    world.broke(Violated("unhandled", f"{context.get('message')}: {context.get('exception')!r}"))
 
 
 class _Ear(logging.Handler):
@@ -87,8 +87,8 @@ class _Ear(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Pass on an error that no world like this one can cause."""
-        told = [*(record.args or ()), *(record.exc_info or ())[1:2]]
-        for error in told:
+        context = [*(record.args or ()), *(record.exc_info or ())[1:2]]
+        for error in context:
             if isinstance(error, Exception) and not isinstance(error, EXPECTED) and self.heard:
                 self.heard(error)
 

@@ -26,7 +26,7 @@ class Crowd:
         """A moment, and the highest limit in force at it: a caller wakes where it was let in."""
 
     async def live(self) -> None:
-        """Let callers come until the trouble is over; then everybody must be out."""
+        """Let callers come until the faults are over; then all permits must be released."""
         async with asyncio.TaskGroup() as callers:
             while not self.world.calm:
                 await asyncio.sleep(self.dice.choice((0.0, 0.1, 0.5)))
@@ -35,7 +35,7 @@ class Crowd:
                     self.world.later(self.dice.choice((0.0, 0.1, 0.5)), caller.cancel)
                 if self.dice.random() < 0.1:
                     self.resize()
-        self.everybody_is_out()
+        self.all_permits_are_released()
 
     async def call(self) -> None:
         """Come in, stay for a while, go."""
@@ -65,12 +65,12 @@ class Crowd:
         return highest if moment == self.world.now else self.limit
 
     def judge(self) -> None:
-        """I1: nobody comes in above the limit in force."""
+        """I1: no caller is admitted above the limit in force."""
         if self.inside > max(self._highest(), self.limit):
             self.world.broke(Violated("I1", f"{self.inside} callers inside, of {self.limit}"))
 
-    def everybody_is_out(self) -> None:
-        """Object if a slot was lost, or is counted that nobody holds."""
+    def all_permits_are_released(self) -> None:
+        """Report a slot that was lost, or that is counted but not held."""
         stats = self.bulkhead.stats()
         if stats.in_flight or stats.pending or stats.leaked or stats.underflow:
-            self.world.broke(Violated("I1", f"everybody is out, and the gate says {stats}"))
+            self.world.broke(Violated("I1", f"all permits are released, but: {stats}"))

@@ -1,4 +1,4 @@
-"""Events in the simulated fleet: processes that know different triggers, and tell of one event."""
+"""Events in the simulated fleet: processes with different triggers, which emit the same events."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def triggers(process: Process) -> None:
                 on=NAME,
                 into=into,
                 make=lambda _event: work.bind(1, DEEPEST),
-                # One limit, whoever declares it: the judge knows a pool by its first declaration.
+                # The same limit in all processes: the judge knows a pool by its first declaration.
                 max_concurrent=random.Random(f"{process.world.seed}/{name}").randint(1, 4),
             )
 
 
 class Happenings:
-    """What a producer tells of, by dice of its own: worlds without events are as they were."""
+    """Emits events, with its own random stream: worlds without events do not change."""
 
     def __init__(self, producer: Producer) -> None:
         self._producer = producer
@@ -43,19 +43,19 @@ class Happenings:
         self._dice = random.Random(f"{self._world.seed}/{producer.name}/events")
 
     def due(self) -> bool:
-        """Return whether it is time to tell of something."""
+        """Return whether to emit an event now."""
         return self._world.eventful and self._dice.random() < 0.25
 
-    async def tell(self) -> None:
-        """Emit an event that others tell of, too, or one more time; perhaps wait for its tasks."""
+    async def emit(self) -> None:
+        """Emit an event that other processes emit too, or again; perhaps wait for its tasks."""
         mp, dice = self._producer.process.mp, self._dice
         event = f"e{self._world.now // 4:g}-{dice.randint(0, 2)}"
-        told = await mp.emit(NAME, event_id=event)
+        emission = await mp.emit(NAME, event_id=event)
         self._world.fault("event")
         if dice.random() < 0.3:
-            told = await mp.replay(NAME, event)
+            emission = await mp.replay(NAME, event)
         if dice.random() < 0.7:
-            for receipt in await told.receipts(timeout=dice.choice((1.0, 20.0))):
+            for receipt in await emission.receipts(timeout=dice.choice((1.0, 20.0))):
                 self._judge(receipt)
 
     def _judge(self, receipt: Receipt) -> None:

@@ -59,7 +59,7 @@ def register(process: Process) -> Functions:
     @mp.task(name="notify")
     async def notify(outcome: Outcome, seed: int) -> None:
         with world.watch.inside(process):
-            world.watch.told_of(outcome)
+            world.watch.outcome_received(outcome)
             dice = random.Random(f"{seed}/{outcome.task_id}/{process.name}")
             await asyncio.sleep(dice.choice((0.0, 0.1)))
             if not process.calm and dice.random() < 0.3:
@@ -177,7 +177,7 @@ class Acting:
         raise RetryLater(self.dice.choice((0.0, 0.2, 2.0)), spend=spend)
 
     async def throttled(self) -> None:
-        """Be told to slow down, on behalf of everybody."""
+        """Raise Throttled, which holds back the pool or key."""
         await self.quick()
         self.world.fault("throttled")
         scope: Scope = "pool" if self.dice.random() < 0.3 else "key"
@@ -252,7 +252,7 @@ class Acting:
             pass
 
     async def speak(self) -> None:
-        """Tell how far it is, and do a step once."""
+        """Report progress, and do a step once."""
         if self.ctx is None:
             return
         await self.ctx.progress(0.5, "half")

@@ -2,7 +2,7 @@
 
 A callback belongs to the process whose context it runs in. While that process is frozen, its
 callbacks and timers are kept and nothing of it moves: not its handlers, not its clocks, no
-`finally`. That is what a stopped or a killed process looks like to everybody else.
+`finally`. To other processes it looks like a stopped or killed process.
 """
 
 from __future__ import annotations
@@ -78,9 +78,9 @@ class _Gated:
 
 
 class WatchedClock(VirtualClock):
-    """A clock that lets somebody look around each time before it moves on.
+    """A clock that calls a check each time before it moves on.
 
-    At that moment whoever could act has acted, and everybody waits.
+    At that time every process that could act has acted, and all wait.
     """
 
     def __init__(self, start: float = 0.0) -> None:
@@ -88,7 +88,7 @@ class WatchedClock(VirtualClock):
         self.before_it_moves: Callable[[], None] | None = None
 
     def advance(self, seconds: float) -> None:
-        """Let somebody look around, then move on."""
+        """Call the check, then move on."""
         if self.before_it_moves is not None:
             self.before_it_moves()
         super().advance(seconds)

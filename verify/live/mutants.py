@@ -32,7 +32,7 @@ def handlers_outlive_their_lease() -> Iterator[None]:
 
 @contextmanager
 def settlements_lost_with_their_answer() -> Iterator[None]:
-    """What could not be told to the store is not told again."""
+    """A settle that failed is not retried."""
     fail = Turns._failed
 
     def failed(turns: Turns, _ended: object, ask: Any, error: BaseException) -> None:  # noqa: ANN401
@@ -44,7 +44,7 @@ def settlements_lost_with_their_answer() -> Iterator[None]:
 
 @contextmanager
 def leases_lost_with_their_answer() -> Iterator[None]:
-    """What was leased by a verb whose answer was lost is not given back."""
+    """Tasks leased by a call whose answer was lost are not given back."""
 
     async def forget(turns: Turns) -> None:
         turns._state.unsure = False
@@ -55,7 +55,7 @@ def leases_lost_with_their_answer() -> Iterator[None]:
 
 @contextmanager
 def nothing_but_hints() -> Iterator[None]:
-    """A process learns only of what its own verbs told it."""
+    """A process learns only from the answers to its own calls."""
 
     async def look_away(_: Polling) -> None:
         pass
@@ -66,7 +66,7 @@ def nothing_but_hints() -> Iterator[None]:
 
 @contextmanager
 def ends_heard_only_at_home() -> Iterator[None]:
-    """Whoever waits is told of the ends that its own process made."""
+    """A waiter hears only of results that its own process stored."""
 
     async def look_away(_: Waiting) -> None:
         pass
@@ -91,8 +91,8 @@ def the_latest_word_counts() -> Iterator[None]:
 
 
 @contextmanager
-def a_stale_settle_is_told_as_the_end() -> Iterator[None]:
-    """Whoever waits is told what a handler returned, though it came too late to count."""
+def a_stale_settle_is_reported_as_the_end() -> Iterator[None]:
+    """A waiter gets the result of a handler whose settle came too late."""
 
     def stale(announcer: Announcer, job: Job) -> None:
         announcer._waiting.ended(job.id, TaskResult(Status.COMPLETED, job.leased.fence.attempt))
@@ -103,7 +103,7 @@ def a_stale_settle_is_told_as_the_end() -> Iterator[None]:
 
 @contextmanager
 def a_fenced_worker_goes_on() -> Iterator[None]:
-    """A worker whose leases are gone is not told, and its handlers neither."""
+    """A worker that lost its leases does not stop its handlers."""
     with patch.object(Worker, "lost_registration", lambda _: None):
         yield
 
@@ -115,6 +115,6 @@ LIVE_MUTANTS: tuple[Callable[[], Any], ...] = (
     nothing_but_hints,
     ends_heard_only_at_home,
     the_latest_word_counts,
-    a_stale_settle_is_told_as_the_end,
+    a_stale_settle_is_reported_as_the_end,
     a_fenced_worker_goes_on,
 )

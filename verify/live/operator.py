@@ -1,4 +1,4 @@
-"""The operator of the simulated fleet, and chaos: what goes wrong that is nobody's doing."""
+"""The operator of the simulated fleet, and random faults."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Operator:
             if not up:
                 continue
             process = self.dice.choice(up)
-            # It may die before it has answered: nobody waits for that.
+            # It may die before it has answered: no process waits for that.
             await asyncio.wait([process.do(self.guarded(process))], timeout=5.0)
 
     async def guarded(self, process: Process) -> None:
@@ -43,7 +43,7 @@ class Operator:
             await self.act(process)
         except EXPECTED:
             pass
-        except Exception as error:  # noqa: BLE001 - what nobody expects breaks the world
+        except Exception as error:  # noqa: BLE001 - an unexpected error breaks the world
             self.world.broke(error)
 
     async def act(self, process: Process) -> None:

@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal
 
 from millpond.core.backoff import Retry
+from millpond.pool.internals import internals_of
 from millpond.testing.simulation.invariants import Violated
 from verify.live.events import Happenings
 from verify.live.handlers import DEEPEST, EXPECTED, closure
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     from millpond.pool.handle import Handle
     from millpond.pool.pool import Pool
-    from millpond.pool.task import BoundCall
+    from millpond.pool.task import BoundCall, TaskFunction
     from verify.live.process import Process
 
 KEYS = (None, "acme", "bolt", "cord")
@@ -35,13 +36,13 @@ class Producer:
         self.happenings = Happenings(self)
 
     async def live(self) -> None:
-        """Do things until told to stop, or until the trouble is over."""
+        """Submit and wait until stopped, or until the faults are over."""
         loop = asyncio.get_running_loop()
         while not self.world.calm:
             await asyncio.sleep(self.dice.choice((0.0, 0.1, 0.4, 1.5, 3.0)))
             what = self.dice.choice(ERRANDS)
             if self.happenings.due():
-                what = Producer.tell
+                what = Producer.emit
             errand = loop.create_task(self._guarded(what))
             self.errands[errand] = what.__name__
             if self.dice.random() < 0.12:
@@ -53,7 +54,7 @@ class Producer:
             await what(self)
         except EXPECTED:
             pass
-        except Exception as error:  # noqa: BLE001 - what nobody expects breaks the world
+        except Exception as error:  # noqa: BLE001 - an unexpected error breaks the world
             self.world.broke(error)
 
     async def let_go(self) -> None:
@@ -218,7 +219,7 @@ class Producer:
         seen = 0
         async with self.pool().stream(seed) as outcomes:
             async for outcome in outcomes:
-                self.world.watch.told_of(outcome)
+                self.world.watch.outcome_received(outcome)
                 seen += 1
                 if self.dice.random() < 0.1:
                     break
@@ -244,9 +245,9 @@ class Producer:
         if found != [item * 2 for item in items]:
             raise Violated("I2", f"map gave {found}")
 
-    async def tell(self) -> None:
-        """Tell of an event."""
-        await self.happenings.tell()
+    async def emit(self) -> None:
+        """Emit an event."""
+        await self.happenings.emit()
 
     async def look(self) -> None:
         """Look at everything there is to look at."""
@@ -256,8 +257,8 @@ class Producer:
         await self.process.mp.unsettled()
 
 
-def _kind(odd: Any) -> str:  # noqa: ANN401 - a task
-    return str(odd.fn.__annotations__["number"])
+def _kind(odd: TaskFunction[..., Any, Any]) -> str:
+    return str(internals_of(odd).fn.__annotations__["number"])
 
 
 ERRANDS: tuple[Callable[[Producer], Coroutine[Any, Any, None]], ...] = (

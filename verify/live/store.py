@@ -1,7 +1,7 @@
 """A shared store as one process sees it: far away, slow, and now and then not there.
 
 Every verb is recorded and judged where it is carried out. On its way there and back it may be
-late, fail before it is carried out, or lose its answer. What was sent is carried out even if its
+late, fail before it is carried out, or lose its answer. A sent call is carried out even if its
 sender has died in the meantime.
 """
 
@@ -36,12 +36,12 @@ class LiveStage(Stage):
         self._moment = 0.0
         self._at_once = 0
 
-    async def carry_out(self, name: str, asked: Any) -> Any:  # noqa: ANN401 - any verb's answer
-        """Carry out a verb at this moment, and let everybody who watches judge it."""
+    async def carry_out(self, name: str, arguments: Any) -> Any:  # noqa: ANN401 - any verb's answer
+        """Carry out a verb now, and let the observers check it."""
         world = self._world
         if world.broken.done():
             raise ConnectionError("the history is over: a promise was broken")
-        verb = Verb(name, asked, rounded(world.now), self._dice.getrandbits(64))
+        verb = Verb(name, arguments, rounded(world.now), self._dice.getrandbits(64))
         try:
             self._count()
             answer = await self.do(verb)
@@ -76,13 +76,13 @@ class FaultyStore:
         """The reading side."""
         return self._view  # type: ignore[return-value] # it has every method, by name
 
-    async def _do(self, name: str, asked: Any) -> Any:  # noqa: ANN401 - any verb's answer
+    async def _do(self, name: str, arguments: Any) -> Any:  # noqa: ANN401 - any verb's answer
         if self.closed:
             raise StoreClosed("the store is closed; open a new one")
         process = self._process
         process.verbs += 1
         stage = process.world.stage
-        return await process.line.ask(lambda: stage.carry_out(name, asked))
+        return await process.line.ask(lambda: stage.carry_out(name, arguments))
 
     async def submit(self, batches: Sequence[Batch], **_: Any) -> Any:  # noqa: ANN401
         """Take in batches."""
@@ -162,7 +162,7 @@ class Line:
         self._mended.set()
 
     async def ask(self, do: Callable[[], Awaitable[Any]]) -> Any:  # noqa: ANN401 - any answer
-        """Send, wait for the answer, return it; what was sent is not called back."""
+        """Send, wait for the answer, return it; a sent call cannot be taken back."""
         if self.over:
             raise ConnectionError("the world is over")
         if self._instant:
@@ -187,7 +187,7 @@ class Line:
         except Exception as error:  # noqa: BLE001 - it is the sender's to deal with
             if not answered.done():
                 answered.set_exception(error)
-                answered.exception()  # Its sender may be dead: nobody is to miss it.
+                answered.exception()  # Its sender may be dead: mark the exception as retrieved.
         else:
             if not answered.done():
                 answered.set_result(answer)

@@ -1,7 +1,7 @@
 """What an onlooker of the whole fleet can check that the judge of the store cannot.
 
-That handlers run only while they have the right to, that everybody who waits is told the truth
-and is told it at all, that nobody sleeps while there is work, and that nobody spins.
+Handlers run only while they hold a lease; every waiter gets an answer, and the right one; no worker
+sleeps while there is work; and no process spins.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from millpond.errors import (
     TaskFailed,
     TaskRejected,
 )
+from millpond.pool.internals import internals_of
 from millpond.runtime.fleet.poll import POLL_FLOOR
 from millpond.runtime.jobs.job import current_job
 from millpond.testing.simulation.invariants import Violated, is_claim, is_current
@@ -41,23 +42,23 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MOST_AT_ONCE = 3_000
-"""Verbs of a whole fleet at one moment: above this somebody spins."""
+"""Verbs of a fleet at one time: above this a process spins."""
 
 TICKS = 1e-5
-"""A store knows whole microseconds, so a moment may be one or two later than it was told."""
+"""A store knows whole microseconds, so a time may be one or two later than given."""
 
 RECOVERED = 7.0
 """Seconds after which a process that was in trouble is as good as any other."""
 
 
-GLANCE = 0.2
+CHECK_AGAIN_AFTER = 0.2
 """Seconds between two looks at who sleeps, where a poll is given a second anyway."""
 
 
-def read(asked: Coroutine[Any, Any, T]) -> T:
+def read(coroutine: Coroutine[Any, Any, T]) -> T:
     """Return the answer of a view that never waits, as that of memory does not."""
     try:
-        asked.send(None)
+        coroutine.send(None)
     except StopIteration as answer:
         return answer.value  # type: ignore[no-any-return]
     raise AssertionError("the view waits for something")
@@ -74,7 +75,7 @@ class Inside:
         self.since = since
         self.deaf = False
         self.claimed = False
-        """Whether it was begun as a claim held ahead, of which the store was not told yet."""
+        """Whether it was begun from a prefetched claim, and the store does not know yet."""
 
 
 class Watch:
@@ -118,7 +119,7 @@ class Watch:
             self._settled(step)
         ask = step.asked[1] if step.verb == "settle" else step.asked
         if isinstance(ask, LeaseRequest):
-            # Whoever asks is awake, whatever it got: its patience begins anew.
+            # A worker that polls is awake, whatever it got: its time starts again.
             self._due_since.pop((ask.worker, ask.pool), None)
         if step.verb == "submit":
             answers = getattr(step.answer, "batches", ())
@@ -138,7 +139,7 @@ class Watch:
                     raise Violated("I3", f"{one.fence} was settled with the result of {maker}")
 
     def _lost(self, task: int, *, expired: bool) -> None:
-        """The store took a lease away: whoever obeys and can know must have stopped by now."""
+        """The store took a lease away: a handler that obeys and can know has stopped by now."""
         for inside in self.handlers.values():
             if inside.fence.task != task or inside.fence in self.lost:
                 continue
@@ -173,7 +174,7 @@ class Watch:
             del self.handlers[number]
 
     def rightly_at_work(self, newcomer: Inside) -> None:
-        """I1, for real: whoever is at work holds a lease, but for the lost and the deaf."""
+        """I1: every running handler holds a lease, except lost and deaf ones."""
         for inside in self.handlers.values():
             if inside.pool != newcomer.pool or self.world.over:
                 continue
@@ -186,7 +187,7 @@ class Watch:
             if inside.process.frozen:
                 # It stands still, and so cannot know that its claim was taken away.
                 continue
-            if self._lost_unseen(inside) or self._not_told_yet(inside):
+            if self._lost_unseen(inside) or self._lease_not_stored_yet(inside):
                 continue
             self.world.broke(
                 Violated("I1", f"a handler of {inside.fence} is at work without its lease")
@@ -198,7 +199,7 @@ class Watch:
         process = inside.process
         return process.thawed_at >= 0 or self.world.jumped_at >= 0 or bool(process.line.slow)
 
-    def _not_told_yet(self, inside: Inside) -> bool:
+    def _lease_not_stored_yet(self, inside: Inside) -> bool:
         """Return whether a claim begun ahead was taken away, and its worker may not know yet."""
         process, now = inside.process, self.world.now
         answered = inside.since + 4 * process.line.slowest + TICKS
@@ -223,7 +224,7 @@ class Watch:
             )
 
     def deaf(self, process: Process) -> None:
-        """A handler was told to stop and does not."""
+        """A handler got a stop request and does not stop."""
         job = current_job.get()
         for inside in self.handlers.values():
             if inside.job is job:
@@ -241,8 +242,8 @@ class Watch:
 
     # Those who wait
 
-    def told_of(self, outcome: Outcome) -> None:
-        """An end that somebody was told of must have happened."""
+    def outcome_received(self, outcome: Outcome) -> None:
+        """An outcome that a waiter received must be in the store."""
         self._happened(outcome.task_id, Status(outcome.status))
 
     async def awaited(self, handle: Handle[Any]) -> None:
@@ -269,12 +270,12 @@ class Watch:
         self.truths += 1
         if status not in self.ends.get(task, ()):
             self.world.broke(
-                Violated("I2", f"task {task} was told to be {status}: {self.ends.get(task)}")
+                Violated("I2", f"task {task} was reported as {status}: {self.ends.get(task)}")
             )
 
     @contextmanager
     def run(self, pool: str, name: str) -> Iterator[None]:
-        """I8: whoever waited for a run goes on only when the run is over."""
+        """I8: a waiter for a run continues only when the run is over."""
         try:
             yield
         except RunStopped:
@@ -310,16 +311,16 @@ class Watch:
     # Asleep, or spinning
 
     def not_spinning(self, verbs: int) -> None:
-        """I11: nobody asks and asks while no time passes."""
+        """I11: no process calls the store in a loop without time passing."""
         if verbs > MOST_AT_ONCE:
             raise Violated("I11", f"{verbs} verbs at one moment")
 
-    def nobody_sleeps(self) -> None:
+    def no_worker_sleeps(self) -> None:
         """I11: with work due, no worker that could start it has gone to sleep for long."""
         world, now = self.world, self.world.now
         if world.over or now < self._look_again_at:
             return
-        self._look_again_at = now if world.solo else now + GLANCE
+        self._look_again_at = now if world.solo else now + CHECK_AGAIN_AFTER
         if now < world.jumped_at + RECOVERED:
             self._due_since.clear()
             return
@@ -329,7 +330,7 @@ class Watch:
         for process in world.processes:
             if not process.healthy or self._in_trouble(process):
                 continue
-            for worker in process.mp.runtime.workers:
+            for worker in internals_of(process.mp).runtime.workers:
                 if worker.joined and not worker.stopping:
                     self._judge_stranger(worker, known)
                 if worker.slots.ready:

@@ -83,7 +83,7 @@ class LiveWorld:
         self.keyed = self.dice.choice((0.1, 0.25, 0.6))
         self.closures = 0.15 if self.dice.random() < 0.6 else 0.0
         self.eventful = random.Random(f"{seed}/happenings").random() < 0.3
-        """Whether its processes know triggers, and tell of events."""
+        """Whether its processes have triggers and emit events."""
         self.made_of_events: dict[tuple[str, str], int] = {}
         self.faults: set[str] = set()
         self.calm = self.over = False
@@ -162,7 +162,7 @@ class LiveWorld:
         await self.settle_down()
 
     async def settle_down(self) -> None:
-        """End all trouble; whatever was accepted must end, and whoever waits must be told."""
+        """End all faults; every accepted task must end, and every waiter must get an answer."""
         self.heal()
         for name, spec in self.specs.items():
             await self.order(orders.Resume(name))
@@ -175,13 +175,13 @@ class LiveWorld:
             self.another(calm=True)
         await self.until_nothing_is_left()
         await asyncio.sleep(20.0)
-        self.everybody_was_told()
+        self.all_waiters_got_an_answer()
         await self.idle()
         await self.stop_all()
         await self.compare_with_the_audit()
 
     def heal(self) -> None:
-        """Let everybody who is not dead go on, and break no more."""
+        """Let all live processes continue, without further faults."""
         for process in self.processes:
             process.calm = True
             process.line.mend()
@@ -220,8 +220,8 @@ class LiveWorld:
                 return True
         return False
 
-    def everybody_was_told(self) -> None:
-        """Object if somebody still waits though everything has ended."""
+    def all_waiters_got_an_answer(self) -> None:
+        """Report a waiter that still waits though all tasks have ended."""
         for process in self.processes:
             for producer in process.producers if not process.dead else ():
                 waiting = producer.waiting()
@@ -233,13 +233,13 @@ class LiveWorld:
         before = {process: (process.verbs, process.views) for process in self.processes}
         await asyncio.sleep(IDLE)
         for process, (verbs, views) in before.items():
-            asked, looked = process.verbs - verbs, process.views - views
+            verbs_sent, views_read = process.verbs - verbs, process.views - views
             # One look per floor; renewals, recovery and retention are a few more.
-            if asked > IDLE * 1.2 or looked > IDLE * 3.5:
-                raise Violated("I11", f"{process.name} asked {asked}, looked {looked} times")
+            if verbs_sent > IDLE * 1.2 or views_read > IDLE * 3.5:
+                raise Violated("I11", f"{process.name}: {verbs_sent} verbs, {views_read} views")
 
     async def stop_all(self) -> None:
-        """Stop everybody in good order; nobody leaves anything behind."""
+        """Stop all processes cleanly; none may leave anything behind."""
         for process in self.processes:
             if process.dead:
                 continue
@@ -261,7 +261,7 @@ class LiveWorld:
         nothing_lost(witness, kept)
 
     async def end(self) -> None:
-        """Let nothing outlive the history: whoever is left is stopped, whatever it thinks."""
+        """Stop all processes that are left, so that none outlives the history."""
         self.over = True
         for process in self.processes:
             process.line.over = True

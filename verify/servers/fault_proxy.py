@@ -1,14 +1,14 @@
 """A proxy that breaks: TCP between a client and its server, with the faults that networks have.
 
 It runs on a loop in a thread of its own, so that those who use it may block. All that it does wrong
-it is told to do, by the methods of `FaultProxy`:
+the methods of `FaultProxy` say:
 
 - `cut` ends what is connected; `refuse` and `accept` close and open the door for others.
-- `silence` lets nothing pass any more, and tells nobody: half-open, as when a machine loses its
+- `silence` lets nothing pass any more, without closing: half-open, as when a machine loses its
   power. Those connections stay silent for good; `heal` lets new ones pass.
 - `delay` and `trickle` let everything pass, later or a few bytes at a time.
 - `cut_within` lets half of the next message pass, and ends the connection.
-- `lose_answer` ends the connection that an answer is for, in place of the answer: what it tells of
+- `lose_answer` ends the connection that an answer is for, in place of the answer: the transaction
   has happened.
 """
 
@@ -44,7 +44,7 @@ class _Link:
         self.ends = (client, server)
         self.silent = False
         self.watched = False
-        """Whether the answer to what was sent last is to be lost."""
+        """Whether to lose the answer to the last message."""
 
     def cut(self) -> None:
         """End both connections at once, as a router would that forgets them."""
@@ -97,7 +97,7 @@ class FaultProxy:
         self._do(self._open())
 
     def refuse(self) -> None:
-        """Let nobody connect any more; those who are connected stay."""
+        """Refuse new connections; open ones stay."""
         self._do(self._shut())
 
     def cut(self) -> None:
@@ -135,12 +135,12 @@ class FaultProxy:
         """Cut the connection in the middle of the next thing that is said in a direction."""
         self._cut_within = direction
 
-    def lose_answer(self, *, told: bytes | None = None, asked: bytes | None = None) -> None:
-        """Cut the connection in place of the next answer that has `told` in it.
+    def lose_answer(self, *, answer: bytes | None = None, request: bytes | None = None) -> None:
+        """Cut the connection in place of the next answer that contains `answer`.
 
-        Or in place of the answer to what has `asked` in it. The server has done it by then.
+        Or in place of the answer to a message that contains `request`, which the server has done.
         """
-        self._marker = ("down", told) if told is not None else ("up", asked or b"")
+        self._marker = ("down", answer) if answer is not None else ("up", request or b"")
 
     # On the loop
 
@@ -199,7 +199,7 @@ class FaultProxy:
     async def _carry(
         self, link: _Link, client: asyncio.StreamReader, server: asyncio.StreamReader
     ) -> None:
-        """Carry what both sides say, until one of them is gone, or nobody hears of it."""
+        """Forward both directions until one side closes, or silently after `silence`."""
         back, there = link.ends
         pumps = [
             asyncio.create_task(self._pump(link, "up", client, there)),
@@ -208,7 +208,7 @@ class FaultProxy:
         try:
             await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
             if link.silent:
-                # Whoever hung up has done so by himself: the other side is told nothing.
+                # In silence, a side that hangs up is not reported to the other side.
                 await asyncio.wait(pumps)
         finally:
             for pump in pumps:
@@ -234,7 +234,7 @@ class FaultProxy:
     async def _passed(
         self, link: _Link, direction: Direction, said: bytes, sink: asyncio.StreamWriter
     ) -> bool:
-        """Pass something on; False if that was the end of it."""
+        """Forward data; return False if the connection ended."""
         if self._cut_within == direction:
             self._cut_within = None
             sink.write(said[: max(len(said) // 2, 1)])

@@ -29,7 +29,7 @@ SESSIONS = 8
 """Sessions of the server for each database and user: fewer than there are clients, so they are
 lent to many."""
 
-_PATIENCE, _GLANCE = 30.0, 0.02
+_PATIENCE, _POLL_EVERY = 30.0, 0.02
 _PLACES = "/usr/sbin:/usr/local/sbin"
 
 
@@ -90,7 +90,7 @@ class Pooler(Server):
         return (self._home / "log").read_text(errors="replace")
 
     def close(self) -> None:
-        """Stop the pooler, and leave the server without what was made on it."""
+        """Stop the pooler, and remove its roles and databases from the server."""
         self._process.kill()
         self._process.wait()
         super().close()
@@ -103,12 +103,12 @@ class Pooler(Server):
             "".join(f'"{name}" "{PASSWORD}"\n' for name in (USER, *users))
         )
         (self._home / "pgbouncer.ini").write_text(self._configuration(settings))
-        told = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
+        parent_death = ["setpriv", "--pdeathsig", "KILL"] if shutil.which("setpriv") else []
         # The first of the ways needs nothing that the others would bring.
         prefix = next(ways(program.parent)).prefix
         with (self._home / "log").open("wb") as log:
             process = subprocess.Popen(  # noqa: S603 - the program that was found
-                [*prefix, *told, str(program), str(self._home / "pgbouncer.ini")],
+                [*prefix, *parent_death, str(program), str(self._home / "pgbouncer.ini")],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -117,12 +117,12 @@ class Pooler(Server):
         while process.poll() is None and time.monotonic() < until:
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port)):
                 return process
-            time.sleep(_GLANCE)
+            time.sleep(_POLL_EVERY)
         process.kill()
         process.wait()
-        told_at_last = self.log[-2000:].strip()
+        log_tail = self.log[-2000:].strip()
         shutil.rmtree(self._home, ignore_errors=True)
-        raise NoServer(f"{program} does not start: {told_at_last}")
+        raise NoServer(f"{program} does not start: {log_tail}")
 
     def _configuration(self, settings: Mapping[str, str]) -> str:
         values = {

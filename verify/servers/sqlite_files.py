@@ -46,29 +46,29 @@ class TakingTurns(Store):
         """The reading side of the first of them."""
         return self._stores[0].view
 
-    async def submit(self, *asked: Any, **moment: Any) -> Any:  # noqa: ANN401 - passed on as it is
+    async def submit(self, *arguments: Any, **moment: Any) -> Any:  # noqa: ANN401 - passed on as it is
         """Pass it on."""
-        return await next(self._turns).submit(*asked, **moment)
+        return await next(self._turns).submit(*arguments, **moment)
 
-    async def lease(self, *asked: Any, **moment: Any) -> Any:  # noqa: ANN401 - passed on as it is
+    async def lease(self, *arguments: Any, **moment: Any) -> Any:  # noqa: ANN401 - passed on as it is
         """Pass it on."""
-        return await next(self._turns).lease(*asked, **moment)
+        return await next(self._turns).lease(*arguments, **moment)
 
-    async def renew(self, *asked: Any, **moment: Any) -> Any:  # noqa: ANN401 - passed on as it is
+    async def renew(self, *arguments: Any, **moment: Any) -> Any:  # noqa: ANN401 - passed on as it is
         """Pass it on."""
-        return await next(self._turns).renew(*asked, **moment)
+        return await next(self._turns).renew(*arguments, **moment)
 
-    async def settle(self, *asked: Any, **moment: Any) -> Any:  # noqa: ANN401 - passed on as it is
+    async def settle(self, *arguments: Any, **moment: Any) -> Any:  # noqa: ANN401 - passed on as it is
         """Pass it on."""
-        return await next(self._turns).settle(*asked, **moment)
+        return await next(self._turns).settle(*arguments, **moment)
 
-    async def recover(self, *asked: Any, **moment: Any) -> Any:  # noqa: ANN401 - passed on as it is
+    async def recover(self, *arguments: Any, **moment: Any) -> Any:  # noqa: ANN401 - passed on as it is
         """Pass it on."""
-        return await next(self._turns).recover(*asked, **moment)
+        return await next(self._turns).recover(*arguments, **moment)
 
-    async def control(self, *asked: Any, **moment: Any) -> Any:  # noqa: ANN401 - passed on as it is
+    async def control(self, *arguments: Any, **moment: Any) -> Any:  # noqa: ANN401 - passed on as it is
         """Pass it on."""
-        return await next(self._turns).control(*asked, **moment)
+        return await next(self._turns).control(*arguments, **moment)
 
     async def close(self) -> None:
         """Close all of them."""

@@ -1,4 +1,4 @@
-"""Torture: a fleet of real processes on one store, killed and frozen all the while, then audited.
+"""Torture: kill and freeze a fleet of real processes on one store, then audit the results.
 
 `python -m verify.torture` starts workers and submitters on a store, kills and freezes
 them at random while they work, and then proves from three witnesses that no promise was broken:
@@ -6,18 +6,18 @@ the *ledger* (what every process saw, written down by itself), the *audit* (what
 happened, in order) and the *rows* (what the store holds in the end). Any store with a URL can be
 tortured.
 
-    place       the store that is tortured, and what is promised of its kind only
-    plan        what is submitted, and what must come of it: all from one seed
-    fleet       the pools and handlers that every process declares
-    ledger      the append-only file of what processes saw
-    member      the program of one process: worker, submitter, canceller, pulse, or idler
-    violence    who is hurt next, and how; and the weather of the store itself
-    supervisor  starts the processes, hurts them, brings them back
-    evidence    ledger, audit and rows, gathered
-    replay      the audit in order, each record held against the limits
-    auditor     every promise, one check each, over the evidence
-    recovery    how long a killed worker's tasks waited until somebody took them back
-    cancels     how long it took until a handler noticed that it is cancelled
-    course      all of it, one after another
-    report      the table, and the same as JSON
+    store_setup     the store under test, and the promises of its kind
+    plan            the submitted tasks and their expected results, from one seed
+    fleet           the pools and handlers that every process declares
+    ledger          the append-only file in which processes record events
+    member          the program of one process: worker, submitter, canceller, pulse, or idler
+    fault_schedule  faults of processes (kill, freeze, stop) and of the store (cut, crash)
+    supervisor      starts the processes, injects the faults, restarts the processes
+    evidence        collects ledger, audit and rows
+    replay          replays the audit in order, and checks each record against the limits
+    auditor         checks every promise over the evidence
+    recovery        how long the tasks of a killed worker waited until they were recovered
+    cancels         how long handlers took to notice a cancel
+    run             all steps, in order
+    report          the table, and the same as JSON
 """

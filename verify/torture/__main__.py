@@ -11,24 +11,24 @@ from pathlib import Path
 
 import msgspec
 
-from verify.torture.course import SHORT, judged, torture
-from verify.torture.member import ORDERS
-from verify.torture.place import place_of
-from verify.torture.plan import Orders
+from verify.torture.member import SETTINGS
+from verify.torture.plan import Settings
 from verify.torture.report import Report, lines_of
+from verify.torture.run import SHORT, judged, torture
+from verify.torture.store_setup import setup_for
 
 AT_LEISURE = {name: value for name, value in SHORT.items() if name != "patience"}
-"""The short form where nobody ends it: that nothing happens any more is seen by itself."""
+"""The settings of the short form."""
 
 
 def options() -> argparse.Namespace:
-    """Return what was asked for on the command line."""
+    """Return the parsed command line."""
     parser = argparse.ArgumentParser(prog="make torture", description=__doc__)
     parser.add_argument("--seed", type=int, help="the seed of a torture that went wrong")
     parser.add_argument("--store", choices=("sqlite", "postgres", "pgbouncer"), default="sqlite")
     parser.add_argument("--url", help="a store that is there; without it a new one of the kind")
     parser.add_argument(
-        "--deaf", action="store_true", help="nobody listens to the others; only on a new server"
+        "--deaf", action="store_true", help="processes do not use LISTEN; only on a new server"
     )
     parser.add_argument("--short", action="store_true", help="some hundreds of tasks, 20 seconds")
     parser.add_argument("--tasks", type=int)
@@ -45,21 +45,21 @@ def main() -> int:
     """Run from the command line."""
     given = options()
     if given.audit is not None:
-        orders = msgspec.json.decode((given.audit / ORDERS).read_bytes(), type=Orders)
-        return show(judged(orders, whole=False), given.report)
+        settings = msgspec.json.decode((given.audit / SETTINGS).read_bytes(), type=Settings)
+        return show(judged(settings, full=False), given.report)
     home = Path(tempfile.mkdtemp(prefix="millpond-torture-"))
     seed = secrets.randbelow(1_000_000) if given.seed is None else given.seed
     named = {name: getattr(given, name) for name in ("tasks", "seconds", "lease", "workers")}
     chosen = {name: value for name, value in named.items() if value is not None}
-    whole = not given.short and not chosen
-    with place_of(given.store, given.url, home, listens=not given.deaf) as place:
-        asked = {**place.orders, **(AT_LEISURE if given.short else {}), **chosen}
-        orders = Orders(home=str(home), seed=seed, **asked)
+    full = not given.short and not chosen
+    with setup_for(given.store, given.url, home, listens=not given.deaf) as place:
+        expected = {**place.settings, **(AT_LEISURE if given.short else {}), **chosen}
+        settings = Settings(home=str(home), seed=seed, **expected)
         print(
-            f"seed {seed}: {orders.tasks:,} tasks, {orders.seconds:g} s, files in {home}",
+            f"seed {seed}: {settings.tasks:,} tasks, {settings.seconds:g} s, files in {home}",
             flush=True,
         )
-        result = show(torture(orders, whole=whole, place=place), given.report)
+        result = show(torture(settings, full=full, place=place), given.report)
     if result == 0 and not given.keep:
         shutil.rmtree(home)
     else:
@@ -67,13 +67,13 @@ def main() -> int:
     return result
 
 
-def show(told: Report, file: Path | None) -> int:
+def show(result: Report, file: Path | None) -> int:
     """Print the table and write the JSON; return the exit code."""
-    for line in lines_of(told):
+    for line in lines_of(result):
         print(line)
     if file is not None:
-        file.write_bytes(msgspec.json.format(msgspec.json.encode(told)))
-    return 0 if told.clean else 1
+        file.write_bytes(msgspec.json.format(msgspec.json.encode(result)))
+    return 0 if result.clean else 1
 
 
 if __name__ == "__main__":

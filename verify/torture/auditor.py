@@ -17,31 +17,31 @@ from millpond.core.task import CALLBACKS, Fence
 from millpond.runtime.error_info import read as read_error
 from verify.torture.cancels import Cancel, cancels
 from verify.torture.evidence import from_zero
-from verify.torture.fleet import made_by
+from verify.torture.fleet import result_of
 from verify.torture.ledger import (
-    Awaited,
-    Began,
-    CalledOff,
-    Drained,
-    Ended,
-    Fell,
-    Gone,
-    Noticed,
-    Refused,
-    Rested,
-    Struck,
-    Taken,
-    Told,
+    AttemptBegan,
+    AttemptEnded,
+    CallbackRan,
+    CancelNoticed,
+    CancelRequested,
+    IdleMeasured,
+    ProcessEnded,
+    ResultReceived,
+    RunDrained,
+    SignalSent,
+    StoreFaulted,
+    SubmitConfirmed,
+    SubmitFailed,
 )
-from verify.torture.plan import Mood, Plan
+from verify.torture.plan import Behaviour, Plan
 from verify.torture.recovery import (
     Recovery,
-    lives,
-    locked_by_the_frozen,
-    nobody_could_write,
+    locked_by_frozen_processes,
     percentile,
+    process_lives,
     recoveries,
-    standstills,
+    write_outages,
+    write_pauses,
 )
 from verify.torture.replay import ENDINGS, Replay
 
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from millpond.core.task import Task
     from verify.torture.evidence import Evidence
     from verify.torture.plan import Item
-    from verify.torture.replay import Held
+    from verify.torture.replay import LeaseHeld
 
 FEW_QUESTIONS = 10.0
 """Questions in a second that all workers of an idle fleet together ask at most."""
@@ -66,11 +66,11 @@ HEARSAY = 0.25
 """Seconds by which a server's clock may be behind in a process that was kept from hearing it."""
 
 ASKED = (0, -9, -15)
-"""How a process ends that was told or made to: one told before it could listen ends by SIGTERM."""
+"""Exit codes of processes that the supervisor ended: SIGTERM itself, if sent too early."""
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True):
-    """One promise: how much was looked at, and what was broken."""
+    """One promise: how many cases were checked, and which broke it."""
 
     name: str
     seen: int
@@ -86,7 +86,7 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     recoveries: list[Recovery]
     cancels: list[Cancel]
     idle: dict[str, float]
-    """What idle workers asked of the store in a second, by what it is called."""
+    """Statements of idle workers per second, by name."""
 
     @property
     def clean(self) -> bool:
@@ -115,15 +115,15 @@ class Case:
 
     def __init__(self, evidence: Evidence) -> None:
         self.evidence = evidence
-        self.plan = Plan(evidence.orders)
+        self.plan = Plan(evidence.settings)
         self.items: dict[int, Item] = {item.n: item for item in self.plan.items}
         self.replay = Replay(evidence.specs)
         self.replay.read(from_zero(evidence.records))
         self.start = evidence.records[0].at if evidence.records else 0.0
-        self.behind = CLOCKS if evidence.orders.sees_deaths else HEARSAY
-        self.taken = list(evidence.of(Taken))
-        self.began = {_fence(line): line for line in evidence.of(Began)}
-        self.ended = {_fence(line): line for line in evidence.of(Ended)}
+        self.behind = CLOCKS if evidence.settings.sees_deaths else HEARSAY
+        self.taken = list(evidence.of(SubmitConfirmed))
+        self.began = {_fence(line): line for line in evidence.of(AttemptBegan)}
+        self.ended = {_fence(line): line for line in evidence.of(AttemptEnded)}
 
     def wall(self, at: float) -> float:
         """Return a moment of the replay by the wall clock."""
@@ -133,8 +133,8 @@ class Case:
 def audit(evidence: Evidence) -> Verdict:
     """Hold the evidence against every promise."""
     case = Case(evidence)
-    found = recoveries(evidence, case.replay)
-    told = cancels(evidence, case.replay)
+    recovered = recoveries(evidence, case.replay)
+    cancelled = cancels(evidence, case.replay)
     checks = [
         nothing_lost(case),
         rows_agree(case),
@@ -148,23 +148,23 @@ def audit(evidence: Evidence) -> Verdict:
         callbacks_ran(case),
         one_task_per_key(case),
         runs_complete(case),
-        told_the_truth(case),
-        nobody_fell_over(case),
-        called_off(case),
-        recovered_in_time(found, evidence.orders.recovered_within),
-        cancelled_in_time(told, evidence.orders.cancelled_within),
-        *rested(case),
+        waiters_got_the_result(case),
+        no_process_crashed(case),
+        cancelled_tasks_ended(case),
+        recovered_in_time(recovered, evidence.settings.recovered_within),
+        cancelled_in_time(cancelled, evidence.settings.cancelled_within),
+        *idle_workers_were_quiet(case),
     ]
     return Verdict(
-        checks=checks, facts=facts(case), recoveries=found, cancels=told, idle=idle(case)
+        checks=checks, facts=facts(case), recoveries=recovered, cancels=cancelled, idle=idle(case)
     )
 
 
-# What became of the tasks
+# Results of tasks
 
 
 def nothing_lost(case: Case) -> Check:
-    """Every id that a submitter was told of is there in the end, and has ended."""
+    """Every confirmed task is in the store, and has ended."""
     rows = case.evidence.rows
     broken = []
     for line in case.taken:
@@ -179,7 +179,7 @@ def nothing_lost(case: Case) -> Check:
 
 
 def rows_agree(case: Case) -> Check:
-    """What the store holds is what its audit says, for tasks nobody was told of too."""
+    """The rows equal the audit, also for tasks whose submit was not confirmed."""
     rows, broken = case.evidence.rows, []
     for task, fact in case.replay.witness.tasks.items():
         row = rows.get(task)
@@ -207,14 +207,14 @@ def right_results(case: Case) -> Check:
     for held in case.replay.held.values():
         if held.end is not None and held.end.event in (Transition.COMPLETE, Transition.FAIL):
             ends[held.fence.task] = held.fence
-    item_of = {line.task: line.item for line in case.evidence.of(Began)}
+    item_of = {line.task: line.item for line in case.evidence.of(AttemptBegan)}
     broken, seen = [], 0
     for task, row in case.evidence.rows.items():
         fence = ends.get(task)
         if fence is None or row.new.is_callback:
             continue
         seen += 1
-        expected = made_by(item_of.get(task, "nobody"), fence)
+        expected = result_of(item_of.get(task, "unknown"), fence)
         made = _made(row)
         if made != expected:
             broken.append(f"task {task} holds {made!r}, its last attempt made {expected!r}")
@@ -226,8 +226,8 @@ def _made(row: Task) -> str | None:
     if row.status is Status.COMPLETED and row.result is not None:
         made: str = msgspec.json.decode(row.result)
         return made
-    told = read_error(row.error)
-    return None if told is None else told.message
+    found = read_error(row.error)
+    return None if found is None else found.message
 
 
 # Who did it
@@ -255,7 +255,7 @@ def no_zombie_settled(case: Case) -> Check:
 def surplus_runs(case: Case) -> Check:
     """Every run that a handler began has its own fence, and an end that explains the next run."""
     broken: list[str] = []
-    times = Counter(_fence(line) for line in case.evidence.of(Began))
+    times = Counter(_fence(line) for line in case.evidence.of(AttemptBegan))
     for fence, count in times.items():
         held = case.replay.held.get(fence)
         if count > 1:
@@ -272,7 +272,7 @@ def surplus_runs(case: Case) -> Check:
 def begun_with_a_lease(case: Case) -> Check:
     """No handler began before the moment at which, by the store's clock, its task was taken.
 
-    Nobody set a clock, so one that is ahead of the handlers' is a clock that has run away.
+    No clock is set back, so a store clock ahead of the handlers' has run away.
     """
     broken = []
     for fence, line in case.began.items():
@@ -298,11 +298,11 @@ def replayed(case: Case) -> list[Check]:
 
 
 def poison_ended(case: Case) -> Check:
-    """A task that kills its process ends failed, and was run as often as it may and no more."""
+    """A task that kills its process ends failed, after all its attempts."""
     broken, seen = [], 0
     for line in case.taken:
         item, row = case.items[line.item], case.evidence.rows.get(line.task)
-        if item.mood is not Mood.POISON or row is None:
+        if item.behaviour is not Behaviour.POISON or row is None:
             continue
         seen += 1
         if row.status is not Status.FAILED or row.attempt != item.attempts:
@@ -311,23 +311,23 @@ def poison_ended(case: Case) -> Check:
 
 
 def callbacks_ran(case: Case) -> Check:
-    """on_complete ran at least once for each task that has one, and was told the true end."""
-    told = defaultdict(set)
-    for line in case.evidence.of(Told):
-        told[line.task].add(line.status)
+    """on_complete ran at least once for each task that has one, with the right outcome."""
+    found = defaultdict(set)
+    for line in case.evidence.of(CallbackRan):
+        found[line.task].add(line.status)
     broken, seen = [], 0
     for task, row in case.evidence.rows.items():
         if row.new.on_complete is None:
             continue
         seen += 1
-        if told[task] != {str(row.status)}:
-            heard = ", ".join(sorted(told[task])) or "nothing"
-            broken.append(f"the callback of task {task}, {row.status}, was told {heard}")
-    return Check(name="callbacks ran, told the truth", seen=seen, broken=broken)
+        if found[task] != {str(row.status)}:
+            heard = ", ".join(sorted(found[task])) or "nothing"
+            broken.append(f"the callback of task {task}, {row.status}, got {heard}")
+    return Check(name="callbacks ran, with the right outcome", seen=seen, broken=broken)
 
 
 def one_task_per_key(case: Case) -> Check:
-    """Everybody who submitted one key was given one task, and at most one of them made it."""
+    """All submitters of one key got the same task, and at most one of them created it."""
     tasks, makers = defaultdict(set), Counter[int]()
     for line in case.taken:
         if case.items[line.item].idempotency_key is not None:
@@ -339,9 +339,9 @@ def one_task_per_key(case: Case) -> Check:
 
 
 def runs_complete(case: Case) -> Check:
-    """Every run visited each page once, and whoever drained it was told so, and not before."""
-    reports: dict[str, Drained] = {}
-    for line in case.evidence.of(Drained):
+    """Every run visited each page once, and its drain returned then, and not before."""
+    reports: dict[str, RunDrained] = {}
+    for line in case.evidence.of(RunDrained):
         reports.setdefault(line.run, line)
     tasks = Counter(fact.run for fact in case.replay.witness.tasks.values() if fact.pool == "crawl")
     broken = [
@@ -371,54 +371,54 @@ def _sizes(case: Case) -> set[int]:
     return {web.pages for web in case.plan.webs}
 
 
-def told_the_truth(case: Case) -> Check:
-    """Whoever awaited a task was given the end and the result that the store holds."""
+def waiters_got_the_result(case: Case) -> Check:
+    """Every waiter got the outcome and the result that the store holds."""
     broken, seen = [], 0
-    for line in case.evidence.of(Awaited):
+    for line in case.evidence.of(ResultReceived):
         seen += 1
         row = case.evidence.rows.get(line.task)
         if row is None or str(row.status) != line.status:
             held = None if row is None else str(row.status)
-            broken.append(f"task {line.task} was told to be {line.status}, it is {held}")
+            broken.append(f"task {line.task} was reported as {line.status}, it is {held}")
         elif line.status == Status.COMPLETED and line.result != _made(row):
-            broken.append(f"task {line.task} was told to give {line.result!r}")
-    return Check(name="whoever waited was told the truth", seen=seen, broken=broken)
+            broken.append(f"task {line.task} was reported to return {line.result!r}")
+    return Check(name="waiters got the right result", seen=seen, broken=broken)
 
 
 # The processes
 
 
-def nobody_fell_over(case: Case) -> Check:
+def no_process_crashed(case: Case) -> Check:
     """No process ended by itself, but for those that a poisoned task killed."""
     poisoned = {
         line.pid
-        for line in case.evidence.of(Began)
-        if line.item.isdecimal() and case.items[int(line.item)].mood is Mood.POISON
+        for line in case.evidence.of(AttemptBegan)
+        if line.item.isdecimal() and case.items[int(line.item)].behaviour is Behaviour.POISON
     }
-    gone = list(case.evidence.of(Gone))
+    gone = list(case.evidence.of(ProcessEnded))
     broken = [
         f"{line.role} {line.number} (pid {line.child}) ended with code {line.code}"
         for line in gone
-        if not line.asked and not (line.code == -9 and line.child in poisoned)
+        if not line.expected and not (line.code == -9 and line.child in poisoned)
     ]
     broken += [
-        f"{line.role} {line.number} (pid {line.child}) was told to stop and ended with {line.code}"
+        f"{line.role} {line.number} (pid {line.child}) was stopped and ended with {line.code}"
         for line in gone
-        if line.asked and line.code not in ASKED
+        if line.expected and line.code not in ASKED
     ]
     return Check(name="no process ended by itself", seen=len(gone), broken=broken)
 
 
-def called_off(case: Case) -> Check:
+def cancelled_tasks_ended(case: Case) -> Check:
     """Whatever was cancelled has ended, and as that: its handlers would go on for ever."""
-    calls = list(case.evidence.of(CalledOff))
+    calls = list(case.evidence.of(CancelRequested))
     broken = []
     for line in calls:
         row = case.evidence.rows.get(line.task)
         status = None if row is None else row.status
         if status is not Status.CANCELLED:
             broken.append(f"task {line.task} was cancelled ({line.way}), it is {status}")
-    return Check(name="what was cancelled ended cancelled", seen=len(calls), broken=broken)
+    return Check(name="cancelled tasks ended cancelled", seen=len(calls), broken=broken)
 
 
 # Time
@@ -432,9 +432,9 @@ def recovered_in_time(found: list[Recovery], within: float) -> Check:
     return _in_time("recovery of a killed worker", [one.in_peace for one in found], within)
 
 
-def cancelled_in_time(told: list[Cancel], within: float) -> Check:
+def cancelled_in_time(found: list[Cancel], within: float) -> Check:
     """A running handler notices that it was cancelled elsewhere, and 99 of 100 in time."""
-    usual = [one for one in told if not one.stood_still]
+    usual = [one for one in found if not one.stood_still]
     heard = [one.seconds for one in usual if one.seconds < inf]
     check = _in_time("cancel reaches a running handler", heard, within)
     deaf = [f"task {one.task} ({one.way}) never noticed" for one in usual if one.seconds == inf]
@@ -455,39 +455,39 @@ def _in_time(what: str, seconds: list[float], within: float) -> Check:
     )
 
 
-def rested(case: Case) -> list[Check]:
+def idle_workers_were_quiet(case: Case) -> list[Check]:
     """Return whether workers with nothing to do left the store in peace, if that was seen."""
     checks = []
-    for line in case.evidence.of(Rested):
-        asked = line.transactions / line.seconds
-        broken = [] if asked < FEW_QUESTIONS else [f"{asked:.1f} transactions in a second"]
+    for line in case.evidence.of(IdleMeasured):
+        expected = line.transactions / line.seconds
+        broken = [] if expected < FEW_QUESTIONS else [f"{expected:.1f} transactions in a second"]
         name = f"{line.workers} idle workers, under {FEW_QUESTIONS:g} transactions a second"
         checks.append(Check(name=name, seen=line.transactions, broken=broken))
     return checks
 
 
 def idle(case: Case) -> dict[str, float]:
-    """Return what idle workers asked of the store in a second, if that was counted."""
-    asked: dict[str, float] = {}
-    for line in case.evidence.of(Rested):
-        asked["transactions"] = line.transactions / line.seconds
+    """Return the statements of idle workers per second, if counted."""
+    expected: dict[str, float] = {}
+    for line in case.evidence.of(IdleMeasured):
+        expected["transactions"] = line.transactions / line.seconds
         if line.statements is not None:
-            asked["statements"] = line.statements / line.seconds
-    return asked
+            expected["statements"] = line.statements / line.seconds
+    return expected
 
 
 def facts(case: Case) -> dict[str, int | float]:
     """Return what shows how hard it was tried."""
     evidence, replay = case.evidence, case.replay
-    struck = Counter(line.how for line in evidence.of(Struck))
-    fell = Counter(line.how for line in evidence.of(Fell))
+    struck = Counter(line.how for line in evidence.of(SignalSent))
+    fell = Counter(line.how for line in evidence.of(StoreFaulted))
     lost = {fence: held for fence, held in replay.held.items() if held.lost}
     late = [
         line
         for fence, line in case.ended.items()
         if fence in lost and line.wall > case.wall(lost[fence].end_at)
     ]
-    still, locked = standstills(evidence), locked_by_the_frozen(evidence)
+    still, locked = write_pauses(evidence), locked_by_frozen_processes(evidence)
     counted: dict[str, int | float] = {
         "tasks": sum(not name.endswith(CALLBACKS) for name in _pools_of(case)),
         "callbacks": sum(name.endswith(CALLBACKS) for name in _pools_of(case)),
@@ -499,40 +499,40 @@ def facts(case: Case) -> dict[str, int | float]:
         "connections cut by the server": fell["cut"],
         "crashes of the server": fell["crash"],
         "killed by their own task": sum(
-            line.code == -9 and not line.asked for line in evidence.of(Gone)
+            line.code == -9 and not line.expected for line in evidence.of(ProcessEnded)
         ),
         "leases lost": len(lost),
         "handlers that went on after their lease was lost": len(late),
-        "leases lost by workers that nobody had hurt": len(unhurt(case, lost.values())),
+        "leases lost by workers without faults": len(undisturbed(case, lost.values())),
         "stale settles refused": sum(evidence.stale_settles.values()),
         "retries": replay.events[Transition.RETRY],
         "released": replay.events[Transition.RELEASE],
         "duplicates answered": sum(line.duplicate for line in case.taken),
-        "submits to be tried again": sum(1 for _ in evidence.of(Refused)),
-        "tasks cancelled while they ran": sum(1 for _ in evidence.of(Noticed)),
-        "runs taken up again": sum(line.resumed for line in evidence.of(Drained)),
-        "times nobody wrote": len(still),
+        "submits to be tried again": sum(1 for _ in evidence.of(SubmitFailed)),
+        "tasks cancelled while they ran": sum(1 for _ in evidence.of(CancelNoticed)),
+        "runs taken up again": sum(line.resumed for line in evidence.of(RunDrained)),
+        "times no process wrote": len(still),
         "of these, a frozen process had the lock": len(locked),
-        "seconds nobody wrote, at most": round(max((one.seconds for one in still), default=0), 1),
+        "longest time without a write": round(max((one.seconds for one in still), default=0), 1),
         "torn ledger lines": evidence.torn,
     }
     return counted | {f"met: {limit}": count for limit, count in sorted(replay.reached.items())}
 
 
-def unhurt(case: Case, lost: Iterable[Held]) -> list[Held]:
-    """Return what was lost by workers that were neither killed nor frozen, nor kept from writing.
+def undisturbed(case: Case, lost: Iterable[LeaseHeld]) -> list[LeaseHeld]:
+    """Return leases lost by workers that were neither killed nor frozen, nor kept from writing.
 
     A worker that the machine gives no time to may lose a lease as well: so this is no promise.
     """
-    owners = {life.owner: life for life in lives(case.evidence)}
+    owners = {life.owner: life for life in process_lives(case.evidence)}
     struck = defaultdict(list)
-    for line in case.evidence.of(Struck):
+    for line in case.evidence.of(SignalSent):
         struck[line.child].append(line.wall)
-    still = nobody_could_write(case.evidence)
+    still = write_outages(case.evidence)
     found = []
     for held in lost:
         life, at = owners.get(held.worker.rpartition("/")[0]), case.wall(held.end_at)
-        hit = life is not None and any(blow <= at for blow in struck[life.pid])
+        hit = life is not None and any(fault <= at for fault in struck[life.pid])
         died = life is not None and life.killed_at is not None and life.killed_at <= at
         if not (hit or died or any(one.start <= at <= one.end + 1.0 for one in still)):
             found.append(held)
@@ -543,5 +543,5 @@ def _pools_of(case: Case) -> Iterable[str]:
     return [fact.pool for fact in case.replay.witness.tasks.values()]
 
 
-def _fence(line: Began | Ended) -> Fence:
+def _fence(line: AttemptBegan | AttemptEnded) -> Fence:
     return Fence(line.task, line.attempt, line.token)

@@ -8,36 +8,43 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from millpond.core.task import Fence
-from verify.torture.ledger import Began, CalledOff, Ended, Gone, Noticed, Struck
-from verify.torture.recovery import Span, nobody_could_write
+from verify.torture.ledger import (
+    AttemptBegan,
+    AttemptEnded,
+    CancelNoticed,
+    CancelRequested,
+    ProcessEnded,
+    SignalSent,
+)
+from verify.torture.recovery import Span, write_outages
 
 if TYPE_CHECKING:
     from verify.torture.evidence import Evidence
     from verify.torture.replay import Replay
 
 HEARD_WITHIN = 10.0
-"""Seconds after which whoever was told nothing, and hurt by nobody, was told nothing at all."""
+"""Seconds after which an undisturbed handler that noticed nothing has missed its cancel."""
 
 
 class Cancel(msgspec.Struct, frozen=True, kw_only=True):
-    """A cancel that was sent while a handler ran in a process that nobody hurt."""
+    """A cancel sent while a handler ran in a process without faults."""
 
     task: int
     way: str
     seconds: float
     """From the call to the handler's word; infinite if there was none."""
     stood_still: bool
-    """Whether nobody could write in the meantime: the store was away, or its lock a frozen's."""
+    """Whether no process could write meanwhile: store down, or locked by a frozen one."""
 
 
 class _Run(msgspec.Struct, kw_only=True):
     """The latest attempt of a task, as its handler wrote it down."""
 
-    began: Began
+    began: AttemptBegan
     noticed: float | None = None
     ended: float | None = None
     given_up: bool = False
-    """Whether its worker stopped it, as it does where it cannot renew: it is to notice no more."""
+    """Whether its worker stopped it because it could not renew, so it could notice nothing."""
 
     @property
     def fence(self) -> Fence:
@@ -46,14 +53,14 @@ class _Run(msgspec.Struct, kw_only=True):
 
 def cancels(evidence: Evidence, replay: Replay) -> list[Cancel]:
     """Return the cancels that a handler had to notice, and when it did."""
-    still = nobody_could_write(evidence)
-    blows = _blows(evidence)
+    still = write_outages(evidence)
+    faults = _blows(evidence)
     found = []
     for call, run in _calls(evidence):
         held = replay.held.get(run.fence)
         heard = run.noticed
         last = call.wall + HEARD_WITHIN if heard is None else heard
-        hurt = any(run.began.wall <= at <= last for at in blows.get(run.began.pid, ()))
+        hurt = any(run.began.wall <= at <= last for at in faults.get(run.began.pid, ()))
         lost = held is not None and held.lost
         if hurt or (heard is None and run.ended is not None and (lost or run.given_up)):
             continue
@@ -70,21 +77,21 @@ def cancels(evidence: Evidence, replay: Replay) -> list[Cancel]:
     return found
 
 
-def _calls(evidence: Evidence) -> list[tuple[CalledOff, _Run]]:
+def _calls(evidence: Evidence) -> list[tuple[CancelRequested, _Run]]:
     """Return each cancel with the attempt that ran when it was sent."""
     latest: dict[int, _Run] = {}
     runs: dict[Fence, _Run] = {}
     calls = []
     for line in evidence.lines:
         match line:
-            case Began(pool="off"):
+            case AttemptBegan(pool="off"):
                 run = latest[line.task] = _Run(began=line)
                 runs[run.fence] = run
-            case Noticed():
+            case CancelNoticed():
                 runs[Fence(line.task, line.attempt, line.token)].noticed = line.wall
-            case Ended() if (fence := Fence(line.task, line.attempt, line.token)) in runs:
+            case AttemptEnded() if (fence := Fence(line.task, line.attempt, line.token)) in runs:
                 runs[fence].ended, runs[fence].given_up = line.wall, line.how == "stopped"
-            case CalledOff():
+            case CancelRequested():
                 calls.append((line, latest[line.task]))
             case _:
                 pass
@@ -93,8 +100,8 @@ def _calls(evidence: Evidence) -> list[tuple[CalledOff, _Run]]:
 
 def _blows(evidence: Evidence) -> dict[int, list[float]]:
     """Return when each process was hurt, or ended."""
-    blows: dict[int, list[float]] = {}
+    faults: dict[int, list[float]] = {}
     for line in evidence.lines:
-        if isinstance(line, Struck | Gone):
-            blows.setdefault(line.child, []).append(line.wall)
-    return blows
+        if isinstance(line, SignalSent | ProcessEnded):
+            faults.setdefault(line.child, []).append(line.wall)
+    return faults

@@ -10,8 +10,9 @@ from millpond.core.audit import Record
 from millpond.core.spec import PoolSpec, fifo
 from millpond.core.task import CALLBACKS, Task
 from millpond.core.ticks import MICROSECONDS
-from verify.torture.ledger import AnyLine, Line, read
-from verify.torture.plan import Orders
+from millpond.pool.internals import internals_of
+from verify.torture.ledger import AnyEntry, Entry, read
+from verify.torture.plan import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from millpond.pool.millpond import Millpond
 
-L = TypeVar("L", bound=Line)
+L = TypeVar("L", bound=Entry)
 
 PAGE = 1_000
 
@@ -27,10 +28,10 @@ PAGE = 1_000
 class Evidence(msgspec.Struct, kw_only=True):
     """All there is to judge by. Pure data: it can be made up, and doctored."""
 
-    orders: Orders
+    settings: Settings
     specs: dict[str, PoolSpec]
     """The pools as declared, the queues of their callbacks too."""
-    lines: list[AnyLine]
+    lines: list[AnyEntry]
     torn: int = 0
     records: list[Record]
     """The audit, in the order of the store."""
@@ -44,12 +45,12 @@ class Evidence(msgspec.Struct, kw_only=True):
         return (line for line in self.lines if isinstance(line, kind))
 
 
-async def gather(mp: Millpond, orders: Orders, ledger: Path) -> Evidence:
+async def gather(mp: Millpond, settings: Settings, ledger: Path) -> Evidence:
     """Read everything, once the fleet has come to rest."""
-    view = mp.runtime.view
+    view = internals_of(mp).runtime.view
     lines, torn = read(ledger)
     evidence = Evidence(
-        orders=orders, specs={}, lines=lines, torn=torn, records=[], rows={}, stale_settles={}
+        settings=settings, specs={}, lines=lines, torn=torn, records=[], rows={}, stale_settles={}
     )
     for pool in mp.pools():
         evidence.specs[pool.name] = pool.spec

@@ -17,36 +17,36 @@ from millpond.pool.millpond import Millpond
 from millpond.pool.options import Options
 from millpond.pool.outcome import Outcome
 from millpond.runtime.jobs.job import current_job
-from verify.torture.ledger import Noticed, Told
-from verify.torture.plan import Mood, Plan
+from verify.torture.ledger import CallbackRan, CancelNoticed
+from verify.torture.plan import Behaviour, Plan
 
 if TYPE_CHECKING:
     from millpond.core.task import Fence
     from millpond.pool.pool import Pool
     from millpond.pool.task import BoundCall
     from verify.torture.ledger import Ledger
-    from verify.torture.plan import Item, Orders, Web
+    from verify.torture.plan import Item, Settings, Web
 
 PATIENT = Retry(attempts=30, initial=0.05, factor=1.5, max_delay=1.0, jitter=0.5)
 """So many attempts that innocent tasks outlive every kill they are caught in."""
 
 
 WAYS = ("cooperative", "interrupt", "thread")
-"""How the handlers of tasks that are called off run, and are told."""
+"""How the handlers of cancelled tasks run, and notice it."""
 
 
-class Mishap(Exception):
+class HandlerError(Exception):
     """What a handler raises when it fails."""
 
 
 class Fleet:
     """One process's view of the pools; all processes declare the same."""
 
-    def __init__(self, orders: Orders, ledger: Ledger, mp: Millpond | None = None) -> None:
-        self.orders = orders
+    def __init__(self, settings: Settings, ledger: Ledger, mp: Millpond | None = None) -> None:
+        self.settings = settings
         self.ledger = ledger
-        self.plan = Plan(orders)
-        self.mp = mp or Millpond(orders.url, lease=orders.lease)
+        self.plan = Plan(settings)
+        self.mp = mp or Millpond(settings.url, lease=settings.lease)
         self.pools = declare(self.mp)
         self._webs = {web.name: web for web in self.plan.webs}
         self._register()
@@ -55,18 +55,18 @@ class Fleet:
         mp, crawl = self.mp, self.pools["crawl"]
 
         @mp.task
-        async def work(ctx: Context, n: int, milliseconds: int, mood: str) -> str:  # noqa: ARG001
+        async def work(ctx: Context, n: int, milliseconds: int, behaviour: str) -> str:  # noqa: ARG001
             fence, pool = at_work()
             with self.ledger.attempt(fence, pool, str(n)):
-                await asyncio.sleep(self._seconds(milliseconds, mood, fence, pool))
-                return behave(n, mood, fence)
+                await asyncio.sleep(self._seconds(milliseconds, behaviour, fence, pool))
+                return act_on_behaviour(n, behaviour, fence)
 
         @mp.task
-        def labour(ctx: SyncContext, n: int, milliseconds: int, mood: str) -> str:  # noqa: ARG001
+        def labour(ctx: SyncContext, n: int, milliseconds: int, behaviour: str) -> str:  # noqa: ARG001
             fence, pool = at_work()
             with self.ledger.attempt(fence, pool, str(n)):
-                time.sleep(self._seconds(milliseconds, mood, fence, pool))
-                return behave(n, mood, fence)
+                time.sleep(self._seconds(milliseconds, behaviour, fence, pool))
+                return act_on_behaviour(n, behaviour, fence)
 
         @crawl.task
         async def visit(ctx: Context, web: str, page: int) -> str:
@@ -75,13 +75,13 @@ class Fleet:
                 links = self._webs[web].links(page)
                 await ctx.submit_many(self.page(web, link) for link in links)
                 await asyncio.sleep(0.01)
-                return made_by(f"{web}/{page}", fence)
+                return result_of(f"{web}/{page}", fence)
 
         @mp.task
-        async def tell(ctx: Context, outcome: Outcome, n: int) -> None:  # noqa: ARG001
+        async def on_end(ctx: Context, outcome: Outcome, n: int) -> None:  # noqa: ARG001
             fence, pool = at_work()
-            with self.ledger.attempt(fence, pool, f"told {n}"):
-                self.ledger.write(Told, task=outcome.task_id, status=outcome.status)
+            with self.ledger.attempt(fence, pool, f"callback {n}"):
+                self.ledger.write(CallbackRan, task=outcome.task_id, status=outcome.status)
                 await asyncio.sleep(0.005)
 
         @mp.task
@@ -108,21 +108,23 @@ class Fleet:
         self._work: Any = work
         self._labour: Any = labour
         self._visit: Any = visit
-        self._tell: Any = tell
+        self._callback: Any = on_end
         self._endless: Any = endless
         self._endless_labour: Any = endless_labour
 
     def _noticed(self, fence: Fence) -> None:
-        self.ledger.write(Noticed, task=fence.task, attempt=fence.attempt, token=fence.token)
+        self.ledger.write(CancelNoticed, task=fence.task, attempt=fence.attempt, token=fence.token)
 
-    def _seconds(self, milliseconds: int, mood: str, fence: Fence, pool: str) -> float:
+    def _seconds(self, milliseconds: int, behaviour: str, fence: Fence, pool: str) -> float:
         """Return how long an attempt takes.
 
         One that follows a lost one takes its time, every other time: it is still at work when the
         process that lost it comes back, and wants to settle. Not in lanes, which would never end.
         """
-        lost = mood == Mood.FINE and fence.attempt > 1 and not self.pools[pool].spec.strict
-        waits = 0.9 * self.orders.lease if lost and fence.token % 2 else 0.0
+        lost = (
+            behaviour == Behaviour.FINE and fence.attempt > 1 and not self.pools[pool].spec.strict
+        )
+        waits = 0.9 * self.settings.lease if lost and fence.token % 2 else 0.0
         return waits + milliseconds / 1000
 
     def call(self, item: Item) -> BoundCall[str]:
@@ -136,10 +138,10 @@ class Fleet:
             options["retry"] = Retry(attempts=item.attempts, initial=0.05, max_delay=0.5)
         if item.idempotency_key is not None:
             options["idempotency_key"] = item.idempotency_key
-        if item.tells:
-            options["on_complete"] = self._tell.bind(item.n)
+        if item.has_callback:
+            options["on_complete"] = self._callback.bind(item.n)
         function = self._labour if item.in_thread else self._work
-        call: BoundCall[str] = function.bind(item.n, item.milliseconds, str(item.mood))
+        call: BoundCall[str] = function.bind(item.n, item.milliseconds, str(item.behaviour))
         return call.options(**options)
 
     def endless(self, n: int, way: str) -> BoundCall[None]:
@@ -191,20 +193,22 @@ def at_work() -> tuple[Fence, str]:
     return job.leased.fence, job.leased.pool
 
 
-def made_by(item: str, fence: Fence) -> str:
-    """Return a result that tells which attempt made it: no other attempt can have."""
+def result_of(item: str, fence: Fence) -> str:
+    """Return a result that is unique to an attempt."""
     return f"{item} by {fence.attempt}/{fence.token}"
 
 
-def behave(n: int, mood: str, fence: Fence) -> str:
+def act_on_behaviour(n: int, behaviour: str, fence: Fence) -> str:
     """Return, raise, or worse."""
-    match Mood(mood):
-        case Mood.POISON:
+    match Behaviour(behaviour):
+        case Behaviour.POISON:
             os.kill(os.getpid(), signal.SIGKILL)
-        case Mood.DOOMED:
-            raise Mishap(made_by(str(n), fence))
-        case Mood.FLAKY if fence.attempt < 4 and random.Random(n + fence.attempt).random() < 0.6:
-            raise Mishap(made_by(str(n), fence))
+        case Behaviour.DOOMED:
+            raise HandlerError(result_of(str(n), fence))
+        case Behaviour.FLAKY if (
+            fence.attempt < 4 and random.Random(n + fence.attempt).random() < 0.6
+        ):
+            raise HandlerError(result_of(str(n), fence))
         case _:
             pass
-    return made_by(str(n), fence)
+    return result_of(str(n), fence)

@@ -2,7 +2,7 @@
 
 One file for all processes, opened to append; each line is one write, so lines of different
 processes never mix. A process that is killed in the middle of a write may leave a torn line; every
-line begins with a line feed of its own, so that it tears nobody else's.
+line begins with a line feed, so that a torn line does not damage the next.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from millpond.core.task import Fence
 
 
-class Line(msgspec.Struct, frozen=True, kw_only=True, tag_field="what", tag=str.lower):
+class Entry(msgspec.Struct, frozen=True, kw_only=True, tag_field="what", tag=str.lower):
     """One line; when it was written, by both clocks, and by which process."""
 
     pid: int
@@ -29,7 +29,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True, tag_field="what", tag=str.
     mono: float
 
 
-class Born(Line, frozen=True):
+class StoreOpened(Entry, frozen=True):
     """A process opened the store; its workers' names begin with its owner."""
 
     owner: str
@@ -37,13 +37,13 @@ class Born(Line, frozen=True):
     number: int
 
 
-class Leads(Line, frozen=True):
+class LeadershipTaken(Entry, frozen=True):
     """A process leads maintenance from now on."""
 
     generation: int
 
 
-class Began(Line, frozen=True):
+class AttemptBegan(Entry, frozen=True):
     """A handler began an attempt."""
 
     task: int
@@ -53,8 +53,8 @@ class Began(Line, frozen=True):
     item: str
 
 
-class Ended(Line, frozen=True):
-    """A handler ended an attempt; what becomes of it is up to the store."""
+class AttemptEnded(Entry, frozen=True):
+    """A handler ended an attempt; the store may still refuse the settle."""
 
     task: int
     attempt: int
@@ -62,15 +62,15 @@ class Ended(Line, frozen=True):
     how: Literal["returned", "raised", "stopped"]
 
 
-class Told(Line, frozen=True):
-    """A callback was told how a task ended."""
+class CallbackRan(Entry, frozen=True):
+    """A callback received the outcome of a task."""
 
     task: int
     status: str
 
 
-class Taken(Line, frozen=True):
-    """A submitter was told that an item is stored."""
+class SubmitConfirmed(Entry, frozen=True):
+    """The store confirmed a submit."""
 
     item: int
     task: int
@@ -78,21 +78,21 @@ class Taken(Line, frozen=True):
     submitter: int
 
 
-class Refused(Line, frozen=True):
-    """A submitter was told that the store could not take something now; it tries again."""
+class SubmitFailed(Entry, frozen=True):
+    """The store could not accept a submit; the submitter tries again."""
 
     error: str
 
 
-class Awaited(Line, frozen=True):
-    """A submitter waited for a task and was told its end."""
+class ResultReceived(Entry, frozen=True):
+    """A submitter waited for a task and received its result."""
 
     task: int
     status: str
     result: str | None
 
 
-class Drained(Line, frozen=True):
+class RunDrained(Entry, frozen=True):
     """A submitter waited for a run and was given its report."""
 
     run: str
@@ -101,14 +101,14 @@ class Drained(Line, frozen=True):
     resumed: bool
 
 
-class CalledOff(Line, frozen=True):
-    """Somebody is about to cancel a task whose handler has begun."""
+class CancelRequested(Entry, frozen=True):
+    """A canceller is about to cancel a task whose handler has begun."""
 
     task: int
     way: str
 
 
-class Noticed(Line, frozen=True):
+class CancelNoticed(Entry, frozen=True):
     """A handler noticed that its task is cancelled."""
 
     task: int
@@ -116,13 +116,13 @@ class Noticed(Line, frozen=True):
     token: int
 
 
-class Left(Line, frozen=True):
-    """A process closed its Millpond in good order, having seen so many settles come too late."""
+class ProcessClosed(Entry, frozen=True):
+    """A process closed its Millpond cleanly; `stale` of its settles were refused as too late."""
 
     stale: int
 
 
-class Started(Line, frozen=True):
+class ProcessStarted(Entry, frozen=True):
     """The supervisor started a process."""
 
     child: int
@@ -130,61 +130,61 @@ class Started(Line, frozen=True):
     number: int
 
 
-class Struck(Line, frozen=True):
+class SignalSent(Entry, frozen=True):
     """The supervisor sent a process a signal: `killed`, `frozen`, `thawed` or `stopped`."""
 
     child: int
     how: Literal["killed", "frozen", "thawed", "stopped"]
 
 
-class Fell(Line, frozen=True):
+class StoreFaulted(Entry, frozen=True):
     """The supervisor had the store cut a connection, or crash, or brought it back."""
 
     how: Literal["cut", "crash", "back"]
 
 
-class Gone(Line, frozen=True):
+class ProcessEnded(Entry, frozen=True):
     """The supervisor found that a process has ended."""
 
     child: int
     role: str
     number: int
     code: int
-    asked: bool
-    """Whether it was told or made to end."""
+    expected: bool
+    """Whether the supervisor ended it."""
 
 
-class Rested(Line, frozen=True):
-    """So many workers had nothing to do for a while; what they asked of the store meanwhile."""
+class IdleMeasured(Entry, frozen=True):
+    """Idle workers were watched for a while: the statements they sent."""
 
     workers: int
     seconds: float
     transactions: int
     statements: int | None
-    """None = nobody counted them."""
+    """None = not counted."""
 
 
-AnyLine: TypeAlias = (
-    Born
-    | Leads
-    | Began
-    | Ended
-    | Told
-    | Taken
-    | Refused
-    | Awaited
-    | Drained
-    | CalledOff
-    | Noticed
-    | Left
-    | Started
-    | Struck
-    | Fell
-    | Gone
-    | Rested
+AnyEntry: TypeAlias = (
+    StoreOpened
+    | LeadershipTaken
+    | AttemptBegan
+    | AttemptEnded
+    | CallbackRan
+    | SubmitConfirmed
+    | SubmitFailed
+    | ResultReceived
+    | RunDrained
+    | CancelRequested
+    | CancelNoticed
+    | ProcessClosed
+    | ProcessStarted
+    | SignalSent
+    | StoreFaulted
+    | ProcessEnded
+    | IdleMeasured
 )
 
-_decoder = msgspec.json.Decoder(AnyLine)
+_decoder = msgspec.json.Decoder(AnyEntry)
 
 
 class Ledger:
@@ -198,7 +198,7 @@ class Ledger:
         """Put the pen down."""
         os.close(self._file)
 
-    def write(self, kind: type[Line], **facts: object) -> Line:
+    def write(self, kind: type[Entry], **facts: object) -> Entry:
         """Write one line, with the time and the process."""
         line = kind(pid=self.pid, wall=time.time(), mono=time.monotonic(), **facts)
         os.write(self._file, b"\n" + msgspec.json.encode(line) + b"\n")
@@ -206,28 +206,28 @@ class Ledger:
 
     @contextmanager
     def attempt(self, fence: Fence, pool: str, item: str) -> Iterator[None]:
-        """Write down that a handler began, and how it ended before anybody else hears of it."""
+        """Record that a handler began, and how it ended before the worker settles it."""
         who = {"task": fence.task, "attempt": fence.attempt, "token": fence.token}
-        self.write(Began, **who, pool=pool, item=item)
+        self.write(AttemptBegan, **who, pool=pool, item=item)
         try:
             yield
         except Exception:
-            self.write(Ended, **who, how="raised")
+            self.write(AttemptEnded, **who, how="raised")
             raise
         except BaseException:
-            self.write(Ended, **who, how="stopped")
+            self.write(AttemptEnded, **who, how="stopped")
             raise
-        self.write(Ended, **who, how="returned")
+        self.write(AttemptEnded, **who, how="returned")
 
 
-def read(path: Path | str) -> tuple[list[AnyLine], int]:
+def read(path: Path | str) -> tuple[list[AnyEntry], int]:
     """Return the lines of a ledger in the order in which they were written, and how many tore."""
     tail = Tail(path)
     return tail.read(), tail.torn
 
 
 class Tail:
-    """The end of a ledger: what was written since one last looked."""
+    """Reads the entries of a ledger that are new since the last read."""
 
     def __init__(self, path: Path | str) -> None:
         self._path = Path(path)
@@ -235,18 +235,18 @@ class Tail:
         self._rest = b""
         self.torn = 0
 
-    def read(self) -> list[AnyLine]:
+    def read(self) -> list[AnyEntry]:
         """Return the lines that are new; one that is just being written comes next time."""
         with self._path.open("rb") as file:
             file.seek(self._read)
             new = file.read()
         self._read += len(new)
-        *whole, self._rest = (self._rest + new).split(b"\n")
-        return [line for raw in whole if raw and (line := self._decoded(raw)) is not None]
+        *complete, self._rest = (self._rest + new).split(b"\n")
+        return [line for raw in complete if raw and (line := self._decoded(raw)) is not None]
 
-    def _decoded(self, raw: bytes) -> AnyLine | None:
+    def _decoded(self, raw: bytes) -> AnyEntry | None:
         try:
-            line: AnyLine = _decoder.decode(raw)
+            line: AnyEntry = _decoder.decode(raw)
         except msgspec.MsgspecError:
             self.torn += 1
             return None

@@ -1,8 +1,8 @@
 """The program of one process of the fleet: `python -m verify.torture.member`.
 
-A *worker* runs tasks until it is told to stop. A *submitter* submits its part of the plan, spread
+A *worker* runs tasks until SIGTERM. A *submitter* submits its part of the plan, spread
 over time, and goes on where it was when it is started again. The *pulse* changes something in the
-store five times a second and is never hurt: a gap in what it does shows that nobody could write.
+store five times a second and is never hurt: a gap in its records shows that no process could write.
 Nor is the *canceller*, which cancels tasks that others run. An *idler* is a worker with the lease
 that workers have by default, and nothing to do.
 """
@@ -25,23 +25,24 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from millpond.errors import MillpondError, TaskCancelled, TaskFailed, TaskRejected
+from millpond.pool.internals import internals_of
 from millpond.pool.millpond import Millpond
 from verify.torture.fleet import WAYS, Fleet
 from verify.torture.ledger import (
-    Awaited,
-    Began,
-    Born,
-    CalledOff,
-    Drained,
-    Leads,
+    AttemptBegan,
+    CancelRequested,
+    LeadershipTaken,
     Ledger,
-    Left,
-    Refused,
+    ProcessClosed,
+    ResultReceived,
+    RunDrained,
+    StoreOpened,
+    SubmitConfirmed,
+    SubmitFailed,
     Tail,
-    Taken,
     read,
 )
-from verify.torture.plan import Orders, spread
+from verify.torture.plan import Settings, spread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
     from millpond.pool.handle import CancelMode, Handle
     from verify.torture.plan import Item, Web
 
-ORDERS, LEDGER = "orders.json", "ledger.jsonl"
+SETTINGS, LEDGER = "settings.json", "ledger.jsonl"
 
 PULSE = 0.2
 """Seconds between two beats."""
@@ -65,16 +66,16 @@ class Member:
     """One process of the fleet."""
 
     def __init__(
-        self, orders: Orders, role: str, number: int, *, mp: Millpond | None = None
+        self, settings: Settings, role: str, number: int, *, mp: Millpond | None = None
     ) -> None:
-        self.orders = orders
+        self.settings = settings
         self.role = role
         self.number = number
-        self.ledger = Ledger(Path(orders.home) / LEDGER)
+        self.ledger = Ledger(Path(settings.home) / LEDGER)
         if role == "idler":
-            mp = Millpond(orders.url)
-        self.fleet = Fleet(orders, self.ledger, mp)
-        self.told_to_stop = asyncio.Event()
+            mp = Millpond(settings.url)
+        self.fleet = Fleet(settings, self.ledger, mp)
+        self.stop_requested = asyncio.Event()
         self._awaiting: set[asyncio.Task[None]] = set()
 
     async def live(self) -> None:
@@ -89,33 +90,33 @@ class Member:
         mp = self.fleet.mp
         async with contextlib.AsyncExitStack() as stack:
             await self._insist(lambda: stack.enter_async_context(mp))
-            owner = mp.runtime.owner
-            self.ledger.write(Born, owner=owner, role=self.role, number=self.number)
+            owner = internals_of(mp).runtime.owner
+            self.ledger.write(StoreOpened, owner=owner, role=self.role, number=self.number)
             await roles[self.role]()
-        self.ledger.write(Left, stale=mp.counts.stale_settles)
+        self.ledger.write(ProcessClosed, stale=mp.counts.stale_settles)
 
     async def _work(self) -> None:
-        mp, concurrency = self.fleet.mp, self.orders.concurrency
+        mp, concurrency = self.fleet.mp, self.settings.concurrency
         async with contextlib.AsyncExitStack() as stack:
             await self._insist(
                 lambda: stack.enter_async_context(mp.worker(concurrency=concurrency))
             )
-            watching = asyncio.create_task(self._tell_who_leads())
-            await self.told_to_stop.wait()
+            watching = asyncio.create_task(self._record_leadership())
+            await self.stop_requested.wait()
             watching.cancel()
 
-    async def _tell_who_leads(self) -> None:
+    async def _record_leadership(self) -> None:
         """Write down whenever this process takes the lead."""
-        leadership, last = self.fleet.mp.runtime.maintenance.leadership, None
+        leadership, last = internals_of(self.fleet.mp).runtime.maintenance.leadership, None
         while True:
             if leadership.leads and leadership.generation not in (None, last):
                 last = leadership.generation
-                self.ledger.write(Leads, generation=last)
+                self.ledger.write(LeadershipTaken, generation=last)
             await asyncio.sleep(LOOK_EVERY)
 
     async def _beat(self) -> None:
         pool = self.fleet.pools["pulse"]
-        while not self.told_to_stop.is_set():
+        while not self.stop_requested.is_set():
             await self._insist(pool.pause)
             await asyncio.sleep(PULSE)
             await self._insist(pool.resume)
@@ -124,22 +125,22 @@ class Member:
     # Cancelling
 
     async def _cancel(self) -> None:
-        dice = random.Random(f"{self.orders.seed}/cancels")
+        dice = random.Random(f"{self.settings.seed}/cancels")
         begun: dict[int, asyncio.Event] = defaultdict(asyncio.Event)
         looking = asyncio.create_task(self._look_who_began(begun))
         try:
             async with asyncio.TaskGroup() as strands:
-                for n in range(self.orders.called_off):
+                for n in range(self.settings.cancels):
                     pause = dice.uniform(0.0, 0.3)
                     strands.create_task(self._call_off(n, WAYS[n % len(WAYS)], begun, pause))
         finally:
             looking.cancel()
 
     async def _look_who_began(self, begun: dict[int, asyncio.Event]) -> None:
-        tail = Tail(Path(self.orders.home) / LEDGER)
+        tail = Tail(Path(self.settings.home) / LEDGER)
         while True:
             for line in tail.read():
-                if isinstance(line, Began) and line.pool == "off":
+                if isinstance(line, AttemptBegan) and line.pool == "off":
                     begun[line.task].set()
             await asyncio.sleep(LOOK_EVERY)
 
@@ -147,13 +148,13 @@ class Member:
         self, n: int, way: str, begun: dict[int, asyncio.Event], pause: float
     ) -> None:
         """Submit a task that never ends, and cancel it a moment after its handler has begun."""
-        moment = self.orders.submitting * n / self.orders.called_off
-        await asyncio.sleep(self.orders.began + moment - time.monotonic())
+        moment = self.settings.submitting * n / self.settings.cancels
+        await asyncio.sleep(self.settings.began + moment - time.monotonic())
         pool = self.fleet.pools["off"]
         handle = await self._insist(lambda: pool.submit(self.fleet.endless(n, way)))
         await begun[handle.id].wait()
         await asyncio.sleep(pause)
-        self.ledger.write(CalledOff, task=handle.id, way=way)
+        self.ledger.write(CancelRequested, task=handle.id, way=way)
         mode: CancelMode = "interrupt" if way == "interrupt" else "cooperative"
         await self._insist(lambda: self.fleet.mp.cancel(handle.id, mode=mode))
 
@@ -170,18 +171,20 @@ class Member:
         await asyncio.gather(*self._awaiting)
 
     def _taken_before(self) -> set[int]:
-        """Return what an earlier life of this submitter was told to be stored."""
-        lines, _ = read(Path(self.orders.home) / LEDGER)
+        """Return the items that an earlier process of this submitter has had confirmed."""
+        lines, _ = read(Path(self.settings.home) / LEDGER)
         return {
-            line.item for line in lines if isinstance(line, Taken) and line.submitter == self.number
+            line.item
+            for line in lines
+            if isinstance(line, SubmitConfirmed) and line.submitter == self.number
         }
 
     async def _strand(self, pool: str, items: list[Item], left: list[Item]) -> None:
         """Submit what is left of the items for one pool, in bursts, each at its time."""
-        dice = random.Random(f"{self.orders.seed}/{self.number}/{pool}")
+        dice = random.Random(f"{self.settings.seed}/{self.number}/{pool}")
         wanted = {item.n for item in left}
-        for moment, burst in spread(items, self.orders.submitting, dice):
-            await asyncio.sleep(self.orders.began + moment - time.monotonic())
+        for moment, burst in spread(items, self.settings.submitting, dice):
+            await asyncio.sleep(self.settings.began + moment - time.monotonic())
             waiting = [item for item in burst if item.n in wanted]
             while waiting:
                 size = dice.choice((1, 1, 2, 5, 10))
@@ -194,7 +197,7 @@ class Member:
         handles = await self._insist(lambda: self.fleet.pools[pool].submit_many(calls))
         for item, handle in zip(items, handles, strict=True):
             self.ledger.write(
-                Taken,
+                SubmitConfirmed,
                 item=item.n,
                 task=handle.id,
                 duplicate=handle.duplicate,
@@ -212,7 +215,7 @@ class Member:
             except (TaskFailed, TaskCancelled, TaskRejected):
                 raise
             except MillpondError as error:
-                self.ledger.write(Refused, error=f"{type(error).__name__}: {error}")
+                self.ledger.write(SubmitFailed, error=f"{type(error).__name__}: {error}")
                 await asyncio.sleep(TRY_AGAIN)
 
     async def _await(self, handle: Handle[str]) -> None:
@@ -222,18 +225,18 @@ class Member:
             status = "completed"
         except (TaskFailed, TaskCancelled, TaskRejected):
             status = str(handle.status)
-        self.ledger.write(Awaited, task=handle.id, status=status, result=result)
+        self.ledger.write(ResultReceived, task=handle.id, status=status, result=result)
 
     async def _drain(self, webs: list[Web]) -> None:
         """Drain runs one after another; one that an earlier life began is taken up again."""
         crawl = self.fleet.pools["crawl"]
         for place, web in enumerate(webs):
-            moment = self.orders.submitting * place / len(webs)
-            await asyncio.sleep(self.orders.began + moment - time.monotonic())
+            moment = self.settings.submitting * place / len(webs)
+            await asyncio.sleep(self.settings.began + moment - time.monotonic())
             seed = self.fleet.seed_of(web)
             report = await self._insist(lambda: crawl.drain(seed, run=web.name))  # noqa: B023
             self.ledger.write(
-                Drained,
+                RunDrained,
                 run=web.name,
                 total=report.total,
                 completed=report.completed,
@@ -245,8 +248,8 @@ async def _result_of(handle: Handle[str]) -> str:
     return await handle
 
 
-def end_with_parent(parent: int) -> None:
-    """End this process when its supervisor is gone: nobody else would."""
+def exit_with_parent(parent: int) -> None:
+    """End this process when its supervisor has exited."""
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -259,16 +262,16 @@ def end_with_parent(parent: int) -> None:
 def main() -> None:
     """Run one process: the home of the torture, the role, its number, and the supervisor's pid."""
     home, role, number, parent = sys.argv[1:]
-    end_with_parent(int(parent))
+    exit_with_parent(int(parent))
     logging.basicConfig(
         level=logging.INFO, format=f"%(asctime)s {os.getpid()} %(levelname)s %(name)s %(message)s"
     )
-    orders = msgspec.json.decode((Path(home) / ORDERS).read_bytes(), type=Orders)
+    settings = msgspec.json.decode((Path(home) / SETTINGS).read_bytes(), type=Settings)
 
     async def live() -> None:
-        member = Member(orders, role, int(number))
+        member = Member(settings, role, int(number))
         loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGTERM, member.told_to_stop.set)
+        loop.add_signal_handler(signal.SIGTERM, member.stop_requested.set)
         await member.live()
 
     asyncio.run(live())

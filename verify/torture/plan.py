@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
-class Orders(msgspec.Struct, frozen=True, kw_only=True):
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """How a fleet is tortured; every process of it reads the same."""
 
     url: str
@@ -24,7 +24,7 @@ class Orders(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     tasks: int = 20_000
     seconds: float = 240.0
-    """For how long processes are hurt; submitters spread their work over most of it."""
+    """Seconds in which faults are injected; submitters spread their work over most of that time."""
     workers: int = 4
     submitters: int = 3
     concurrency: int = 12
@@ -37,16 +37,16 @@ class Orders(msgspec.Struct, frozen=True, kw_only=True):
     """Tasks that kill the process they run in."""
     poison_attempts: int = 3
     patience: float = 240.0
-    """Seconds that the fleet has, once nobody is hurt any more, to finish everything: a machine
+    """Seconds for the fleet to finish everything after the last fault: a machine
     that has other work to do is slow, and that is no broken promise."""
     stalled: float = 25.0
     """Seconds in which at least one handler must begin, as long as there is something to do."""
-    called_off: int = 300
+    cancels: int = 300
     """Tasks that are cancelled while they run."""
     sees_deaths: bool = True
     """Whether the store sees at once who died; else it is known when a lease is over."""
     hears: bool = True
-    """Whether processes tell each other at once what is worth a look; else each finds it out."""
+    """Whether processes notify each other; otherwise they poll."""
     cut_every: float = 0.0
     """Seconds between two connections that the server ends, on average; 0 = it ends none."""
     crashes: int = 0
@@ -73,7 +73,7 @@ class Orders(msgspec.Struct, frozen=True, kw_only=True):
         return self.seconds * 0.8
 
 
-class Mood(StrEnum):
+class Behaviour(StrEnum):
     """How a handler behaves."""
 
     FINE = "fine"
@@ -93,14 +93,14 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
     """Who submits it: each of them, where it has an idempotency key."""
     pool: str
     milliseconds: int
-    mood: Mood = Mood.FINE
+    behaviour: Behaviour = Behaviour.FINE
     key: str | None = None
     priority: int = 0
     delay: float = 0.0
     attempts: int | None = None
     """Its own budget; None = that of its pool."""
     idempotency_key: str | None = None
-    tells: bool = False
+    has_callback: bool = False
     """Whether its end calls another task (on_complete)."""
     in_thread: bool = False
     awaited: bool = False
@@ -109,7 +109,11 @@ class Item(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def expected(self) -> Status:
         """How it must end."""
-        return Status.FAILED if self.mood in (Mood.DOOMED, Mood.POISON) else Status.COMPLETED
+        return (
+            Status.FAILED
+            if self.behaviour in (Behaviour.DOOMED, Behaviour.POISON)
+            else Status.COMPLETED
+        )
 
 
 class Web(msgspec.Struct, frozen=True, kw_only=True):
@@ -140,15 +144,15 @@ TENANTS = tuple(f"tenant-{number}" for number in range(9))
 class Plan:
     """Everything that is submitted."""
 
-    def __init__(self, orders: Orders) -> None:
-        self.orders = orders
-        self._dice = random.Random(f"{orders.seed}/plan")
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._dice = random.Random(f"{settings.seed}/plan")
         self.items: list[Item] = []
         for pool, share in zip(POOLS, SHARES, strict=True):
-            self._fill(pool, orders.tasks * share // 100)
-        for _ in range(orders.poisoned):
+            self._fill(pool, settings.tasks * share // 100)
+        for _ in range(settings.poisoned):
             self._add_poison()
-        left = orders.tasks - len(self.items)
+        left = settings.tasks - len(self.items)
         self.webs = [self._web(number) for number in range(max(-(-left // PAGES), 1))]
 
     def of(self, submitter: int) -> dict[str, list[Item]]:
@@ -172,49 +176,49 @@ class Plan:
         key: str | None = dice.choice(TENANTS[: dice.randint(1, len(TENANTS))])
         if pool in ("rate", "bounded", "priority") or (pool == "lanes" and dice.random() < 0.3):
             key = None
-        mood = self._mood(pool)
+        behaviour = self._behaviour(pool)
         twice = pool == "twice"
-        first = dice.randrange(self.orders.submitters)
-        others = ((first + 1) % self.orders.submitters,) if twice else ()
+        first = dice.randrange(self.settings.submitters)
+        others = ((first + 1) % self.settings.submitters,) if twice else ()
         return Item(
             n=n,
             submitters=tuple(sorted({first, *others})),
             pool=pool,
             milliseconds=milliseconds(dice) // (3 if pool in ("lanes", "ordered") else 1),
-            mood=mood,
+            behaviour=behaviour,
             key=key,
             priority=dice.randint(0, 5),
             delay=round(dice.uniform(0.1, 3.0), 3) if dice.random() < 0.06 else 0.0,
-            attempts=3 if mood is Mood.DOOMED else None,
+            attempts=3 if behaviour is Behaviour.DOOMED else None,
             idempotency_key=f"only-{n}" if twice else None,
-            tells=dice.random() < 0.1,
+            has_callback=dice.random() < 0.1,
             in_thread=pool in ("priority", "bounded") and dice.random() < 0.1,
             awaited=dice.random() < 0.1,
         )
 
-    def _mood(self, pool: str) -> Mood:
+    def _behaviour(self, pool: str) -> Behaviour:
         chance = self._dice.random()
         flaky, doomed = {"priority": (0.2, 0.04), "lanes": (0.04, 0.01)}.get(pool, (0.02, 0.0))
         if chance < flaky:
-            return Mood.FLAKY
-        return Mood.DOOMED if chance < flaky + doomed else Mood.FINE
+            return Behaviour.FLAKY
+        return Behaviour.DOOMED if chance < flaky + doomed else Behaviour.FINE
 
     def _add_poison(self) -> None:
         self.items.append(
             Item(
                 n=len(self.items),
-                submitters=(self._dice.randrange(self.orders.submitters),),
+                submitters=(self._dice.randrange(self.settings.submitters),),
                 pool="poison",
                 milliseconds=20,
-                mood=Mood.POISON,
-                attempts=self.orders.poison_attempts,
-                tells=True,
+                behaviour=Behaviour.POISON,
+                attempts=self.settings.poison_attempts,
+                has_callback=True,
             )
         )
 
     def _web(self, number: int) -> Web:
-        submitter = self._dice.randrange(self.orders.submitters)
-        return Web(name=f"web-{number}", submitter=submitter, pages=PAGES, seed=self.orders.seed)
+        submitter = self._dice.randrange(self.settings.submitters)
+        return Web(name=f"web-{number}", submitter=submitter, pages=PAGES, seed=self.settings.seed)
 
 
 def milliseconds(dice: random.Random) -> int:
@@ -236,8 +240,8 @@ def spread(
     waiting, bursts = list(items), []
     total, done = len(waiting), 0
     while done < total:
-        # One that kills its process comes alone, or nobody would live for long.
-        size = 1 if waiting[done].mood is Mood.POISON else dice.randint(5, 60)
+        # An item that kills its process is submitted alone, or processes would die too often.
+        size = 1 if waiting[done].behaviour is Behaviour.POISON else dice.randint(5, 60)
         bursts.append((seconds * done / total, waiting[done : done + size]))
         done += size
     return bursts

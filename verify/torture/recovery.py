@@ -1,4 +1,4 @@
-"""Recovery: how long the tasks of a killed worker waited until somebody took them back."""
+"""Measure how long the tasks of a killed worker waited until another process recovered them."""
 
 from __future__ import annotations
 
@@ -9,14 +9,23 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from verify.torture.ledger import Began, Born, Ended, Fell, Gone, Leads, Started, Struck
+from verify.torture.ledger import (
+    AttemptBegan,
+    AttemptEnded,
+    LeadershipTaken,
+    ProcessEnded,
+    ProcessStarted,
+    SignalSent,
+    StoreFaulted,
+    StoreOpened,
+)
 
 if TYPE_CHECKING:
     from verify.torture.evidence import Evidence
-    from verify.torture.replay import Held, Replay
+    from verify.torture.replay import LeaseHeld, Replay
 
 STANDSTILL = 0.6
-"""Seconds without any record, three beats of the pulse, that show that nobody could write."""
+"""Seconds without any record, three beats of the pulse: no process could write."""
 
 MOSTLY = 0.7
 """The part of a standstill during which the process that caused it was seen to be frozen."""
@@ -48,7 +57,7 @@ class Recovery(msgspec.Struct, frozen=True, kw_only=True):
     """From the kill to the record that took back the last of them."""
     in_peace: float
     """The longest part of it in which nothing was in the way: the store could be written to, there
-    was a worker that nobody had hurt, and nobody hurt the leader. Where deaths are known by leases,
+    was a worker without faults, and the leader had no fault. Where deaths are known by leases,
     it is the leader that takes back what the dead held."""
 
     @property
@@ -57,7 +66,7 @@ class Recovery(msgspec.Struct, frozen=True, kw_only=True):
         return self.in_peace < self.seconds
 
 
-class Life(msgspec.Struct, frozen=True, kw_only=True):
+class ProcessLife(msgspec.Struct, frozen=True, kw_only=True):
     """One process: the owner's name it had in the store, and how it was killed."""
 
     pid: int
@@ -65,27 +74,27 @@ class Life(msgspec.Struct, frozen=True, kw_only=True):
     killed_at: float | None
 
 
-def lives(evidence: Evidence) -> list[Life]:
+def process_lives(evidence: Evidence) -> list[ProcessLife]:
     """Return every process that opened the store; a pid may have been used twice."""
-    found: list[Life] = []
-    born: dict[int, Born] = {}
+    found: list[ProcessLife] = []
+    born: dict[int, StoreOpened] = {}
     struck: dict[int, float] = {}
     last: dict[int, float] = {}
     for line in evidence.lines:
         match line:
-            case Started():
+            case ProcessStarted():
                 born.pop(line.child, None)
                 struck.pop(line.child, None)
-            case Born():
+            case StoreOpened():
                 born[line.pid] = line
-            case Began() | Ended():
+            case AttemptBegan() | AttemptEnded():
                 last[line.pid] = line.wall
-            case Struck(how="killed"):
+            case SignalSent(how="killed"):
                 struck[line.child] = line.wall
-            case Gone() if line.child in born:
-                by_itself = last.get(line.child) if line.code < 0 and not line.asked else None
+            case ProcessEnded() if line.child in born:
+                by_itself = last.get(line.child) if line.code < 0 and not line.expected else None
                 found.append(
-                    Life(
+                    ProcessLife(
                         pid=line.child,
                         owner=born.pop(line.child).owner,
                         killed_at=struck.pop(line.child, by_itself),
@@ -96,15 +105,17 @@ def lives(evidence: Evidence) -> list[Life]:
     return found
 
 
-def hurt_leaders(evidence: Evidence) -> list[float]:
-    """Return when processes were killed, frozen or told to stop while they led maintenance."""
+def leaders_with_faults(evidence: Evidence) -> list[float]:
+    """Return when processes were killed, frozen or stopped while they led maintenance."""
     found: list[float] = []
     leader: int | None = None
     for line in evidence.lines:
         match line:
-            case Leads():
+            case LeadershipTaken():
                 leader = line.pid
-            case Struck(how="killed" | "frozen" | "stopped") | Gone() if line.child == leader:
+            case SignalSent(how="killed" | "frozen" | "stopped") | ProcessEnded() if (
+                line.child == leader
+            ):
                 found.append(line.wall)
                 leader = None
             case _:
@@ -112,15 +123,15 @@ def hurt_leaders(evidence: Evidence) -> list[float]:
     return found
 
 
-def unhurt_workers(evidence: Evidence) -> list[Span]:
+def undisturbed_workers(evidence: Evidence) -> list[Span]:
     """Return when each worker was there, until it was first hurt."""
     found: list[Span] = []
     born: dict[int, float] = {}
     for line in evidence.lines:
         match line:
-            case Born(role="worker"):
+            case StoreOpened(role="worker"):
                 born[line.pid] = line.wall
-            case Struck() | Gone() if line.child in born:
+            case SignalSent() | ProcessEnded() if line.child in born:
                 found.append(Span(born.pop(line.child), line.wall))
             case _:
                 pass
@@ -131,7 +142,7 @@ def frozen_spans(evidence: Evidence) -> list[Span]:
     """Return when processes were frozen."""
     frozen: dict[int, float] = {}
     spans: list[Span] = []
-    for line in evidence.of(Struck):
+    for line in evidence.of(SignalSent):
         if line.how == "frozen":
             frozen[line.child] = line.wall
         elif line.child in frozen:
@@ -139,7 +150,7 @@ def frozen_spans(evidence: Evidence) -> list[Span]:
     return spans
 
 
-def standstills(evidence: Evidence) -> list[Span]:
+def write_pauses(evidence: Evidence) -> list[Span]:
     """Return when nothing at all was recorded for several beats of the pulse."""
     beating = min(
         (r.at for r in evidence.records if r.pool == "pulse" and r.detail == "pause"), default=0.0
@@ -150,46 +161,46 @@ def standstills(evidence: Evidence) -> list[Span]:
     ]
 
 
-def locked_by_the_frozen(evidence: Evidence) -> list[Span]:
-    """Return when nobody could write because a frozen process had the lock of the store.
+def locked_by_frozen_processes(evidence: Evidence) -> list[Span]:
+    """Return when no process could write because a frozen one had the lock of the store.
 
     Nothing else stops every process at once, for about as long as one of them was frozen.
     """
     frozen = frozen_spans(evidence)
     return [
         span
-        for span in standstills(evidence)
+        for span in write_pauses(evidence)
         if any(span.shared(one) > MOSTLY * span.seconds for one in frozen)
     ]
 
 
-def nobody_could_write(evidence: Evidence) -> list[Span]:
-    """Return when nobody could write, through no fault of his own.
+def write_outages(evidence: Evidence) -> list[Span]:
+    """Return when no process could write.
 
-    When the store is back its leader gives everybody the time to say that he is alive: a lease.
+    When the store is back, its leader waits for one lease, so that workers can renew.
     """
-    return [*locked_by_the_frozen(evidence), *away(evidence)]
+    return [*locked_by_frozen_processes(evidence), *away(evidence)]
 
 
 def away(evidence: Evidence) -> list[Span]:
     """Return when the store was away, and the lease after that."""
     found: list[Span] = []
     since: float | None = None
-    for line in evidence.of(Fell):
+    for line in evidence.of(StoreFaulted):
         if line.how == "crash":
             since = line.wall
         elif line.how == "back" and since is not None:
-            found.append(Span(since, line.wall + evidence.orders.lease))
+            found.append(Span(since, line.wall + evidence.settings.lease))
             since = None
     return found
 
 
 def obstacles(evidence: Evidence) -> list[Span]:
-    """Return when nobody could be expected to take back what a dead worker held."""
-    found = nobody_could_write(evidence)
-    if not evidence.orders.sees_deaths:
-        found += [Span(at, at) for at in hurt_leaders(evidence)]
-        found += gaps(Span(-inf, inf), unhurt_workers(evidence))
+    """Return when no process could recover the tasks of a dead worker."""
+    found = write_outages(evidence)
+    if not evidence.settings.sees_deaths:
+        found += [Span(at, at) for at in leaders_with_faults(evidence)]
+        found += gaps(Span(-inf, inf), undisturbed_workers(evidence))
     return found
 
 
@@ -212,12 +223,12 @@ def longest_between(within: Span, spans: list[Span]) -> float:
 
 def recoveries(evidence: Evidence, replay: Replay) -> list[Recovery]:
     """Return how the leases of each killed worker were recovered, if it held any."""
-    by_owner: dict[str, list[Held]] = {}
+    by_owner: dict[str, list[LeaseHeld]] = {}
     for held in replay.held.values():
         by_owner.setdefault(held.worker.rpartition("/")[0], []).append(held)
     in_the_way = obstacles(evidence)
     found = []
-    for life in lives(evidence):
+    for life in process_lives(evidence):
         if life.killed_at is None:
             continue
         taken_back = _taken_back(by_owner.get(life.owner, []), life.killed_at, evidence)
@@ -236,7 +247,7 @@ def recoveries(evidence: Evidence, replay: Replay) -> list[Recovery]:
     return found
 
 
-def _taken_back(held: list[Held], killed_at: float, evidence: Evidence) -> list[float]:
+def _taken_back(held: list[LeaseHeld], killed_at: float, evidence: Evidence) -> list[float]:
     """Return when each lease that a worker held at its death was lost, by the wall clock."""
     start = evidence.records[0].at
     ends = (start + one.end.at for one in held if one.end is not None and one.lost)

@@ -2,7 +2,7 @@
 
 The predicates of the simulations (testing/simulation/invariants.py) judge it. Here there are no
 verbs and no answers, only the records of a store that many processes wrote to. It judges what
-happened, one arrow after another, and not a sample of it.
+happened, one status change after another, not a sample.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ ENDINGS = (Transition.COMPLETE, Transition.FAIL, Transition.RETRY)
 LOSSES = (Transition.LOSE, Transition.EXHAUST)
 
 
-class Held(msgspec.Struct, kw_only=True):
+class LeaseHeld(msgspec.Struct, kw_only=True):
     """A task in the hands of a worker under one fence, from its claim or start to its end."""
 
     fence: Fence
@@ -40,7 +40,7 @@ class Held(msgspec.Struct, kw_only=True):
     worker: str
     since: float
     started: bool
-    """Whether it was ever started, as far as the store was told."""
+    """Whether it was ever started, by the store's records."""
     end: Record | None = None
 
     @property
@@ -65,11 +65,11 @@ class Replay:
             self.witness.pools[name] = PoolFacts(spec, shared)
         self.broken: dict[str, list[str]] = {}
         """By invariant: what broke it, and where in the audit."""
-        self.held: dict[Fence, Held] = {}
+        self.held: dict[Fence, LeaseHeld] = {}
         self.reached: Counter[str] = Counter()
-        """How often each limit was full: a limit nobody met was not tested."""
+        """How often each limit was reached: a limit that never was is not tested."""
         self.events: Counter[Transition] = Counter()
-        self._open: dict[int, Held] = {}
+        self._open: dict[int, LeaseHeld] = {}
         self._latest = 0.0
         self._owed: dict[int, tuple[float, int]] = {}
         """Tasks that ended and whose callbacks were not stored yet: when, and their place."""
@@ -109,7 +109,7 @@ class Replay:
         due = before.due if before is not None else record.due
         facts = self.witness.pools.get(record.pool)
         if facts is None:
-            self._note("I2", f"task {record.task} is of pool {record.pool!r}, which nobody made")
+            self._note("I2", f"task {record.task}: pool {record.pool!r} was never declared")
             return
         self._before(record, facts, was_claimed=was_claimed)
         fact = self.witness.apply(record)
@@ -117,7 +117,7 @@ class Replay:
             self._after(record, facts, fact, due, was_claimed=was_claimed)
 
     def _before(self, record: Record, facts: PoolFacts, *, was_claimed: bool) -> None:
-        """Hold a record against what was true until it."""
+        """Check a record against the state before it."""
         self._check(judge.continuity, self.witness, record)
         if _takes(record, was_claimed=was_claimed):
             self._check(judge.fairness, self.witness, facts, record, record.at)
@@ -159,7 +159,7 @@ class Replay:
             self._owed[fact.id] = record.at, self._place
 
     def _hold(self, record: Record, *, was_claimed: bool) -> None:
-        """Follow which fence is in force for a task; I3 as far as records can tell."""
+        """Track the valid fence of a task; checks I3 as far as records show."""
         task = record.task or 0
         held = self._open.get(task)
         if record.event is Transition.CLAIM or (
@@ -169,7 +169,7 @@ class Replay:
             fence = Fence(task, attempt, record.token)
             if fence in self.held:
                 self._note("I3", f"{fence} was given twice")
-            self._open[task] = self.held[fence] = Held(
+            self._open[task] = self.held[fence] = LeaseHeld(
                 fence=fence,
                 pool=record.pool,
                 worker=record.worker or "",

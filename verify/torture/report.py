@@ -8,14 +8,14 @@ import msgspec
 
 from millpond.store.url_redaction import shown
 from verify.torture.auditor import Check, Verdict
-from verify.torture.plan import Orders
+from verify.torture.plan import Settings
 from verify.torture.recovery import percentile
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SHOWN = 5
-"""How many breaks of one promise the table tells; the JSON tells all of them."""
+"""How many breaks of one promise the table lists; the JSON has all."""
 
 
 class Shortfall(msgspec.Struct, frozen=True):
@@ -38,10 +38,10 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     recovery: dict[str, float]
     cancels: dict[str, float]
     idle: dict[str, float]
-    """What idle workers asked of the store in a second, if that was counted."""
+    """Statements of idle workers per second, if counted."""
     shortfalls: list[Shortfall]
     unfinished: str | None = None
-    """What was not done in time, if anything."""
+    """Work that was not finished in time, if any."""
 
 
 WANTED = {
@@ -72,11 +72,11 @@ WANTED_OF_A_SERVER = {"connections cut by the server": 40, "crashes of the serve
 """And what must have been done to a server that is ours."""
 
 
-def report(orders: Orders, verdict: Verdict, seconds: float, *, whole: bool) -> Report:
+def report(settings: Settings, verdict: Verdict, seconds: float, *, full: bool) -> Report:
     """Return the report; a whole torture must also have tried hard enough."""
     short = [
         Shortfall(what, verdict.facts.get(what, 0), wanted)
-        for what, wanted in _wanted(orders, whole=whole).items()
+        for what, wanted in _wanted(settings, full=full).items()
         if verdict.facts.get(what, 0) < wanted
     ]
     recovery = {
@@ -85,8 +85,8 @@ def report(orders: Orders, verdict: Verdict, seconds: float, *, whole: bool) -> 
         "max in all": max((one.seconds for one in verdict.recoveries), default=0.0),
     }
     return Report(
-        seed=orders.seed,
-        url=shown(orders.url),
+        seed=settings.seed,
+        url=shown(settings.url),
         seconds=round(seconds, 1),
         clean=verdict.clean and not short,
         checks=verdict.checks,
@@ -98,10 +98,10 @@ def report(orders: Orders, verdict: Verdict, seconds: float, *, whole: bool) -> 
     )
 
 
-def _wanted(orders: Orders, *, whole: bool) -> dict[str, int]:
-    if not whole:
+def _wanted(settings: Settings, *, full: bool) -> dict[str, int]:
+    if not full:
         return {}
-    return WANTED | (WANTED_OF_A_SERVER if orders.crashes else {})
+    return WANTED | (WANTED_OF_A_SERVER if settings.crashes else {})
 
 
 def _timed(seconds: list[float]) -> dict[str, float]:
@@ -118,38 +118,38 @@ def _rounded(values: dict[str, float]) -> dict[str, float]:
     return {name: round(value, 3) for name, value in values.items()}
 
 
-def lines_of(told: Report) -> Iterator[str]:
+def lines_of(result: Report) -> Iterator[str]:
     """Yield the table, line by line."""
-    yield f"{'promise':62}{'looked at':>10}{'broken':>8}"
-    for check in told.checks:
+    yield f"{'promise':62}{'checked':>10}{'broken':>8}"
+    for check in result.checks:
         yield f"{check.name:62}{check.seen:>10,}{len(check.broken):>8,}"
         for broken in check.broken[:SHOWN]:
             yield f"    BROKEN  {broken}"
     yield ""
-    for name, value in told.facts.items():
+    for name, value in result.facts.items():
         yield f"{name:62}{value:>10,}"
     yield ""
-    kills = told.recovery
+    kills = result.recovery
     yield (
         f"recovery of {kills['count']:.0f} workers killed with leases: "
         f"p50 {kills['p50']:.3f} s, p99 {kills['p99']:.3f} s, max {kills['max']:.3f} s"
     )
     yield (
         f"{kills['disturbed']:.0f} of them were disturbed, and took {kills['max in all']:.3f} s at "
-        "most: nobody could write, or who should have recovered was hurt as well"
+        "most: no process could write, or a fault hit the recovering process as well"
     )
-    heard = told.cancels
+    heard = result.cancels
     yield (
         f"{heard['count']:.0f} cancels of running handlers, until they noticed: "
         f"p50 {heard['p50']:.3f} s, p99 {heard['p99']:.3f} s, max {heard['max']:.3f} s"
     )
-    if told.idle:
+    if result.idle:
         yield "idle workers, in a second: " + ", ".join(
-            f"{value:.2f} {name}" for name, value in told.idle.items()
+            f"{value:.2f} {name}" for name, value in result.idle.items()
         )
-    for short in told.shortfalls:
+    for short in result.shortfalls:
         yield f"NOT ENOUGH  {short.what}: {short.seen:g} of {short.wanted:g}"
-    if told.unfinished is not None:
-        yield f"UNFINISHED  {told.unfinished}"
-    result = "clean" if told.clean else "BROKEN"
-    yield f"{result}: seed {told.seed}, {told.seconds:.0f} s"
+    if result.unfinished is not None:
+        yield f"UNFINISHED  {result.unfinished}"
+    verdict = "clean" if result.clean else "BROKEN"
+    yield f"{verdict}: seed {result.seed}, {result.seconds:.0f} s"

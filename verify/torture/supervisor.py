@@ -11,16 +11,25 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from verify.torture.ledger import Began, Born, Fell, Gone, Rested, Started, Struck, Tail
+from verify.torture.fault_schedule import Fault, FaultKind, ProcessFaults, StoreFaults
+from verify.torture.ledger import (
+    AttemptBegan,
+    IdleMeasured,
+    ProcessEnded,
+    ProcessStarted,
+    SignalSent,
+    StoreFaulted,
+    StoreOpened,
+    Tail,
+)
 from verify.torture.member import LEDGER
-from verify.torture.violence import Blow, How, Violence, Weather
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from verify.torture.ledger import Ledger
-    from verify.torture.place import Counted, Place
-    from verify.torture.plan import Orders
+    from verify.torture.plan import Settings
+    from verify.torture.store_setup import StatementCount, StoreSetup
 
     Command = Callable[[str, int], Sequence[str]]
 
@@ -28,7 +37,7 @@ TICK = 0.01
 """Seconds between two looks at the processes."""
 
 TO_COME = 60.0
-"""Seconds that all processes have to open the store, before anybody is hurt."""
+"""Seconds for all processes to open the store, before the first fault."""
 
 TO_STOP = 15.0
 """Seconds that a process has to end in good order."""
@@ -62,8 +71,8 @@ class Child:
         """Whether its process has opened the store."""
         self.came = False
         """Whether a process of it ever has."""
-        self.asked = False
-        """Whether its process was told or made to end."""
+        self.expected = False
+        """Whether the supervisor ended its process."""
         self.done = False
         """Whether it ended by itself, with all its work done."""
 
@@ -78,10 +87,10 @@ class Child:
         return self.process is not None and self.thaw_at is None
 
 
-def fleet_of(orders: Orders) -> list[Child]:
+def fleet_of(settings: Settings) -> list[Child]:
     """Return the places of a fleet that is hurt."""
-    workers = [Child("worker", number) for number in range(orders.workers)]
-    submitters = [Child("submitter", number) for number in range(orders.submitters)]
+    workers = [Child("worker", number) for number in range(settings.workers)]
+    submitters = [Child("submitter", number) for number in range(settings.submitters)]
     return [*workers, *submitters, Child("pulse", 0), Child("canceller", 0)]
 
 
@@ -90,24 +99,24 @@ class Supervisor:
 
     def __init__(
         self,
-        orders: Orders,
+        settings: Settings,
         ledger: Ledger,
         *,
         children: Sequence[Child] | None = None,
         command: Command | None = None,
-        place: Place | None = None,
+        place: StoreSetup | None = None,
     ) -> None:
-        self.orders = orders
+        self.settings = settings
         self._ledger = ledger
         self._command = command or self._member
-        self._violence = Violence(orders)
+        self._process_faults = ProcessFaults(settings)
         self._place = place
-        self._weather = Weather(orders)
-        self.children = fleet_of(orders) if children is None else children
-        self._tail = Tail(ledger_of(orders))
-        self._began_at = orders.began
-        """When a handler last began, by the clock that nobody sets."""
-        self.blows: dict[How, int] = dict.fromkeys(How, 0)
+        self._store_faults = StoreFaults(settings)
+        self.children = fleet_of(settings) if children is None else children
+        self._tail = Tail(ledger_of(settings))
+        self._began_at = settings.began
+        """When a handler last began, by the monotonic clock."""
+        self.faults: dict[FaultKind, int] = dict.fromkeys(FaultKind, 0)
 
     def run(self, all_done: Callable[[], bool]) -> None:
         """Let the fleet do its work, hurting it all the while, until `all_done` says yes."""
@@ -118,16 +127,16 @@ class Supervisor:
         finally:
             self._end_all()
 
-    def rest(self, count: Callable[[], Counted]) -> None:
-        """Let a fleet stand idle, and write down what it asked of the store meanwhile."""
+    def rest(self, count: Callable[[], StatementCount]) -> None:
+        """Let a fleet stand idle, and record the statements it sends meanwhile."""
         try:
             self._come()
             self._stay(SETTLES_WITHIN)
             before, since = count(), time.monotonic()
-            self._stay(self.orders.idle_seconds)
+            self._stay(self.settings.idle_seconds)
             after = count()
             self._ledger.write(
-                Rested,
+                IdleMeasured,
                 workers=len(self.children),
                 seconds=time.monotonic() - since,
                 transactions=after.transactions - before.transactions,
@@ -138,7 +147,7 @@ class Supervisor:
             self._end_all()
 
     def _come(self) -> None:
-        """Start everybody, and wait until all have opened the store."""
+        """Start all processes, and wait until they have opened the store."""
         until = time.monotonic() + TO_COME
         while not all(child.came for child in self.children):
             self._tend(time.monotonic())
@@ -158,7 +167,7 @@ class Supervisor:
         """Hurt the fleet for as long as ordered, from the moment on at which it is at work."""
         self._come()
         begun = time.monotonic()
-        while (now := time.monotonic()) < begun + self.orders.seconds:
+        while (now := time.monotonic()) < begun + self.settings.seconds:
             self._tend(now)
             self._blows(now - begun, now)
             if self._place is not None:
@@ -167,32 +176,32 @@ class Supervisor:
 
     def _blows(self, elapsed: float, now: float) -> None:
         moving = [child for child in self.children if child.moves]
-        blows = self._violence.due(
+        faults = self._process_faults.due(
             elapsed,
             [child.name for child in moving if child.opened],
             [child.name for child in moving if not child.opened],
             sum(child.thaw_at is not None for child in self.children),
         )
-        for blow in blows:
-            self._strike(blow, now)
+        for fault in faults:
+            self._strike(fault, now)
 
-    def _storm(self, place: Place, elapsed: float) -> None:
+    def _storm(self, place: StoreSetup, elapsed: float) -> None:
         """Let happen to the store what is due."""
-        if self._weather.cut(elapsed):
-            self._ledger.write(Fell, how="cut")
-            place.cut(self._weather.dice)
-        away = self._weather.crash(elapsed)
+        if self._store_faults.cut(elapsed):
+            self._ledger.write(StoreFaulted, how="cut")
+            place.cut(self._store_faults.dice)
+        away = self._store_faults.crash(elapsed)
         if away is not None:
-            self._ledger.write(Fell, how="crash")
+            self._ledger.write(StoreFaulted, how="crash")
             place.crash()
             self._stay(away)
             place.start()
-            self._ledger.write(Fell, how="back")
+            self._ledger.write(StoreFaulted, how="back")
 
     def _wait(self, all_done: Callable[[], bool]) -> None:
-        """Hurt nobody any more, and wait until all is submitted and done."""
+        """Inject no more faults, and wait until all items are submitted and done."""
         started = time.monotonic()
-        until = started + self.orders.patience
+        until = started + self.settings.patience
         while True:
             calm = time.monotonic() + ASK_EVERY
             while (now := time.monotonic()) < calm:
@@ -203,29 +212,29 @@ class Supervisor:
             if not frozen and all(child.done for child in ending) and all_done():
                 return
             if now >= until:
-                patience = self.orders.patience
+                patience = self.settings.patience
                 raise Unfinished(f"not everything was done {patience:g} s after the last blow")
-            if now >= max(self._began_at, started) + self.orders.stalled:
-                raise Unfinished(f"no handler has begun for {self.orders.stalled:g} s")
+            if now >= max(self._began_at, started) + self.settings.stalled:
+                raise Unfinished(f"no handler has begun for {self.settings.stalled:g} s")
 
     def _stop(self) -> None:
-        """Tell everybody to end, and see that they do."""
+        """Send SIGTERM to all processes, and wait for their end."""
         for child in self._up():
             self._signal(child, signal.SIGTERM, "stopped")
-            child.asked = True
+            child.expected = True
         until = time.monotonic() + TO_STOP
         while list(self._up()):
             for child in self._up():
                 self._reap(child)
             if time.monotonic() >= until:
                 stuck = ", ".join(f"{child.role} {child.number}" for child in self._up())
-                raise Unfinished(f"told to stop, these did not within {TO_STOP:g} s: {stuck}")
+                raise Unfinished(f"these did not stop within {TO_STOP:g} s after SIGTERM: {stuck}")
             time.sleep(TICK)
 
     # Processes
 
     def _tend(self, now: float) -> None:
-        """Start what is down, and let move what was frozen for long enough."""
+        """Restart ended processes, and continue those that were frozen for long enough."""
         self._read()
         for child in self.children:
             if child.process is not None:
@@ -239,13 +248,13 @@ class Supervisor:
         """Take in what the processes wrote down since."""
         up = {child.process.pid: child for child in self.children if child.process is not None}
         for line in self._tail.read():
-            if isinstance(line, Born) and line.pid in up:
+            if isinstance(line, StoreOpened) and line.pid in up:
                 up[line.pid].opened = up[line.pid].came = True
-            elif isinstance(line, Began):
+            elif isinstance(line, AttemptBegan):
                 self._began_at = line.mono
 
     def _start(self, child: Child) -> None:
-        log = Path(self.orders.home) / f"{child.role}-{child.number}.log"
+        log = Path(self.settings.home) / f"{child.role}-{child.number}.log"
         with log.open("ab") as output:
             child.process = subprocess.Popen(  # noqa: S603 - our own interpreter, our own module
                 self._command(*child.name),
@@ -253,15 +262,15 @@ class Supervisor:
                 stdout=output,
                 stderr=subprocess.STDOUT,
             )
-        child.asked = child.kill_frozen = child.opened = False
+        child.expected = child.kill_frozen = child.opened = False
         child.thaw_at = None
         pid = child.process.pid
-        self._ledger.write(Started, child=pid, role=child.role, number=child.number)
+        self._ledger.write(ProcessStarted, child=pid, role=child.role, number=child.number)
 
     def _member(self, role: str, number: int) -> list[str]:
         program = "verify.torture.member"
         parent = str(os.getpid())
-        return [sys.executable, "-m", program, self.orders.home, role, str(number), parent]
+        return [sys.executable, "-m", program, self.settings.home, role, str(number), parent]
 
     def _reap(self, child: Child) -> None:
         """Take note if its process has ended."""
@@ -272,12 +281,12 @@ class Supervisor:
         child.thaw_at = None
         child.done = child.role in ENDS_BY_ITSELF and code == 0
         self._ledger.write(
-            Gone,
+            ProcessEnded,
             child=process.pid,
             role=child.role,
             number=child.number,
             code=code,
-            asked=child.asked or child.done,
+            expected=child.expected or child.done,
         )
 
     def _up(self) -> Iterator[Child]:
@@ -285,25 +294,25 @@ class Supervisor:
 
     # Blows
 
-    def _strike(self, blow: Blow, now: float) -> None:
-        child = next(one for one in self.children if one.name == (blow.role, blow.number))
-        self.blows[blow.how] += 1
-        match blow.how:
-            case How.KILL:
-                child.asked = True
+    def _strike(self, fault: Fault, now: float) -> None:
+        child = next(one for one in self.children if one.name == (fault.role, fault.number))
+        self.faults[fault.how] += 1
+        match fault.how:
+            case FaultKind.KILL:
+                child.expected = True
                 self._signal(child, signal.SIGKILL, "killed")
-            case How.STOP:
-                child.asked = True
+            case FaultKind.STOP:
+                child.expected = True
                 self._signal(child, signal.SIGTERM, "stopped")
-            case How.FREEZE | How.FREEZE_AND_KILL:
-                child.thaw_at = now + blow.seconds
-                child.kill_frozen = blow.how is How.FREEZE_AND_KILL
+            case FaultKind.FREEZE | FaultKind.FREEZE_AND_KILL:
+                child.thaw_at = now + fault.seconds
+                child.kill_frozen = fault.how is FaultKind.FREEZE_AND_KILL
                 self._signal(child, signal.SIGSTOP, "frozen")
 
     def _thaw(self, child: Child) -> None:
         child.thaw_at = None
         if child.kill_frozen:
-            child.asked = True
+            child.expected = True
             self._signal(child, signal.SIGKILL, "killed")
         else:
             self._signal(child, signal.SIGCONT, "thawed")
@@ -313,7 +322,7 @@ class Supervisor:
         process = child.process
         if process is None or process.poll() is not None:
             return
-        self._ledger.write(Struck, child=process.pid, how=how)
+        self._ledger.write(SignalSent, child=process.pid, how=how)
         os.kill(process.pid, number)
 
     def _end_all(self) -> None:
@@ -323,13 +332,13 @@ class Supervisor:
             if process is None:
                 continue
             if process.poll() is None:
-                child.asked = True
+                child.expected = True
                 process.kill()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(timeout=TO_STOP)
             self._reap(child)
 
 
-def ledger_of(orders: Orders) -> Path:
+def ledger_of(settings: Settings) -> Path:
     """Return where the ledger of a torture is."""
-    return Path(orders.home) / LEDGER
+    return Path(settings.home) / LEDGER

@@ -10,9 +10,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from verify.torture.place import place_of
-from verify.torture.plan import Orders
-from verify.triggers.course import SHORT, WHOLE, Course
+from verify.torture.plan import Settings
+from verify.torture.store_setup import setup_for
+from verify.triggers.run import SHORT, WHOLE, TriggerTorture
 
 
 def main() -> int:
@@ -33,14 +33,14 @@ def main() -> int:
         if getattr(given, name) is not None
     }
     begun = time.monotonic()
-    with place_of(given.store, given.url, home) as place:
-        asked = {**place.orders, **(SHORT if given.short else WHOLE), **chosen}
-        orders = Orders(home=str(home), seed=seed, **asked)
+    with setup_for(given.store, given.url, home) as place:
+        chosen_settings = {**place.settings, **(SHORT if given.short else WHOLE), **chosen}
+        settings = Settings(home=str(home), seed=seed, **chosen_settings)
         print(
-            f"seed {seed}: {orders.tasks:,} events, {orders.seconds:g} s, files in {home}",
+            f"seed {seed}: {settings.tasks:,} events, {settings.seconds:g} s, files in {home}",
             flush=True,
         )
-        report = Course(orders, place).run()
+        report = TriggerTorture(settings, place).run()
     print("\n".join(report.lines()))
     print(f"{given.store}, seed {seed}, {time.monotonic() - begun:.0f} s")
     if report.clean:

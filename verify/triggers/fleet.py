@@ -12,14 +12,15 @@ from millpond.core.backoff import Retry
 from millpond.core.event import Event
 from millpond.core.spec import bounded, fifo
 from millpond.pool.context import Context
+from millpond.pool.internals import internals_of
 from millpond.pool.millpond import Millpond
-from verify.torture.fleet import Mishap, at_work
+from verify.torture.fleet import HandlerError, at_work
 
 if TYPE_CHECKING:
     from millpond.pool.events.trigger import Trigger
     from millpond.pool.task import BoundCall
     from verify.torture.ledger import Ledger
-    from verify.torture.plan import Orders
+    from verify.torture.plan import Settings
 
 ORDER, PULSE = "order", "cron.pulse"
 """The events: those that emitters emit, and those of a schedule."""
@@ -31,7 +32,7 @@ HASTY = Retry(attempts=2, initial=0.05)
 """So few that what fails is soon a dead letter."""
 
 LATE = "late"
-"""A pool, and its task, that nobody has before the first half of the events was emitted."""
+"""A pool, and its task, that no process declares before half of the events were emitted."""
 
 COMPLETE = {"all-1": 1.0, "all-2": 2.0, "once-1": 1.0, "skip-3": 3.0, "pulse": 1.0}
 """Schedules that fire at each of their moments, and how many seconds are between them."""
@@ -50,13 +51,13 @@ DOOMED_EVERY, FLAKY_EVERY = 7, 5
 
 
 class Fleet:
-    """One process's view of it; all processes declare the same, but for what changes."""
+    """The pools, tasks, triggers and schedules that one process declares."""
 
-    def __init__(self, orders: Orders, ledger: Ledger, *, changes: bool = False) -> None:
-        self.orders = orders
+    def __init__(self, settings: Settings, ledger: Ledger, *, changes: bool = False) -> None:
+        self.settings = settings
         self.ledger = ledger
-        self.home = Path(orders.home)
-        self.mp = Millpond(orders.url, lease=orders.lease)
+        self.home = Path(settings.home)
+        self.mp = Millpond(settings.url, lease=settings.lease)
         self.work = self.mp.pool("work", max_concurrent=40, retry=PATIENT)
         self.narrow = self.mp.pool(
             "narrow", max_concurrent=6, queue=fifo(), backpressure=bounded(10), retry=PATIENT
@@ -89,7 +90,7 @@ class Fleet:
         with self.ledger.attempt(fence, pool, event.key):
             await asyncio.sleep(0.01)
             if number_of(event) % FLAKY_EVERY == 0 and ctx.attempt < 3:
-                raise Mishap(event.key)
+                raise HandlerError(event.key)
             return event.key
 
     def _declare_triggers(self) -> None:
@@ -114,17 +115,17 @@ class Fleet:
 
     def _sometimes(self, event: Event) -> BoundCall[str]:
         if random.random() < 0.3:
-            raise Mishap(event.key)
+            raise HandlerError(event.key)
         return self._called(self._handle, event)
 
     def _once_mended(self, event: Event) -> BoundCall[str]:
         if number_of(event) % DOOMED_EVERY == 0 and not self._mended(event.id).exists():
-            raise Mishap(event.key)
+            raise HandlerError(event.key)
         return self._called(self._handle, event)
 
     def _once_late(self, event: Event) -> BoundCall[str]:
         if self._late is None:
-            raise Mishap(event.key)
+            raise HandlerError(event.key)
         return self._called(self._late, event)
 
     def _called(self, task: Any, event: Event) -> BoundCall[str]:  # noqa: ANN401 - of any kind
@@ -156,7 +157,7 @@ class Fleet:
             return await self._do(ctx, event)
 
         self._late = handle_late
-        await self.mp.ready(pool)
+        await internals_of(pool).ready()
 
     async def redrive(self) -> int:
         """Mend what made dead letters, and redrive them; return how many there were."""

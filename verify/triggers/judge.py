@@ -10,9 +10,10 @@ import msgspec
 
 from millpond.core.event import EVENTS, TRIGGERS
 from millpond.core.lifecycle import Status, Transition
+from millpond.pool.internals import internals_of
 from millpond.pool.schedules.firing import CRON, shown, standing_of
 from verify.torture.auditor import Check
-from verify.torture.ledger import Fell, Struck, Taken
+from verify.torture.ledger import SignalSent, StoreFaulted, SubmitConfirmed
 from verify.triggers.fleet import CHANGING, COMPLETE, LATE, LOSSY, ORDER, PULSE
 
 if TYPE_CHECKING:
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
     from millpond.core.audit import Record
     from millpond.core.task import Task
     from millpond.pool.millpond import Millpond
-    from verify.torture.ledger import AnyLine
-    from verify.torture.plan import Orders
+    from verify.torture.ledger import AnyEntry
+    from verify.torture.plan import Settings
 
 TRIGGERS_OF_ORDERS = ("plain", "narrow", "flaky", "doomed", LATE)
 
@@ -36,7 +37,7 @@ class Evidence(msgspec.Struct, kw_only=True):
     """When every schedule was armed."""
     events: int
     """How many events were to be emitted."""
-    lines: list[AnyLine]
+    lines: list[AnyEntry]
     records: list[Record]
     rows: dict[str, list[Task]]
     """The tasks of each pool."""
@@ -45,9 +46,11 @@ class Evidence(msgspec.Struct, kw_only=True):
     stale: int = 0
 
 
-async def gather(mp: Millpond, orders: Orders, armed_at: float, lines: list[AnyLine]) -> Evidence:
+async def gather(
+    mp: Millpond, settings: Settings, armed_at: float, lines: list[AnyEntry]
+) -> Evidence:
     """Read everything, once the fleet has come to rest."""
-    view, stale = mp.runtime.view, 0
+    view, stale = internals_of(mp).runtime.view, 0
     rows: dict[str, list[Task]] = {}
     own = [name for name in await view.names("") if not name.startswith(CRON)]
     for name in {*own, *await view.names(TRIGGERS), EVENTS, CRON}:
@@ -59,10 +62,10 @@ async def gather(mp: Millpond, orders: Orders, armed_at: float, lines: list[AnyL
             page = await view.tasks(name, after=after, limit=PAGE)
             rows[name] += page.tasks
             after = page.next
-    standing = await standing_of(mp.runtime)
+    standing = await standing_of(internals_of(mp).runtime)
     return Evidence(
         armed_at=armed_at,
-        events=orders.tasks,
+        events=settings.tasks,
         lines=lines,
         records=[record async for record in mp.audit()],
         rows=rows,
@@ -84,7 +87,7 @@ class Case:
         ]
         """What schedules and triggers made."""
         self.by_key = Counter(task.new.idempotency_key or "" for task in self.made)
-        self.orders = [str(n) for n in range(evidence.events)]
+        self.settings = [str(n) for n in range(evidence.events)]
         self.ends = Counter(
             record.task
             for record in evidence.records
@@ -101,12 +104,12 @@ class Case:
 
     def fired(self, schedule: str) -> list[float]:
         """Return the moments for which a schedule submitted its task."""
-        told = [task.new.labels for task in self.made if task.new.labels.get("cron") == schedule]
-        return sorted(_moment(labels["scheduled_at"]) for labels in told)
+        found = [task.new.labels for task in self.made if task.new.labels.get("cron") == schedule]
+        return sorted(_moment(labels["scheduled_at"]) for labels in found)
 
 
 def judged(evidence: Evidence) -> list[Check]:
-    """Return what became of every promise."""
+    """Return a check for every promise."""
     case = Case(evidence)
     return [
         every_event_is_kept(case),
@@ -127,13 +130,13 @@ def every_event_is_kept(case: Case) -> Check:
         name, _, rest = (task.new.idempotency_key or "").partition("#")
         if name == ORDER and "#" not in rest:
             found[rest] += 1
-    broken = [f"event {n} is stored {found[n]} times" for n in case.orders if found[n] != 1]
-    return Check(name="every event is stored, once", seen=len(case.orders), broken=broken)
+    broken = [f"event {n} is stored {found[n]} times" for n in case.settings if found[n] != 1]
+    return Check(name="every event is stored, once", seen=len(case.settings), broken=broken)
 
 
 def every_event_is_one_task_per_trigger(case: Case) -> Check:
     """Each event made one task of each trigger, replayed or not, killed or not."""
-    wanted = [f"{name}#{ORDER}#{n}" for name in TRIGGERS_OF_ORDERS for n in case.orders]
+    wanted = [f"{name}#{ORDER}#{n}" for name in TRIGGERS_OF_ORDERS for n in case.settings]
     broken = [f"{key} made {case.by_key[key]} tasks" for key in wanted if case.by_key[key] != 1]
     made = {key for key in case.by_key if f"#{ORDER}#" in key}
     broken += [f"{key} was never emitted" for key in made - set(wanted)]
@@ -147,7 +150,7 @@ def every_moment_is_fired_once(case: Case) -> Check:
         wanted = set() if schedule == "pulse" else set(case.moments(schedule, pace))
         fired = Counter(case.fired(schedule))
         seen += len(wanted)
-        # What was due while it was being armed may have been fired for, or not.
+        # A time that was due while the schedule was being armed may or may not have fired.
         wanted |= {at for at in fired if at <= case.evidence.armed_at and not at % pace}
         broken += [
             f"{schedule} fired {fired[at]} times for {at}"
@@ -192,7 +195,7 @@ def one_firing_waits(case: Case) -> Check:
 
 
 def everything_ended_once(case: Case) -> Check:
-    """What was made was done: completed, and ended once, as the audit has it."""
+    """Every submitted task completed, and ended once by the audit."""
     broken = [
         f"task {task.new.id} ({task.new.idempotency_key}) is {task.status}, "
         f"ended {case.ends[task.new.id]} times"
@@ -218,13 +221,13 @@ def nothing_is_left(case: Case) -> Check:
 
 def facts_of(evidence: Evidence) -> dict[str, int]:
     """Return how much happened: a fleet that was not hurt proves nothing."""
-    struck = Counter(line.how for line in evidence.lines if isinstance(line, Struck))
-    fell = Counter(line.how for line in evidence.lines if isinstance(line, Fell))
+    struck = Counter(line.how for line in evidence.lines if isinstance(line, SignalSent))
+    fell = Counter(line.how for line in evidence.lines if isinstance(line, StoreFaulted))
     happened = Counter(record.event for record in evidence.records)
     replays = [
         task for task in evidence.rows[EVENTS] if (task.new.idempotency_key or "").count("#") > 1
     ]
-    taken = [line for line in evidence.lines if isinstance(line, Taken)]
+    taken = [line for line in evidence.lines if isinstance(line, SubmitConfirmed)]
     return {
         "processes killed": struck["killed"],
         "processes frozen": struck["frozen"],

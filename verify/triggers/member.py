@@ -1,6 +1,6 @@
 """The program of one process: `python -m verify.triggers.member HOME ROLE NUMBER PARENT`.
 
-A *worker* works until it is told to stop. An emitter (a *submitter*, for who hurts it) emits its
+A *worker* works until SIGTERM. An emitter (a *submitter*, for who hurts it) emits its
 part of the events, spread over time, now and then one twice, replays others, redrives dead letters,
 and goes on where it was when it is started again.
 """
@@ -19,10 +19,11 @@ from pathlib import Path
 
 import msgspec
 
-from verify.chaos.member import insist
-from verify.torture.ledger import Born, Ledger, Left, Taken, read
-from verify.torture.member import LEDGER, ORDERS, end_with_parent
-from verify.torture.plan import Orders
+from millpond.pool.internals import internals_of
+from verify.chaos.member import retry_until_stored
+from verify.torture.ledger import Ledger, ProcessClosed, StoreOpened, SubmitConfirmed, read
+from verify.torture.member import LEDGER, SETTINGS, exit_with_parent
+from verify.torture.plan import Settings
 from verify.triggers.fleet import ORDER, Fleet
 
 LOOK_EVERY = 0.1
@@ -33,14 +34,16 @@ TWICE, REPLAY, REDRIVE = 0.1, 0.1, 0.05
 
 
 async def work(fleet: Fleet, over: asyncio.Event) -> None:
-    """Work until told to stop; the late pool is declared on the way."""
+    """Work until `over` is set; declare the late pool on the way."""
     mp, ledger = fleet.mp, fleet.ledger
     async with contextlib.AsyncExitStack() as stack:
-        slots = fleet.orders.concurrency
-        await insist(ledger, lambda: stack.enter_async_context(mp.worker(concurrency=slots)))
+        slots = fleet.settings.concurrency
+        await retry_until_stored(
+            ledger, lambda: stack.enter_async_context(mp.worker(concurrency=slots))
+        )
         while not over.is_set():
             if fleet.late_is_due:
-                await insist(ledger, fleet.open_late)
+                await retry_until_stored(ledger, fleet.open_late)
                 await over.wait()
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(over.wait(), LOOK_EVERY)
@@ -57,14 +60,14 @@ class Emitter:
 
     async def emit(self) -> None:
         """Emit what is left, each at its time."""
-        orders = self._fleet.orders
-        told = self._told_before()
-        for n in range(self._number, orders.tasks, orders.submitters):
-            if n >= orders.tasks // 2:
+        settings = self._fleet.settings
+        confirmed = self._confirmed_before()
+        for n in range(self._number, settings.tasks, settings.submitters):
+            if n >= settings.tasks // 2:
                 self._fleet.allow_late()
-            if n in told:
+            if n in confirmed:
                 continue
-            moment = orders.began + orders.submitting * n / orders.tasks
+            moment = settings.began + settings.submitting * n / settings.tasks
             await asyncio.sleep(moment - time.monotonic())
             await self._emit(n)
             if self._dice.random() < TWICE:
@@ -72,53 +75,55 @@ class Emitter:
             if self._dice.random() < REPLAY:
                 await self._replay(n)
             if self._dice.random() < REDRIVE:
-                await insist(self._ledger, self._fleet.redrive)
+                await retry_until_stored(self._ledger, self._fleet.redrive)
 
-    def _told_before(self) -> set[int]:
-        """Return what an earlier life of it was told to be stored."""
+    def _confirmed_before(self) -> set[int]:
+        """Return the events that an earlier process of this emitter has had confirmed."""
         lines, _ = read(self._fleet.home / LEDGER)
-        mine = (line for line in lines if isinstance(line, Taken))
+        mine = (line for line in lines if isinstance(line, SubmitConfirmed))
         return {line.item for line in mine if line.submitter == self._number}
 
     async def _replay(self, n: int) -> None:
-        await insist(self._ledger, lambda: self._fleet.mp.replay(ORDER, str(n)))
+        await retry_until_stored(self._ledger, lambda: self._fleet.mp.replay(ORDER, str(n)))
 
     async def _emit(self, n: int) -> None:
         async def send() -> None:
             emission = await self._fleet.mp.emit(ORDER, {"number": n}, event_id=str(n))
             self._ledger.write(
-                Taken,
+                SubmitConfirmed,
                 item=n,
                 task=emission.task_id,
                 duplicate=emission.duplicate,
                 submitter=self._number,
             )
 
-        await insist(self._ledger, send)
+        await retry_until_stored(self._ledger, send)
 
 
-async def live(orders: Orders, role: str, number: int) -> None:
+async def live(settings: Settings, role: str, number: int) -> None:
     """Open the store, do what the role says, and close in good order."""
     over = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, over.set)
-    ledger = Ledger(Path(orders.home) / LEDGER)
-    fleet = Fleet(orders, ledger, changes=role == "worker")
+    ledger = Ledger(Path(settings.home) / LEDGER)
+    fleet = Fleet(settings, ledger, changes=role == "worker")
     async with contextlib.AsyncExitStack() as stack:
-        await insist(ledger, lambda: stack.enter_async_context(fleet.mp))
-        ledger.write(Born, owner=fleet.mp.runtime.owner, role=role, number=number)
+        await retry_until_stored(ledger, lambda: stack.enter_async_context(fleet.mp))
+        ledger.write(
+            StoreOpened, owner=internals_of(fleet.mp).runtime.owner, role=role, number=number
+        )
         await (work(fleet, over) if role == "worker" else Emitter(fleet, number).emit())
-    ledger.write(Left, stale=fleet.mp.counts.stale_settles)
+    ledger.write(ProcessClosed, stale=fleet.mp.counts.stale_settles)
 
 
 def main() -> None:
     """Run one process."""
     home, role, number, parent = sys.argv[1:]
-    end_with_parent(int(parent))
+    exit_with_parent(int(parent))
     logging.basicConfig(
         level=logging.INFO, format=f"%(asctime)s {os.getpid()} %(levelname)s %(name)s %(message)s"
     )
-    orders = msgspec.json.decode((Path(home) / ORDERS).read_bytes(), type=Orders)
-    asyncio.run(live(orders, role, int(number)))
+    settings = msgspec.json.decode((Path(home) / SETTINGS).read_bytes(), type=Settings)
+    asyncio.run(live(settings, role, int(number)))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""`millpond audit`: what happened, as JSON Lines."""
+"""`millpond audit`: print the audit log as JSON Lines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from millpond.cli.exits import Exit
 from millpond.cli.store_options import DURATION, POOL, TASK_ID, carry_out, command
 
 if TYPE_CHECKING:
-    from millpond.cli.open_store import Reached
+    from millpond.cli.open_store import OpenStore
     from millpond.core.audit import Record
 
 KINDS = (
@@ -28,98 +28,100 @@ KINDS = (
 
 
 @command("audit", json=None)
-@click.option("--pool", "pools", type=POOL, multiple=True, help="Of this pool only.")
-@click.option("--task", type=TASK_ID, metavar="ID", help="Of this task only.")
+@click.option("--pool", "pools", type=POOL, multiple=True, help="Only this pool.")
+@click.option("--task", type=TASK_ID, metavar="ID", help="Only this task.")
 @click.option(
     "--kind",
     "kinds",
     type=click.Choice(KINDS),
     metavar="KIND",
     multiple=True,
-    help=f"Of this kind only: {', '.join(KINDS)}.",
+    help=f"Only this kind: {', '.join(KINDS)}.",
 )
-@click.option("--since", type=DURATION, metavar="AGE", help="Not older than this, such as 10m.")
+@click.option(
+    "--since", type=DURATION, metavar="AGE", help="Only records newer than this, such as 10m."
+)
 @click.option(
     "--after",
     type=click.IntRange(0),
     default=0,
     metavar="POSITION",
-    help="Behind this position, which is that of the last line read before.",
+    help="Start after this position, such as that of the last line you read.",
 )
-@click.option("--limit", type=click.IntRange(1), metavar="N", help="At most so many lines.")
-@click.option("--follow", "-f", is_flag=True, help="Go on with what happens from now on.")
-@click.option("--new", is_flag=True, help="Nothing that has happened so far; with --follow.")
+@click.option("--limit", type=click.IntRange(1), metavar="N", help="Print at most N lines.")
+@click.option("--follow", "-f", is_flag=True, help="Wait for new records and print them.")
+@click.option("--new", is_flag=True, help="With --follow: skip the records that exist already.")
 @click.option(
     "--every",
     type=DURATION,
     default=0.5,
     metavar="SECONDS",
-    help="How often to look for more, with --follow (default: 0.5).",
+    help="With --follow: poll this often (default: 0.5).",
 )
-def main(**asked: Any) -> int:  # noqa: ANN401 - the options above
-    """Print the audit as JSON Lines, oldest first.
+def main(**options: Any) -> int:  # noqa: ANN401 - the options above
+    """Print the audit log as JSON Lines, oldest first.
 
-    Each line is one arrow that a task took, or one order that somebody gave; `position` counts them
-    all, ever. How long they are kept is up to the application.
+    Each line is one change of a task's status, or one operator command. `position` numbers the
+    records. The application sets how long records are kept.
     """
-    from millpond.cli.open_store import reached
+    from millpond.cli.open_store import open_store
 
-    async def tell() -> int:
-        async with reached(asked["store"], asked["app"]) as here:
-            reading = Reading(here, asked, await here.pools(asked["pools"]))
-            await reading.skip()
-            await reading.tell()
+    async def print_records() -> int:
+        async with open_store(options["store"], options["app"]) as store:
+            reader = AuditReader(store, options, await store.pools(options["pools"]))
+            await reader.skip()
+            await reader.print_records()
         return Exit.CLEAN
 
-    return carry_out(tell())
+    return carry_out(print_records())
 
 
-class Reading:
-    """How far somebody has read."""
+class AuditReader:
+    """Reads the audit from a position, and prints the records that match."""
 
-    def __init__(self, here: Reached, asked: dict[str, Any], pools: list[str]) -> None:
-        self._here = here
-        self._asked = asked
-        self._pools = frozenset(pools) if asked["pools"] else None
-        self._kinds = frozenset(asked["kinds"]) or None
-        self._position: int = asked["after"]
-        since = asked["since"]
-        self._since = None if since is None else here.now() - since
-        if asked["new"]:
-            self._since = here.now()
-        self._left: int | None = asked["limit"]
+    def __init__(self, store: OpenStore, options: dict[str, Any], pools: list[str]) -> None:
+        self._store = store
+        self._options = options
+        self._pools = frozenset(pools) if options["pools"] else None
+        self._kinds = frozenset(options["kinds"]) or None
+        self._position: int = options["after"]
+        since = options["since"]
+        self._since = None if since is None else store.now() - since
+        if options["new"]:
+            self._since = store.now()
+        self._left: int | None = options["limit"]
 
     async def skip(self) -> None:
-        """Pass over what was told before the one task that is asked about was there."""
-        task: int | None = self._asked["task"]
-        found = None if task is None else await self._here.view.task(task)
+        """Skip the records from before the task was submitted, if one task is selected."""
+        task: int | None = self._options["task"]
+        found = None if task is None else await self._store.view.task(task)
         if found is not None:
             self._since = max(self._since or 0.0, found.submitted_at)
 
-    async def tell(self) -> None:
-        """Print what there is, and go on if that was asked for."""
+    async def print_records(self) -> None:
+        """Print the records; with --follow, poll for more."""
         import asyncio
 
         while True:
-            await self._catch_up()
-            if not self._asked["follow"] or self._left == 0:
+            await self._print_new()
+            if not self._options["follow"] or self._left == 0:
                 return
             sys.stdout.flush()
-            await asyncio.sleep(max(self._asked["every"], 0.05))
+            await asyncio.sleep(max(self._options["every"], 0.05))
 
-    async def _catch_up(self) -> None:
+    async def _print_new(self) -> None:
         while self._left != 0:
-            task: int | None = self._asked["task"]
-            page = await self._here.view.audit(after=self._position, since=self._since)
+            task: int | None = self._options["task"]
+            page = await self._store.view.audit(after=self._position, since=self._since)
             if page.next == self._position:
                 return
             first = page.next - len(page.records) + 1
             for position, record in enumerate(page.records, first):
-                if self._meant(record, task) and self._left != 0:
+                if self._matches(record, task) and self._left != 0:
                     self._print(record, position)
             self._position = page.next
 
-    def _meant(self, record: Record, task: int | None) -> bool:
+    def _matches(self, record: Record, task: int | None) -> bool:
         return (
             (task is None or record.task == task)
             and (self._pools is None or record.pool in self._pools)
@@ -127,9 +129,9 @@ class Reading:
         )
 
     def _print(self, record: Record, position: int) -> None:
-        from millpond.cli.json_shapes import of_record
+        from millpond.cli.json_shapes import record_json
         from millpond.cli.render import emit
 
-        emit(of_record(record, position), one_line=True)
+        emit(record_json(record, position), one_line=True)
         if self._left is not None:
             self._left -= 1

@@ -1,4 +1,4 @@
-"""`millpond bench`: measures what the place of a store can do, beside the store and not in it."""
+"""`millpond bench`: measure the speed of a new, empty store beside the given one."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from millpond.cli.exits import Exit, Refusal
-from millpond.cli.store_options import command, told
+from millpond.cli.store_options import command, refusal_for
+from millpond.pool.internals import internals_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -23,66 +24,66 @@ if TYPE_CHECKING:
 Given = TypeVar("Given", bound="Callable[..., Any]")
 
 
-def number(name: str, default: int, told: str) -> Callable[[Given], Given]:
-    """Give the command an option that is a number."""
+def number(name: str, default: int, text: str) -> Callable[[Given], Given]:
+    """Return a decorator that adds an option with a number."""
     return click.option(
         name,
         type=click.IntRange(1),
         default=default,
         metavar="N",
-        help=f"{told} (default: {default}).",
+        help=f"{text} (default: {default}).",
     )
 
 
 @command("bench", json="Print the figures as one JSON document.")
-@number("--tasks", 2000, "How many tasks")
-@number("--batch", 100, "How many are submitted together")
-@number("--concurrency", 50, "How many run at a time")
+@number("--tasks", 2000, "Number of tasks")
+@number("--batch", 100, "Tasks per submit_many")
+@number("--concurrency", 50, "Tasks that run at a time")
 @click.option(
     "--durability",
     type=click.Choice(["full", "normal"]),
     default="full",
-    help="What a commit waits for (default: full).",
+    help="Durability of a commit (default: full).",
 )
 @click.option("--memory", is_flag=True, help="Measure the store in memory instead.")
-def main(*, as_json: bool, **asked: Any) -> int:  # noqa: ANN401 - the options above
-    """Measure how many tasks a second can be stored, and run, by one process of this machine.
+def main(*, as_json: bool, **options: Any) -> int:  # noqa: ANN401 - the options above
+    """Measure how many tasks per second one process on this machine can submit and run.
 
-    The tasks do nothing. Without a store a temporary SQLite file is measured; with one, a new file
-    beside it, or a new schema in the same database, which is removed in the end: the store itself
-    is not touched.
+    The tasks do nothing. Without --store, a temporary SQLite file is measured. With it, a new file
+    in the same folder or a new schema in the same database is measured and then removed; the store
+    itself is not touched.
     """
     import asyncio
 
     from millpond.errors import MillpondError
 
     try:
-        with _place(asked) as (url, where):
-            found = asyncio.run(_measured(url, asked))
+        with _empty_store(options) as (url, where):
+            found = asyncio.run(_measure(url, options))
     except MillpondError as error:
-        raise told(error) from error
-    _tell({"store": where, **found}, as_json=as_json)
+        raise refusal_for(error) from error
+    _print_figures({"store": where, **found}, as_json=as_json)
     return Exit.CLEAN
 
 
 @contextlib.contextmanager
-def _place(asked: dict[str, Any]) -> Iterator[tuple[str | None, str]]:
-    """Give the URL of an empty store in the same place as the one that is meant."""
+def _empty_store(options: dict[str, Any]) -> Iterator[tuple[str | None, str]]:
+    """Yield the URL of an empty store in the same folder or database as the given one."""
     import os
 
     from millpond.cli.choose_store import APP, STORE, url_of
     from millpond.pool.store_url import place_of
     from millpond.store.url_redaction import shown
 
-    if asked["memory"]:
+    if options["memory"]:
         yield None, "memory"
         return
-    named = asked["store"] or asked["app"] or os.environ.get(STORE) or os.environ.get(APP)
+    named = options["store"] or options["app"] or os.environ.get(STORE) or os.environ.get(APP)
     if not named:
         with tempfile.TemporaryDirectory(prefix="millpond-bench-") as folder:
             yield f"sqlite:///{folder}/bench.db", f"a file in {folder}"
         return
-    url = url_of(asked["store"], asked["app"])
+    url = url_of(options["store"], options["app"])
     place = place_of(url)
     if isinstance(place, Path):
         parent = place.absolute().parent
@@ -91,13 +92,13 @@ def _place(asked: dict[str, Any]) -> Iterator[tuple[str | None, str]]:
         with tempfile.TemporaryDirectory(prefix=".millpond-bench-", dir=parent) as beside:
             yield f"sqlite:///{beside}/bench.db", f"a file beside {shown(url)}"
     elif place is not None:
-        with _schema(url, place) as beside:
+        with _temporary_schema(url, place) as beside:
             yield beside, f"a schema beside {shown(url)}"
 
 
 @contextlib.contextmanager
-def _schema(url: str, address: Address) -> Iterator[str]:
-    """Give the URL of a schema that is dropped in the end."""
+def _temporary_schema(url: str, address: Address) -> Iterator[str]:
+    """Yield the URL of a new schema, and drop it afterwards."""
     import os
     import re
 
@@ -113,18 +114,18 @@ def _schema(url: str, address: Address) -> Iterator[str]:
             connection.execute(f"DROP SCHEMA IF EXISTS {quoted(name)} CASCADE".encode())
 
 
-async def _measured(url: str | None, asked: dict[str, Any]) -> dict[str, Any]:
-    """Store tasks, run them, and return how long that took."""
+async def _measure(url: str | None, options: dict[str, Any]) -> dict[str, Any]:
+    """Submit tasks, run them, and return the figures."""
     from millpond.pool.millpond import Millpond
 
-    mp = Millpond(url, work=False, durability=asked["durability"])
-    pool = mp.pool("bench", max_concurrent=asked["concurrency"])
+    mp = Millpond(url, work=False, durability=options["durability"])
+    pool = mp.pool("bench", max_concurrent=options["concurrency"])
 
     @pool.task
     async def nothing(number: int) -> None:
         """Do nothing."""
 
-    tasks, batch = asked["tasks"], asked["batch"]
+    tasks, batch = options["tasks"], options["batch"]
     async with mp:
         begun = _clocks()
         for first in range(0, tasks, batch):
@@ -135,13 +136,13 @@ async def _measured(url: str | None, asked: dict[str, Any]) -> dict[str, Any]:
             await pool.drain()
         ended = _clocks()
         one_by_one = await _one_by_one(mp)
-        view = await mp.runtime.view.pool("bench")
+        view = await internals_of(mp).runtime.view.pool("bench")
     assert view is not None  # noqa: S101 - it was declared
     return {
         "tasks": tasks,
         "batch": batch,
-        "concurrency": asked["concurrency"],
-        "durability": asked["durability"],
+        "concurrency": options["concurrency"],
+        "durability": options["durability"],
         "submit_per_second": _rate(tasks, begun[0], stored[0]),
         "run_per_second": _rate(tasks, stored[0], ended[0]),
         "cpu_per_task": (ended[1] - begun[1]) / tasks,
@@ -151,7 +152,7 @@ async def _measured(url: str | None, asked: dict[str, Any]) -> dict[str, Any]:
 
 
 async def _one_by_one(mp: Millpond, times: int = 50) -> list[float]:
-    """Return how long it takes to submit one task and to have its result, sorted."""
+    """Return the sorted times from submit to result of single tasks."""
     pool = mp.get_pool("bench")
     took = []
     async with mp.worker():
@@ -163,7 +164,7 @@ async def _one_by_one(mp: Millpond, times: int = 50) -> list[float]:
 
 
 def _clocks() -> tuple[float, float]:
-    """Return the time, and how much of the processor this process has used."""
+    """Return the time, and the CPU time that this process has used."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     return time.perf_counter(), used.ru_utime + used.ru_stime
 
@@ -172,7 +173,7 @@ def _rate(count: int, begun: float, ended: float) -> float:
     return count / max(ended - begun, 1e-9)
 
 
-def _tell(found: dict[str, Any], *, as_json: bool) -> None:
+def _print_figures(found: dict[str, Any], *, as_json: bool) -> None:
     from millpond.cli.render import aligned_pairs, emit, short
 
     if as_json:
@@ -184,16 +185,16 @@ def _tell(found: dict[str, Any], *, as_json: bool) -> None:
             ("store", f"{found['store']}, durability {found['durability']}"),
             (
                 "submit",
-                f"{found['submit_per_second']:,.0f} tasks a second, {found['batch']} together",
+                f"{found['submit_per_second']:,.0f} tasks/s, in batches of {found['batch']}",
             ),
             (
                 "run",
-                f"{found['run_per_second']:,.0f} tasks a second, {found['concurrency']} at a time",
+                f"{found['run_per_second']:,.0f} tasks/s, {found['concurrency']} at a time",
             ),
             (
                 "one by one",
                 f"{short(trip['p50'])} from submit to result, {short(trip['most'])} at most",
             ),
-            ("processor", f"{found['cpu_per_task'] * 1e6:,.0f} µs a task, of this process"),
+            ("processor", f"{found['cpu_per_task'] * 1e6:,.0f} µs per task in this process"),
         ]
     )

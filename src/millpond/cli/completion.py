@@ -1,4 +1,4 @@
-"""`millpond completion SHELL`: what makes a shell complete commands, options and pools."""
+"""`millpond completion SHELL`: shell completion of commands, options and pools."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import click
 from click.shell_completion import get_completion_class
 
 from millpond.cli.exits import Exit, Refusal
-from millpond.cli.main import ASKED_TO_COMPLETE, COMMANDS, found
-from millpond.cli.store_options import SETTINGS, Line
+from millpond.cli.main import COMMANDS, COMPLETION_VARIABLE, load_command
+from millpond.cli.store_options import SETTINGS, StoreCommand
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,10 +22,10 @@ PROGRAM = "millpond"
 SHELLS = ("bash", "zsh", "fish")
 
 
-@click.command("completion", cls=Line, context_settings=SETTINGS)
+@click.command("completion", cls=StoreCommand, context_settings=SETTINGS)
 @click.argument("shell", type=click.Choice(SHELLS), required=False)
 def main(shell: str | None) -> int:
-    """Print what makes a shell complete commands, options, and the pools of the store.
+    """Print a script that makes a shell complete commands, options and pools.
 
     \b
     In ~/.bashrc:  eval "$(millpond completion bash)"
@@ -34,26 +34,26 @@ def main(shell: str | None) -> int:
     """
     name = shell or os.path.basename(os.environ.get("SHELL", ""))  # noqa: PTH119 - a name
     if name not in SHELLS:
-        raise Refusal(Exit.USAGE, f"which shell? say {', '.join(SHELLS)}")
+        raise Refusal(Exit.USAGE, f"give the shell: one of {', '.join(SHELLS)}")
     kind = get_completion_class(name)
     assert kind is not None  # noqa: S101 - click has all three
-    sys.stdout.write(kind(Everything(), {}, PROGRAM, ASKED_TO_COMPLETE).source() + "\n")
+    sys.stdout.write(kind(AllCommands(), {}, PROGRAM, COMPLETION_VARIABLE).source() + "\n")
     return Exit.CLEAN
 
 
 def complete() -> int:
-    """Answer a shell that wants to know how a line could go on."""
-    shell = os.environ[ASKED_TO_COMPLETE].partition("_")[0]
+    """Print the completions that a shell asks for."""
+    shell = os.environ[COMPLETION_VARIABLE].partition("_")[0]
     kind = get_completion_class(shell)
     if kind is None or shell not in SHELLS:
         return Exit.USAGE
-    told = kind(Everything(), {}, PROGRAM, ASKED_TO_COMPLETE).complete()
-    sys.stdout.write(told + "\n")
+    completions = kind(AllCommands(), {}, PROGRAM, COMPLETION_VARIABLE).complete()
+    sys.stdout.write(completions + "\n")
     return Exit.CLEAN
 
 
-class Everything(click.Group):
-    """All commands, each imported when its own options are asked for."""
+class AllCommands(click.Group):
+    """All commands; each is imported when its options are completed."""
 
     def __init__(self) -> None:
         super().__init__(PROGRAM)
@@ -73,17 +73,17 @@ class Everything(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command that a line names, with its options."""
+        """Return the named command with its options."""
         name, known, rest = super().resolve_command(ctx, args)
-        return name, known and _whole(known.name or ""), rest
+        return name, known and _full_command(known.name or ""), rest
 
 
-def _whole(name: str) -> click.Command:
-    """Return a command with its options, whichever library it was written with."""
-    made: Callable[..., Any] = found(name)
+def _full_command(name: str) -> click.Command:
+    """Return a command with its options, whether it uses click or argparse."""
+    made: Callable[..., Any] = load_command(name)
     if isinstance(made, click.Command):
         return made
-    parser: argparse.ArgumentParser = found(name, "parser")()
+    parser: argparse.ArgumentParser = load_command(name, "parser")()
     return click.Command(name, params=_options(parser))
 
 
@@ -91,6 +91,6 @@ def _options(parser: argparse.ArgumentParser) -> list[click.Parameter]:
     """Return the options of a parser of the standard library."""
     return [
         click.Option([*action.option_strings], is_flag=action.nargs == 0, help=action.help)
-        for action in parser._actions  # noqa: SLF001 - the parser does not tell otherwise
+        for action in parser._actions  # noqa: SLF001 - the parser has no public list
         if action.option_strings
     ]

@@ -1,4 +1,4 @@
-"""Orders: `millpond pause`, `resume`, `resize`, `purge`, `cancel` and `redrive`."""
+"""`millpond pause`, `resume`, `resize`, `purge`, `cancel` and `redrive`."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from millpond.cli.exits import Exit, Refusal
-from millpond.cli.iterate_tasks import Chosen, choosing, walk
+from millpond.cli.iterate_tasks import TaskSelection, iterate_tasks, selection_options
 from millpond.cli.store_options import DURATION, POOL, TASK_ID, carry_out, command, confirm, yes
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
 
-    from millpond.cli.open_store import Reached
+    from millpond.cli.open_store import OpenStore
     from millpond.core.control import Command
     from millpond.store.protocol import PoolView
 
-_JSON = "Print what was done as one JSON document."
+_JSON = "Print the result as one JSON document."
 
 REDRIVEN = ("failed", "cancelled", "parked")
-"""What a redrive queues again."""
+"""The states that a redrive queues again."""
 
 AT_ONCE = 500
-"""How many tasks one order names, at most: others have their turn in between."""
+"""Most tasks per transaction, so that other writers get a turn in between."""
 
 pool = click.argument("pool", type=POOL)
 lane = click.option("--lane", help="Only this lane.")
@@ -34,38 +34,40 @@ key = click.option("--key", help="Only this key.")
 @pool
 @lane
 @key
-def pause(**asked: Any) -> int:  # noqa: ANN401 - the options above
-    """Start nothing more, of a pool or of one lane or key of it; what runs goes on.
+def pause(**options: Any) -> int:  # noqa: ANN401 - the options above
+    """Stop starting tasks of a pool, or of one of its lanes or keys; running tasks go on.
 
-    What is submitted is taken as before, and waits.
+    New tasks are still accepted, and wait.
     """
     from millpond.core.control import Pause
 
-    return _switched(asked, Pause, "paused: nothing more of it starts")
+    return _pause_or_resume(options, Pause, "paused: no more of its tasks start")
 
 
 @command("resume", json=_JSON)
 @pool
 @lane
 @key
-def resume(**asked: Any) -> int:  # noqa: ANN401 - the options above
-    """Start work again, of a pool or of one lane or key of it."""
+def resume(**options: Any) -> int:  # noqa: ANN401 - the options above
+    """Start tasks again, of a pool or of one of its lanes or keys."""
     from millpond.core.control import Resume
 
-    return _switched(asked, Resume, "resumed")
+    return _pause_or_resume(options, Resume, "resumed")
 
 
-def _switched(asked: dict[str, Any], order: Callable[[str, str | None], Command], done: str) -> int:
-    from millpond.cli.open_store import reached
+def _pause_or_resume(
+    options: dict[str, Any], order: Callable[[str, str | None], Command], done: str
+) -> int:
+    from millpond.cli.open_store import open_store
 
-    pool, lane, key = asked["pool"], asked["lane"], asked["key"]
+    pool, lane, key = options["pool"], options["lane"], options["key"]
 
     async def switch() -> int:
-        async with reached(asked["store"], asked["app"]) as here:
-            view, unit = await _meant(here, pool, lane, key)
-            await here.runtime.control.order(order(view.spec.name, unit))
-            after = await here.pool(view.spec.name)
-        _told(
+        async with open_store(options["store"], options["app"]) as store:
+            view, unit = await _pool_and_unit(store, pool, lane, key)
+            await store.runtime.control.order(order(view.spec.name, unit))
+            after = await store.pool(view.spec.name)
+        _report(
             {
                 "pool": after.spec.name,
                 "unit": unit,
@@ -73,33 +75,33 @@ def _switched(asked: dict[str, Any], order: Callable[[str, str | None], Command]
                 "paused_units": list(after.paused_units),
             },
             f"{_name(after, unit)} {done}",
-            as_json=asked["as_json"],
+            as_json=options["as_json"],
         )
-        if unit is not None and after.paused and not asked["as_json"]:
+        if unit is not None and after.paused and not options["as_json"]:
             _note(f"the pool {after.spec.name} itself is paused")
         return Exit.CLEAN
 
     return carry_out(switch())
 
 
-async def _meant(
-    here: Reached, pool: str, lane: str | None, key: str | None
+async def _pool_and_unit(
+    store: OpenStore, pool: str, lane: str | None, key: str | None
 ) -> tuple[PoolView, str | None]:
-    """Return a pool, and the lane or key of it, that an order is about."""
+    """Return the pool, and the lane or key if one is given."""
     from millpond.pool.lane_or_key import unit_of
 
-    view = await here.pool(pool)
+    view = await store.pool(pool)
     return view, unit_of(view.spec, view.spec.name, lane, key)
 
 
 def _name(view: PoolView, unit: str | None) -> str:
-    """Return what an order was about, in words."""
+    """Return the name of the pool, or of its lane or key."""
     if unit is None:
         return view.spec.name
     return f"{'lane' if view.spec.strict else 'key'} {unit} of {view.spec.name}"
 
 
-def _told(document: dict[str, Any], sentence: str, *, as_json: bool) -> None:
+def _report(document: dict[str, Any], sentence: str, *, as_json: bool) -> None:
     from millpond.cli.render import emit, say
     from millpond.cli.terminal_text import plain
 
@@ -118,34 +120,34 @@ def _note(sentence: str) -> None:
 @command("resize", json=_JSON)
 @pool
 @click.argument("limit", type=click.IntRange(0), required=False, metavar="[N]")
-@click.option("--reset", is_flag=True, help="As the application declares it.")
+@click.option("--reset", is_flag=True, help="Use the limit that the application declares.")
 @click.option(
     "--revision",
     type=int,
     metavar="R",
-    help="The number of this change: refused unless it is above the one in force.",
+    help="Revision of this change; refused unless it is above the current revision.",
 )
-def resize(**asked: Any) -> int:  # noqa: ANN401 - the options above
+def resize(**options: Any) -> int:  # noqa: ANN401 - the options above
     """Let at most N tasks of a pool run at a time; 0 pauses it.
 
-    A lower limit is reached as work ends: nothing is stopped. It stays, whatever the application
-    declares, until --reset.
+    Running tasks are not stopped: a lower limit is reached as they end. The new limit overrides
+    the application's until --reset.
     """
-    from millpond.cli.open_store import reached
+    from millpond.cli.open_store import open_store
     from millpond.core.control import Resize
 
-    limit, reset = asked["limit"], asked["reset"]
+    limit, reset = options["limit"], options["reset"]
     if (limit is None) != reset:
-        raise Refusal(Exit.USAGE, "say either N, how many may run, or --reset")
+        raise Refusal(Exit.USAGE, "give either N or --reset")
 
     async def change() -> int:
-        async with reached(asked["store"], asked["app"]) as here:
-            before = await here.pool(asked["pool"])
-            order = Resize(before.spec.name, limit, asked["revision"])
-            await here.runtime.control.order(order)
-            after = await here.pool(before.spec.name)
+        async with open_store(options["store"], options["app"]) as store:
+            before = await store.pool(options["pool"])
+            order = Resize(before.spec.name, limit, options["revision"])
+            await store.runtime.control.order(order)
+            after = await store.pool(before.spec.name)
         now, declared = after.spec.max_concurrent, after.declared.max_concurrent
-        _told(
+        _report(
             {
                 "pool": after.spec.name,
                 "before": before.spec.max_concurrent,
@@ -156,9 +158,9 @@ def resize(**asked: Any) -> int:  # noqa: ANN401 - the options above
             },
             f"{after.spec.name}: at most {now} at a time, {before.spec.max_concurrent} before"
             f"{'' if now == declared else f', {declared} declared'}"
-            f"{f'; {after.running} run still' if after.running > now else ''}"
+            f"{f'; {after.running} still run' if after.running > now else ''}"
             f" (revision {after.revision})",
-            as_json=asked["as_json"],
+            as_json=options["as_json"],
         )
         return Exit.CLEAN
 
@@ -170,23 +172,27 @@ def resize(**asked: Any) -> int:  # noqa: ANN401 - the options above
 @lane
 @key
 @yes
-def purge(**asked: Any) -> int:  # noqa: ANN401 - the options above
-    """Cancel everything that waits in a pool, or in one lane or of one key; what runs goes on."""
-    from millpond.cli.open_store import reached
+def purge(**options: Any) -> int:  # noqa: ANN401 - the options above
+    """Cancel all waiting tasks of a pool, or of one lane or key; running tasks go on."""
+    from millpond.cli.open_store import open_store
     from millpond.cli.render import counted
     from millpond.core.control import Purge
 
     async def cancel_waiting() -> int:
-        async with reached(asked["store"], asked["app"]) as here:
-            view, unit = await _meant(here, asked["pool"], asked["lane"], asked["key"])
+        async with open_store(options["store"], options["app"]) as store:
+            view, unit = await _pool_and_unit(
+                store, options["pool"], options["lane"], options["key"]
+            )
             name = _name(view, unit)
             waiting = counted(view.queued, "task waits", "tasks wait")
-            confirm(f"Cancel all that waits in {name} ({waiting} in the pool)?", yes=asked["yes"])
-            count = (await here.runtime.control.order(Purge(view.spec.name, unit))).count
-        _told(
+            confirm(
+                f"Cancel all waiting tasks of {name} ({waiting} in the pool)?", yes=options["yes"]
+            )
+            count = (await store.runtime.control.order(Purge(view.spec.name, unit))).count
+        _report(
             {"pool": view.spec.name, "unit": unit, "cancelled": count},
             f"{counted(count, 'task')} of {name} cancelled",
-            as_json=asked["as_json"],
+            as_json=options["as_json"],
         )
         return Exit.CLEAN
 
@@ -198,42 +204,47 @@ def purge(**asked: Any) -> int:  # noqa: ANN401 - the options above
 @click.option("--pool", type=POOL, help="Instead of ids: all tasks of this pool.")
 @lane
 @key
-@click.option("--older-than", type=DURATION, metavar="AGE", help="Submitted at least so long ago.")
-@click.option("--interrupt", is_flag=True, help="Interrupt handlers that run, not only tell them.")
+@click.option(
+    "--older-than",
+    type=DURATION,
+    metavar="AGE",
+    help="Only tasks submitted at least this long ago.",
+)
+@click.option("--interrupt", is_flag=True, help="Also interrupt running handlers.")
 @yes
-def cancel(**asked: Any) -> int:  # noqa: ANN401 - the options above
-    """Cancel tasks: some by their ids, or all of a pool, or of a lane or key of it.
+def cancel(**options: Any) -> int:  # noqa: ANN401 - the options above
+    """Cancel tasks: some by their ids, or all of a pool, or of one of its lanes or keys.
 
-    What waits is cancelled at once. What runs is told, and is not tried again; a handler that
-    returns all the same has completed.
+    Waiting tasks are cancelled at once. Running handlers get a cancel request, and are not retried;
+    a handler that returns anyway has completed.
     """
-    if bool(asked["tasks"]) == (asked["pool"] is not None):
-        raise Refusal(Exit.USAGE, "say which: ids of tasks, or --pool")
-    narrowed = [name for name in ("lane", "key", "older_than") if asked[name] is not None]
-    if asked["tasks"] and narrowed:
+    if bool(options["tasks"]) == (options["pool"] is not None):
+        raise Refusal(Exit.USAGE, "give either ids of tasks or --pool")
+    narrowed = [name for name in ("lane", "key", "older_than") if options[name] is not None]
+    if options["tasks"] and narrowed:
         option = narrowed[0].replace("_", "-")
-        raise Refusal(Exit.USAGE, f"--{option} narrows a --pool; a task by its id needs none")
-    return carry_out(_cancel_some(asked) if asked["tasks"] else _cancel_all(asked))
+        raise Refusal(Exit.USAGE, f"--{option} goes with --pool, not with ids")
+    return carry_out(_cancel_some(options) if options["tasks"] else _cancel_all(options))
 
 
-async def _cancel_some(asked: dict[str, Any]) -> int:
-    from millpond.cli.open_store import reached
+async def _cancel_some(options: dict[str, Any]) -> int:
+    from millpond.cli.open_store import open_store
     from millpond.cli.render import counted
 
-    tasks: Sequence[int] = list(dict.fromkeys(asked["tasks"]))
-    async with reached(asked["store"], asked["app"]) as here:
-        before = await here.view.status(tasks)
+    tasks: Sequence[int] = list(dict.fromkeys(options["tasks"]))
+    async with open_store(options["store"], options["app"]) as store:
+        before = await store.view.status(tasks)
         live = [t for t, was in zip(tasks, before, strict=True) if was in ("queued", "running")]
         if live:
-            confirm(f"Cancel {counted(len(live), 'task')}?", yes=asked["yes"])
+            confirm(f"Cancel {counted(len(live), 'task')}?", yes=options["yes"])
         for at in range(0, len(live), AT_ONCE):
             some = tuple(live[at : at + AT_ONCE])
-            await here.runtime.control.cancel(some, interrupt=asked["interrupt"])
-        after = await here.view.status(tasks)
-    return _done(tasks, before, after, live, "cancel", as_json=asked["as_json"])
+            await store.runtime.control.cancel(some, interrupt=options["interrupt"])
+        after = await store.view.status(tasks)
+    return _report_tasks(tasks, before, after, live, "cancel", as_json=options["as_json"])
 
 
-def _done(
+def _report_tasks(
     tasks: Sequence[int],
     before: Sequence[str],
     after: Sequence[str],
@@ -242,17 +253,17 @@ def _done(
     *,
     as_json: bool,
 ) -> int:
-    """Tell what became of tasks that were named; those that are unknown make it a failure."""
+    """Print the status of each task before and after; unknown ones make the command fail."""
     from millpond.cli.render import emit, say
 
-    told = [
-        {"id": str(task), "before": was, "after": becomes}
-        for task, was, becomes in zip(tasks, before, after, strict=True)
+    changes = [
+        {"id": str(task), "before": was, "after": now}
+        for task, was, now in zip(tasks, before, after, strict=True)
     ]
     if as_json:
-        emit({"order": order, "tasks": told})
+        emit({"order": order, "tasks": changes})
     else:
-        say(*(f"{one['id']}  {_became(one['before'], one['after'], order)}" for one in told))
+        say(*(f"{one['id']}  {_outcome(one['before'], one['after'], order)}" for one in changes))
     failed = set(tasks) - set(able) if order == "redrive" else set()
     failed |= {t for t, was in zip(tasks, before, strict=True) if was in ("unknown", "expired")}
     if order == "redrive":
@@ -260,34 +271,34 @@ def _done(
     return Exit.NOTHING if failed else Exit.CLEAN
 
 
-def _became(before: str, after: str, order: str) -> str:
+def _outcome(before: str, after: str, order: str) -> str:
     if before == "unknown":
         return "unknown: no such task"
     if before == "expired":
         return "ended, and no longer kept"
     if order == "cancel" and after == "running":
-        return "running: told to stop"
+        return "running: cancel requested"
     if before == after:
-        return f"{before}: left as it is"
+        return f"{before}: unchanged"
     return f"{after}, was {before}"
 
 
-async def _cancel_all(asked: dict[str, Any]) -> int:
-    from millpond.cli.open_store import reached
+async def _cancel_all(options: dict[str, Any]) -> int:
+    from millpond.cli.open_store import open_store
     from millpond.cli.render import counted
     from millpond.core.control import CancelAll
 
-    async with reached(asked["store"], asked["app"]) as here:
-        view, unit = await _meant(here, asked["pool"], asked["lane"], asked["key"])
-        name, age = _name(view, unit), asked["older_than"]
+    async with open_store(options["store"], options["app"]) as store:
+        view, unit = await _pool_and_unit(store, options["pool"], options["lane"], options["key"])
+        name, age = _name(view, unit), options["older_than"]
         which = "" if age is None else f" that are older than {age:g} s"
         live = f"{view.running} running and {view.queued} waiting in the pool"
-        confirm(f"Cancel all tasks of {name}{which} ({live})?", yes=asked["yes"])
-        before = None if age is None else here.now() - age
-        order = CancelAll(view.spec.name, before, unit, interrupt=asked["interrupt"])
-        answer = await here.runtime.control.order(order)
+        confirm(f"Cancel all tasks of {name}{which} ({live})?", yes=options["yes"])
+        before = None if age is None else store.now() - age
+        order = CancelAll(view.spec.name, before, unit, interrupt=options["interrupt"])
+        answer = await store.runtime.control.order(order)
     running = len(answer.cancelled)
-    _told(
+    _report(
         {
             "pool": view.spec.name,
             "unit": unit,
@@ -295,87 +306,89 @@ async def _cancel_all(asked: dict[str, Any]) -> int:
             "told_to_stop": running,
         },
         f"{counted(answer.count - running, 'task')} of {name} cancelled"
-        + (f", {running} that run told to stop" if running else ""),
-        as_json=asked["as_json"],
+        + (f", {running} running asked to stop" if running else ""),
+        as_json=options["as_json"],
     )
     return Exit.CLEAN
 
 
 @command("redrive", json=_JSON)
 @click.argument("tasks", nargs=-1, type=TASK_ID, metavar="[ID]...")
-@choosing(state=False)
-@click.option("--cancelled", is_flag=True, help="With --pool: the cancelled instead of the failed.")
-@click.option("--parked", is_flag=True, help="With --pool: the parked instead of the failed.")
+@selection_options(state=False)
+@click.option(
+    "--cancelled", is_flag=True, help="With --pool: cancelled tasks instead of failed ones."
+)
+@click.option("--parked", is_flag=True, help="With --pool: parked tasks instead of failed ones.")
 @yes
-def redrive(**asked: Any) -> int:  # noqa: ANN401 - the options above
+def redrive(**options: Any) -> int:  # noqa: ANN401 - the options above
     """Queue failed or cancelled tasks again, at the tail and with a new budget of attempts.
 
-    Some by their ids, or all that failed of a pool (--pool), narrowed by key and age. A parked
-    task goes back to its place, and every worker may try it again.
+    Give ids of tasks, or --pool for all failed tasks of a pool, narrowed by key and age. A parked
+    task returns to its old position, and every worker may try it again.
     """
-    if asked["cancelled"] and asked["parked"]:
-        raise Refusal(Exit.USAGE, "say which: --cancelled or --parked")
-    if bool(asked["tasks"]) == bool(asked["pools"]):
-        raise Refusal(Exit.USAGE, "say which: ids of tasks, or --pool")
-    return carry_out(_redrive_some(asked) if asked["tasks"] else _redrive_all(asked))
+    if options["cancelled"] and options["parked"]:
+        raise Refusal(Exit.USAGE, "--cancelled and --parked exclude each other")
+    if bool(options["tasks"]) == bool(options["pools"]):
+        raise Refusal(Exit.USAGE, "give either ids of tasks or --pool")
+    return carry_out(_redrive_some(options) if options["tasks"] else _redrive_all(options))
 
 
-async def _redrive_some(asked: dict[str, Any]) -> int:
-    from millpond.cli.open_store import reached
+async def _redrive_some(options: dict[str, Any]) -> int:
+    from millpond.cli.open_store import open_store
 
-    tasks: Sequence[int] = list(dict.fromkeys(asked["tasks"]))
-    async with reached(asked["store"], asked["app"]) as here:
-        before = await here.view.status(tasks)
-        parked = {t for t in tasks if (found := await here.view.task(t)) and found.parked}
+    tasks: Sequence[int] = list(dict.fromkeys(options["tasks"]))
+    async with open_store(options["store"], options["app"]) as store:
+        before = await store.view.status(tasks)
+        parked = {t for t in tasks if (found := await store.view.task(t)) and found.parked}
         before = tuple(
             "parked" if t in parked else was for t, was in zip(tasks, before, strict=True)
         )
         able = [t for t, was in zip(tasks, before, strict=True) if was in REDRIVEN]
-        await _redriven(here, able)
-        after = await here.view.status(tasks)
-    return _done(tasks, before, after, able, "redrive", as_json=asked["as_json"])
+        await _redrive(store, able)
+        after = await store.view.status(tasks)
+    return _report_tasks(tasks, before, after, able, "redrive", as_json=options["as_json"])
 
 
-async def _redrive_all(asked: dict[str, Any]) -> int:
-    from millpond.cli.open_store import reached
+async def _redrive_all(options: dict[str, Any]) -> int:
+    from millpond.cli.open_store import open_store
     from millpond.cli.render import counted
 
-    state = "cancelled" if asked["cancelled"] else "parked" if asked["parked"] else "failed"
-    chosen = Chosen(
-        pools=asked["pools"],
+    state = "cancelled" if options["cancelled"] else "parked" if options["parked"] else "failed"
+    selection = TaskSelection(
+        pools=options["pools"],
         state=state,
-        key=asked["key"],
-        older_than=asked["older_than"],
-        newer_than=asked["newer_than"],
-        callbacks=asked["callbacks"],
+        key=options["key"],
+        older_than=options["older_than"],
+        newer_than=options["newer_than"],
+        callbacks=options["callbacks"],
     )
-    async with reached(asked["store"], asked["app"]) as here:
-        tasks = [task async for task in _ids(here, chosen)]
-        pools = ", ".join(await here.pools(asked["pools"]))
+    async with open_store(options["store"], options["app"]) as store:
+        tasks = [task async for task in _ids(store, selection)]
+        pools = ", ".join(await store.pools(options["pools"]))
         found = f"{len(tasks):,} {state} {'task' if len(tasks) == 1 else 'tasks'} of {pools}"
         if tasks:
-            confirm(f"Queue {found} again?", yes=asked["yes"])
-        count = await _redriven(here, tasks)
+            confirm(f"Queue {found} again?", yes=options["yes"])
+        count = await _redrive(store, tasks)
     left = len(tasks) - count
-    _told(
+    _report(
         {"pools": pools.split(", "), "found": len(tasks), "redriven": count},
         f"{counted(count, 'task')} of {pools} queued again"
-        + (f", {left} cannot be: their code or their key is gone" if left else ""),
-        as_json=asked["as_json"],
+        + (f"; {left} not: their code or their key is gone" if left else ""),
+        as_json=options["as_json"],
     )
     return Exit.NOTHING if left else Exit.CLEAN
 
 
-async def _ids(here: Reached, chosen: Chosen) -> AsyncIterator[int]:
-    async for task, _ in walk(here, chosen):
+async def _ids(store: OpenStore, selection: TaskSelection) -> AsyncIterator[int]:
+    async for task, _ in iterate_tasks(store, selection):
         yield task.new.id
 
 
-async def _redriven(here: Reached, tasks: Sequence[int]) -> int:
+async def _redrive(store: OpenStore, tasks: Sequence[int]) -> int:
     """Queue tasks again; return how many."""
     from millpond.core.control import Redrive
 
     count = 0
     for at in range(0, len(tasks), AT_ONCE):
-        count += (await here.runtime.control.order(Redrive(tuple(tasks[at : at + AT_ONCE])))).count
+        count += (await store.runtime.control.order(Redrive(tuple(tasks[at : at + AT_ONCE])))).count
     return count

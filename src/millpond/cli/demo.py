@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the command line of the show."""
+    """Return the parser of the demo."""
     return demo.parser("millpond demo")
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Give the show."""
+    """Run the demo."""
     return demo.main(arguments, prog="millpond demo")

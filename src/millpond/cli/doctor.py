@@ -1,4 +1,4 @@
-"""`millpond doctor`: looks at a store, and says what is wrong or risky and what to do."""
+"""`millpond doctor`: check a store, and report problems and risks with their remedies."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from millpond.cli.choose_store import APP, STORE, url_of
-from millpond.cli.exits import OF_AN_OPERATOR, Exit, Refusal
+from millpond.cli.exits import OPERATOR_EXITS, Exit, Refusal
 from millpond.cli.terminal_text import plain
 from millpond.errors import MigrationNeeded, MillpondError, MissingRights, StoreCorrupt
 from millpond.pool.store_url import place_of
@@ -32,37 +32,37 @@ if TYPE_CHECKING:
     from millpond.store.postgres.health import Health
     from millpond.store.postgres.url import Address
 
-WAL_MENDED = (3, 51, 3)
-"""The first SQLite in which a checkpoint cannot race with a writer that begins the WAL anew."""
+WAL_FIXED = (3, 51, 3)
+"""The first SQLite in which a checkpoint cannot race with a writer that restarts the WAL."""
 
 LARGE_WAL = 64 << 20
 
-_OF_A_SUBMITTER = (
-    "the user may submit by the function submit, ask by the function status what became of it, and "
-    "sees no table: have the owner, a worker or a reader look at the rest"
+_SUBMITTER_NOTE = (
+    "this user may call the functions submit and status, and may read no table: run doctor as the "
+    "owner, a worker or a reader to check the rest"
 )
 
 
 class Findings(msgspec.Struct, kw_only=True):
-    """What was found out about a store."""
+    """The findings about a store."""
 
     store: str
     wrong: list[str]
     risky: list[str]
     facts: dict[str, Any]
-    """What it is, in the shape that `--json` prints."""
+    """Further fields of the JSON document."""
     notes: list[str]
-    """The same for people."""
+    """The same facts as sentences."""
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    codes = "\n".join(f"  {code:<3}  {told}" for code, told in OF_AN_OPERATOR.items())
+    codes = "\n".join(f"  {code:<3}  {meaning}" for code, meaning in OPERATOR_EXITS.items())
     options = argparse.ArgumentParser(
         prog="millpond doctor",
-        description="Look at a store and say what is wrong or risky, and what to do. It reads "
-        "every row and changes nothing. Of a server it also tells who keeps dead rows from being "
-        "removed. Exit code 0: nothing is wrong; 1: something is.",
+        description="Check a store and report problems and risks, with what to do about them. It "
+        "reads every row and changes nothing. On a server it also reports which session keeps dead "
+        "rows from being removed. Exit code 0: no problem; 1: a problem was found.",
         epilog=f"exit codes:\n{codes}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -71,36 +71,38 @@ def parser() -> argparse.ArgumentParser:
         "url",
         nargs="?",
         metavar="STORE",
-        help="where the pools are kept, such as sqlite:///work.db or postgresql://host/db",
+        help="URL of the store, such as sqlite:///work.db or postgresql://host/db",
     )
     options.add_argument("--json", action="store_true", help="print one JSON document")
     options.add_argument(
         "--store",
         metavar="URL",
-        help=f"the same as STORE (default: what --app names, then ${STORE})",
+        help=f"the same as STORE (default: the store of --app, then ${STORE})",
     )
     options.add_argument(
         "--app",
         metavar="MODULE:NAME",
-        help=f"an application: its store is meant (default: ${APP})",
+        help=f"use the store of this application (default: ${APP})",
     )
     return options
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Look, tell, and return 1 if something is wrong."""
-    asked = parser().parse_args(arguments)
-    url = url_of(asked.url or asked.store, asked.app)
+    """Check, report, and return 1 if a problem was found."""
+    parsed = parser().parse_args(arguments)
+    url = url_of(parsed.url or parsed.store, parsed.app)
     try:
         place = place_of(url)
         assert place is not None  # noqa: S101 - a URL is never memory
-        found = of_file(place.absolute()) if isinstance(place, Path) else of_server(url, place)
+        found = (
+            check_sqlite(place.absolute()) if isinstance(place, Path) else check_server(url, place)
+        )
     except MillpondError as error:
         raise Refusal(Exit.STORE, str(error)) from error
-    if asked.json:
+    if parsed.json:
         sys.stdout.write(json.dumps(msgspec.to_builtins(_document(found)), indent=2) + "\n")
     else:
-        _tell(found)
+        _print_findings(found)
     return Exit.BROKE if found.wrong else Exit.CLEAN
 
 
@@ -114,7 +116,7 @@ def _document(found: Findings) -> dict[str, Any]:
     }
 
 
-def _tell(found: Findings) -> None:
+def _print_findings(found: Findings) -> None:
     for line in found.notes:
         _say(line)
     for line in found.wrong:
@@ -122,25 +124,25 @@ def _tell(found: Findings) -> None:
     for line in found.risky:
         _say(f"risky: {line}")
     if not found.wrong and found.facts.get("role") != "submitter":
-        _say(f"{found.store}: every row fits together")
+        _say(f"{found.store}: all rows are consistent")
 
 
 # A file
 
 
-def of_file(path: Path) -> Findings:
-    """Return what is to be said of a file."""
+def check_sqlite(path: Path) -> Findings:
+    """Return the findings about a SQLite file."""
     return Findings(
         store=str(path),
-        wrong=examined(path),
-        risky=[*risks(path, sqlite3.sqlite_version_info), *_of_the_clock(path)],
+        wrong=check_rows(path),
+        risky=[*risks(path, sqlite3.sqlite_version_info), *_clock_risks(path)],
         facts={"kind": "sqlite", "sqlite": sqlite3.sqlite_version},
         notes=[],
     )
 
 
-def _of_the_clock(path: Path) -> list[str]:
-    """Return what is to be said of the store's time; a damaged file is told of elsewhere."""
+def _clock_risks(path: Path) -> list[str]:
+    """Return the risks of the store's clock; none if the file is damaged."""
     try:
         connection = connect_to_look(path)
         try:
@@ -152,19 +154,19 @@ def _of_the_clock(path: Path) -> list[str]:
     return list(clock_risks(meta, time.time(), str(path)))
 
 
-def examined(path: Path) -> list[str]:
-    """Return what is wrong with a store; refuse what is none of ours."""
+def check_rows(path: Path) -> list[str]:
+    """Return the problems of a file; refuse a file that is not a Millpond store."""
     try:
         connection = connect_to_look(path)
         try:
-            return _examined(connection, path)
+            return _check_rows(connection, path)
         finally:
             connection.close()
     except StoreCorrupt as damage:
         return [str(damage)]
 
 
-def _examined(connection: sqlite3.Connection, path: Path) -> list[str]:
+def _check_rows(connection: sqlite3.Connection, path: Path) -> list[str]:
     try:
         migrate(connection, path, allowed=False)
     except MigrationNeeded as error:
@@ -179,17 +181,17 @@ def _examined(connection: sqlite3.Connection, path: Path) -> list[str]:
 
 
 def _no_tables(place: str) -> Refusal:
-    message = f"{place} is a database without tables of Millpond; no Millpond has opened it yet"
+    message = f"{place} has no Millpond tables: no Millpond has opened it yet"
     return Refusal(Exit.STORE, message)
 
 
 def risks(path: Path, version: tuple[int, ...]) -> Iterator[str]:
-    """Yield what may go wrong one day, each with what to do about it."""
-    if version < WAL_MENDED:
-        found, mended = (".".join(map(str, one)) for one in (version, WAL_MENDED))
+    """Yield the risks of a file, each with its remedy."""
+    if version < WAL_FIXED:
+        found, fixed = (".".join(map(str, one)) for one in (version, WAL_FIXED))
         yield (
-            f"this Python uses SQLite {found}; before {mended} a checkpoint that runs beside a "
-            "writer can, very rarely, damage a file. Millpond never lets that happen by itself; "
+            f"this Python uses SQLite {found}; before {fixed} a checkpoint that runs beside a "
+            "writer can, very rarely, damage a file. Millpond itself prevents that; "
             "your own connections to the file should set PRAGMA wal_autocheckpoint=0"
         )
     mode = path.stat().st_mode & 0o777 if path.exists() else 0
@@ -203,15 +205,15 @@ def risks(path: Path, version: tuple[int, ...]) -> Iterator[str]:
     if size >= LARGE_WAL:
         yield (
             f"{wal} has {size >> 20} MiB: a transaction that reads for long keeps it from being "
-            "emptied; find out who holds one open"
+            "emptied; find the process that holds one open"
         )
 
 
 # A server
 
 
-def of_server(url: str, address: Address) -> Findings:
-    """Return what is to be said of a server and the tables there."""
+def check_server(url: str, address: Address) -> Findings:
+    """Return the findings about a server and its tables."""
     from millpond.store.postgres import health
 
     place = shown(url)
@@ -225,7 +227,7 @@ def of_server(url: str, address: Address) -> Findings:
         facts = {"kind": "postgresql"}
         if isinstance(error, MissingRights) and health.submits_only(address):
             facts["role"] = "submitter"
-            return Findings(store=place, wrong=[], risky=[], facts=facts, notes=[_OF_A_SUBMITTER])
+            return Findings(store=place, wrong=[], risky=[], facts=facts, notes=[_SUBMITTER_NOTE])
         return Findings(store=place, wrong=[str(error)], risky=[], facts=facts, notes=[])
     return Findings(
         store=place,
@@ -240,12 +242,12 @@ def _notes(seen: Health) -> Iterator[str]:
     from millpond.store.postgres.health import findings
 
     yield f"PostgreSQL {seen.server}, schema {seen.schema} of version {seen.version}"
-    may = {"owner": "owns the store", "reader": "may read the store, and change nothing in it"}
-    yield f"user {seen.user} {may.get(str(seen.role), 'has all rights that workers need')}"
+    may = {"owner": "owns the store", "reader": "may read the store, but not change it"}
+    yield f"user {seen.user} {may.get(str(seen.role), 'has the rights of a worker')}"
     if not seen.sees_others:
         yield (
-            "what sessions of other users do cannot be seen: "
-            f"GRANT pg_read_all_stats TO {seen.user} lets it"
+            f"user {seen.user} cannot see the sessions of other users; "
+            f"GRANT pg_read_all_stats TO {seen.user} allows it"
         )
     if seen.lock is not None:
         yield findings(seen.lock)
@@ -256,7 +258,7 @@ def _notes(seen: Health) -> Iterator[str]:
         told = ", ".join(f"{one.verb}: {one.reason} {one.count:,}" for one in seen.detours[:10])
         yield f"verbs that left the fast path: {told}"
     if not seen.pins:
-        yield "nobody pins the horizon: dead rows can be removed"
+        yield "no session pins the horizon: dead rows can be removed"
         return
     oldest = seen.pins[0]
     age = "" if oldest.seconds is None else f", for {oldest.seconds:.1f} s"

@@ -9,54 +9,60 @@ import click
 
 from millpond.cli.exits import Exit, Refusal
 from millpond.cli.store_options import DURATION, carry_out, command
+from millpond.pool.internals import internals_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from millpond.cli.json_shapes import Facts
-    from millpond.cli.open_store import Reached
+    from millpond.cli.open_store import OpenStore
     from millpond.pool.events.receipt import Emission, EventInfo, Receipt
     from millpond.store.protocol import PoolView
 
 wait = click.option(
-    "--wait", type=DURATION, metavar="TIME", help="Wait so long for what its triggers make of it."
+    "--wait",
+    type=DURATION,
+    metavar="TIME",
+    help="Wait this long for its triggers to submit their tasks.",
 )
 
-_GONE = ("failed", "cancelled")
+_FAILED = ("failed", "cancelled")
 
 
 @command("emit", json="Print the event, and with --wait its receipts, as one JSON document.")
 @click.argument("name")
 @click.argument("payload", required=False)
-@click.option("--id", "event_id", help="Its id: an event of this name and id is told once only.")
+@click.option("--id", "event_id", help="Id of the event: emitted again, it is a duplicate.")
 @wait
-def emit(name: str, **asked: Any) -> int:  # noqa: ANN401 - the options above
-    """Tell every trigger for events of this NAME what happened.
+def emit(name: str, **options: Any) -> int:  # noqa: ANN401 - the options above
+    """Emit an event to every trigger for this NAME.
 
-    PAYLOAD is JSON; - reads it from the standard input. The event is stored when this returns.
+    PAYLOAD is JSON; - reads it from stdin. The event is stored when this returns.
     """
-    payload = _read(asked["payload"])
+    payload = _read(options["payload"])
 
-    async def told(here: Reached) -> Emission:
-        return await here.millpond.emit_as(_whoever(), name, payload, asked["event_id"])
+    async def emitted(store: OpenStore) -> Emission:
+        return await internals_of(store.millpond).events.emit_as(
+            _emitter(), name, payload, options["event_id"]
+        )
 
-    return _sent(told, asked)
+    return _send(emitted, options)
 
 
 @command("replay", json="Print the event, and with --wait its receipts, as one JSON document.")
 @click.argument("name")
 @click.argument("event_id", metavar="ID")
 @wait
-def replay(name: str, event_id: str, **asked: Any) -> int:  # noqa: ANN401 - the options above
+def replay(name: str, event_id: str, **options: Any) -> int:  # noqa: ANN401 - the options above
     """Send the event of this NAME and ID to its triggers again.
 
-    A trigger that had made a task of it finds that one; one that is new makes its own.
+    A trigger that submitted a task for it does not submit another; a new trigger does.
     """
 
-    async def told(here: Reached) -> Emission:
-        return await here.millpond.replay(name, event_id)
+    async def emitted(store: OpenStore) -> Emission:
+        return await store.millpond.replay(name, event_id)
 
-    return _sent(told, asked)
+    return _send(emitted, options)
 
 
 def _read(text: str | None) -> Any:  # noqa: ANN401 - whatever JSON can say
@@ -70,8 +76,8 @@ def _read(text: str | None) -> Any:  # noqa: ANN401 - whatever JSON can say
         raise Refusal(Exit.USAGE, f"the payload is not JSON: {error}") from None
 
 
-def _whoever() -> str:
-    """Return who emits, as far as the system knows."""
+def _emitter() -> str:
+    """Return the name of the user who emits."""
     import getpass
 
     try:
@@ -80,14 +86,14 @@ def _whoever() -> str:
         return "cli"
 
 
-def _sent(told: Any, asked: dict[str, Any]) -> int:  # noqa: ANN401 - a function of a store
-    from millpond.cli.open_store import reached
+def _send(emitted: Any, options: dict[str, Any]) -> int:  # noqa: ANN401 - a function of a store
+    from millpond.cli.open_store import open_store
     from millpond.cli.render import emit as write
 
     async def send() -> int:
-        async with reached(asked["store"], asked["app"]) as here:
-            emission = await told(here)
-            receipts = await _receipts(emission, asked["wait"])
+        async with open_store(options["store"], options["app"]) as store:
+            emission = await emitted(store)
+            receipts = await _receipts(emission, options["wait"])
         facts: Facts = {
             "name": emission.event.name,
             "id": emission.event_id,
@@ -96,11 +102,11 @@ def _sent(told: Any, asked: dict[str, Any]) -> int:  # noqa: ANN401 - a function
         }
         if receipts is not None:
             facts["receipts"] = [_receipt_facts(one) for one in receipts]
-        if asked["as_json"]:
+        if options["as_json"]:
             write(facts)
         else:
-            _tell(emission, receipts)
-        failed = any(one.outcome in _GONE for one in receipts or ())
+            _show_emission(emission, receipts)
+        failed = any(one.outcome in _FAILED for one in receipts or ())
         return Exit.NOTHING if failed else Exit.CLEAN
 
     return carry_out(send())
@@ -113,8 +119,8 @@ async def _receipts(emission: Emission, seconds: float | None) -> list[Receipt] 
         return await emission.receipts(timeout=seconds)
     except TimeoutError:
         message = (
-            f"event {emission.event_id} is stored, and its triggers have not all dealt with it "
-            f"within {seconds:g} s: is a worker at work, or a trigger paused?"
+            f"event {emission.event_id} is stored, but not all triggers took it within "
+            f"{seconds:g} s; check that a worker runs and no trigger is paused"
         )
         raise Refusal(Exit.NOTHING, message) from None
 
@@ -129,13 +135,13 @@ def _receipt_facts(receipt: Receipt) -> Facts:
     return facts
 
 
-def _tell(emission: Emission, receipts: list[Receipt] | None) -> None:
+def _show_emission(emission: Emission, receipts: list[Receipt] | None) -> None:
     from millpond.cli.render import Column, note, say, table
     from millpond.cli.terminal_text import plain
 
     say(plain(emission.event_id))
     if emission.duplicate:
-        note(f"an event {emission.event_id} of {emission.event.name} was known: this is that one")
+        note(f"duplicate: event {emission.event_id} of {emission.event.name} is already stored")
     if receipts is None:
         return
     if not receipts:
@@ -149,26 +155,32 @@ def _tell(emission: Emission, receipts: list[Receipt] | None) -> None:
     table(columns, rows)
 
 
-@command("events", json="Print one JSON document: the events, and where to go on from.")
+@command("events", json="Print one JSON document: the events, and the place of the next page.")
 @click.argument("name", required=False)
-@click.option("--limit", type=click.IntRange(1), default=50, metavar="N", help="At most so many.")
-@click.option("--after", type=int, default=0, metavar="PLACE", help="Go on behind the last page.")
-@click.option("--payload", "payloads", is_flag=True, help="Show what was told of them, too.")
-def main(name: str | None, **asked: Any) -> int:  # noqa: ANN401 - the options above
-    """Show the events that are kept, of all names or of one, oldest first."""
-    from millpond.cli.open_store import reached
+@click.option("--limit", type=click.IntRange(1), default=50, metavar="N", help="Print at most N.")
+@click.option(
+    "--after",
+    type=int,
+    default=0,
+    metavar="PLACE",
+    help="Continue after this place of an earlier page.",
+)
+@click.option("--payload", "payloads", is_flag=True, help="Also show their payloads.")
+def main(name: str | None, **options: Any) -> int:  # noqa: ANN401 - the options above
+    """Show stored events, all or of one NAME, oldest first."""
+    from millpond.cli.open_store import open_store
     from millpond.cli.render import emit as write
 
     async def show() -> int:
-        async with reached(asked["store"], asked["app"]) as here:
-            limit = asked["limit"]
-            found = await here.millpond.events(name, after=asked["after"], limit=limit + 1)
+        async with open_store(options["store"], options["app"]) as store:
+            limit = options["limit"]
+            found = await store.millpond.events(name, after=options["after"], limit=limit + 1)
             page, more = found[:limit], len(found) > limit
-            if asked["as_json"]:
-                shown = [_event_facts(one, payload=asked["payloads"]) for one in page]
+            if options["as_json"]:
+                shown = [_event_facts(one, payload=options["payloads"]) for one in page]
                 write({"events": shown, "next": page[-1].seq if more else None})
             else:
-                _show_events(page, here, payload=asked["payloads"], more=more)
+                _show_events(page, store, payload=options["payloads"], more=more)
         return Exit.CLEAN
 
     return carry_out(show())
@@ -185,19 +197,19 @@ def _event_facts(event: EventInfo, *, payload: bool) -> Facts:
     return facts
 
 
-def _show_events(page: Sequence[EventInfo], here: Reached, *, payload: bool, more: bool) -> None:
+def _show_events(page: Sequence[EventInfo], store: OpenStore, *, payload: bool, more: bool) -> None:
     import json
 
     from millpond.cli.render import Column, note, short, table
 
     if not page:
         note(
-            f"no events in {here.shown}; `millpond emit NAME` or `await mp.emit(name, payload)` "
+            f"no events in {store.shown}; `millpond emit NAME` or `await mp.emit(name, payload)` "
             "emits one"
         )
         return
     titles = ["EVENT", "ID", "STATUS", "AGE", "BY", "TRIGGERS", *(["PAYLOAD"] if payload else [])]
-    now = here.now()
+    now = store.now()
     rows = [
         [
             one.name,
@@ -217,45 +229,45 @@ def _show_events(page: Sequence[EventInfo], here: Reached, *, payload: bool, mor
 
 @command("triggers", json="Print the triggers as one JSON list.")
 @click.argument("ids", nargs=-1, metavar="[ID]...")
-@click.option("--remove", is_flag=True, help="Let them take no more events.")
-def triggers(ids: tuple[str, ...], **asked: Any) -> int:  # noqa: ANN401 - the options above
-    """Show the triggers of a store: what each is for, and what became of its events.
+@click.option("--remove", is_flag=True, help="Remove these triggers.")
+def triggers(ids: tuple[str, ...], **options: Any) -> int:  # noqa: ANN401 - the options above
+    """Show the triggers of a store: the events each takes, and how many it submitted.
 
-    WAITING are events that it has not submitted yet, FAILED its dead letters. A trigger's own pool
+    WAITING counts events it has not submitted yet, FAILED its dead letters. A trigger's own pool
     is named trigger/ID: `millpond pause trigger/ID`, `millpond dead --pool trigger/ID` and
     `millpond redrive --pool trigger/ID` work as for any pool.
     """
-    from millpond.cli.open_store import reached
+    from millpond.cli.open_store import open_store
 
-    if asked["remove"] and not ids:
-        raise Refusal(Exit.USAGE, "say which triggers to remove, by their ids")
+    if options["remove"] and not ids:
+        raise Refusal(Exit.USAGE, "--remove needs the ids of triggers")
 
     async def show() -> int:
-        async with reached(asked["store"], asked["app"]) as here:
-            found = await _triggers(here, ids)
-            if asked["remove"]:
+        async with open_store(options["store"], options["app"]) as store:
+            found = await _triggers(store, ids)
+            if options["remove"]:
                 for view in found:
-                    await _remove(here, view)
-                found = await _triggers(here, ids)
-            _show_triggers(found, here, as_json=asked["as_json"])
+                    await _remove(store, view)
+                found = await _triggers(store, ids)
+            _show_triggers(found, store, as_json=options["as_json"])
         return Exit.CLEAN
 
     return carry_out(show())
 
 
-async def _triggers(here: Reached, ids: Sequence[str]) -> list[PoolView]:
-    """Return the pools of triggers: those that are named, or all that were not removed."""
+async def _triggers(store: OpenStore, ids: Sequence[str]) -> list[PoolView]:
+    """Return the pools of triggers: the named ones, or all that are not removed."""
     from millpond.core.event import TRIGGERS
     from millpond.errors import UnknownTrigger
 
-    known = await here.view.names(TRIGGERS)
+    known = await store.view.names(TRIGGERS)
     for name in ids:
         if TRIGGERS + name not in known:
             there = ", ".join(one.removeprefix(TRIGGERS) for one in known) or "none"
             message = f"no trigger {name!r} (there are: {there})"
             raise UnknownTrigger(message, trigger=name)
     views = [
-        await here.view.pool(name, now=here.now())
+        await store.view.pool(name, now=store.now())
         for name in ([TRIGGERS + one for one in ids] or known)
     ]
     return [
@@ -265,26 +277,26 @@ async def _triggers(here: Reached, ids: Sequence[str]) -> list[PoolView]:
     ]
 
 
-async def _remove(here: Reached, view: PoolView) -> None:
+async def _remove(store: OpenStore, view: PoolView) -> None:
     from msgspec.structs import replace
 
     from millpond.core.control import Declare
 
-    assert view.declared.trigger is not None  # noqa: S101 - it is one of a trigger
+    assert view.declared.trigger is not None  # noqa: S101 - the pool of a trigger has one
     gone = replace(view.declared.trigger, on=())
-    await here.runtime.control.order(Declare(replace(view.declared, trigger=gone)))
+    await store.runtime.control.order(Declare(replace(view.declared, trigger=gone)))
 
 
-def _show_triggers(found: Sequence[PoolView], here: Reached, *, as_json: bool) -> None:
+def _show_triggers(found: Sequence[PoolView], store: OpenStore, *, as_json: bool) -> None:
     from millpond.cli.render import Column, note, table
     from millpond.cli.render import emit as write
 
-    told = [_trigger_facts(view) for view in found]
+    shown = [_trigger_facts(view) for view in found]
     if as_json:
-        write(told)
+        write(shown)
         return
-    if not told:
-        note(f"no triggers in {here.shown}")
+    if not shown:
+        note(f"no triggers in {store.shown}")
         return
     right = ("WAITING", "SUBMITTED", "FAILED")
     titles = ("TRIGGER", "STATE", "ON", "INTO", "TASK", *right)
@@ -299,7 +311,7 @@ def _show_triggers(found: Sequence[PoolView], here: Reached, *, as_json: bool) -
             f"{one['submitted']:,}",
             f"{one['failed']:,}",
         ]
-        for one in told
+        for one in shown
     ]
     table([Column(title, right=title in right) for title in titles], rows)
 
@@ -308,7 +320,7 @@ def _trigger_facts(view: PoolView) -> Facts:
     from millpond.core.event import TRIGGERS
 
     spec = view.declared.trigger
-    assert spec is not None  # noqa: S101 - it is one of a trigger
+    assert spec is not None  # noqa: S101 - the pool of a trigger has one
     return {
         "id": view.spec.name.removeprefix(TRIGGERS),
         "state": "removed" if not spec.on else "paused" if view.paused else "active",

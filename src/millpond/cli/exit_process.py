@@ -1,4 +1,4 @@
-"""Leaving: the process ends when its work has, whatever a thread or a library still does."""
+"""End the process even if a thread or a library still runs."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ if TYPE_CHECKING:
     from millpond.cli.exits import Exit
 
 
-def leave_within(seconds: float, code: Exit, why: str) -> None:
-    """End the process with this code after so many seconds, unless it has ended by itself.
+def exit_within(seconds: float, code: Exit, why: str) -> None:
+    """End the process with this code after so many seconds, unless it ends earlier.
 
-    The thread that sees to it keeps nobody: a process that is done before ends as ever.
+    The timer is a daemon thread, so it does not keep the process alive.
     """
-    timer = threading.Timer(seconds, leave_at_once, (code, why))
+    timer = threading.Timer(seconds, exit_at_once, (code, why))
     timer.daemon = True
-    timer.name = "millpond leave"
+    timer.name = "millpond exit"
     timer.start()
 
 
-def leave_at_once(code: Exit, why: str) -> NoReturn:
-    """End the process: nothing is waited for, and nothing cleaned up."""
-    # Not the logger: whoever holds its lock may be what the process does not end for.
+def exit_at_once(code: Exit, why: str) -> NoReturn:
+    """End the process without waiting and without cleanup."""
+    # Not the logger: the thread that blocks the exit may hold its lock.
     with contextlib.suppress(OSError):
         os.write(2, f"millpond worker: {why} (exit code {code})\n".encode())
     with contextlib.suppress(Exception):
@@ -35,8 +35,8 @@ def leave_at_once(code: Exit, why: str) -> NoReturn:
     os._exit(code)
 
 
-def who_stays() -> str:
-    """Return what would keep the process from ending, as far as it has a name."""
+def blocking_threads() -> str:
+    """Return the names of the threads that keep the process from ending."""
     main = threading.main_thread()
     held = [one.name for one in threading.enumerate() if not one.daemon and one is not main]
     return f"threads {', '.join(held)}" if held else "a handler"

@@ -1,7 +1,7 @@
-"""Idle: when a worker that serves only until then has nothing left to do.
+"""Decide when a worker with `--once` is idle.
 
-Nothing of its pools runs, here or elsewhere, and nothing that is due could start. What is due
-later, paused, or parked does not keep it; what only waits for a rate does.
+It is idle when no task of its pools runs on any worker, and no due task can start. Scheduled,
+paused and parked tasks do not count; tasks that only wait for a rate do.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
+from millpond.core.log_fields import about
 from millpond.core.task import CALLBACKS
 
 if TYPE_CHECKING:
@@ -18,36 +19,40 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("millpond.cli")
 
-FIRST_LOOK, LONGEST_PAUSE = 0.02, 1.0
-"""Seconds between two looks at a store in which others are at work, doubling."""
+FIRST_PAUSE, LONGEST_PAUSE = 0.02, 1.0
+"""Seconds between two polls while other workers are busy: first and longest, doubling."""
 
 
 async def until_idle(worker: Worker) -> None:
-    """Return when nothing is left that this worker could do."""
-    pause, away = FIRST_LOOK, False
+    """Return when no task is left that this worker could run."""
+    pause, away = FIRST_PAUSE, False
     while True:
         if not is_quiet(worker):
-            pause = FIRST_LOOK
+            pause = FIRST_PAUSE
         else:
             try:
                 if await nothing_left(worker):
                     return
                 away = False
-            except Exception as error:  # noqa: BLE001 - a store that is away is not one without work
+            except Exception as error:  # noqa: BLE001 - a store that cannot be reached is not idle
                 if not away:
-                    log.warning("the store cannot be looked at (%s); it is tried again", error)
+                    log.warning(
+                        "cannot read the store (%s); trying again",
+                        error,
+                        extra=about("store.unreachable", reason=str(error)),
+                    )
                 away = True
             pause = min(pause * 2, LONGEST_PAUSE)
         await asyncio.sleep(pause)
 
 
 def is_quiet(worker: Worker) -> bool:
-    """Return whether a worker that could work has nothing in hand."""
+    """Return whether a worker that may lease holds no task."""
     return worker.may_lease and not worker.held() and not worker.in_turn and not worker.scheduled
 
 
 async def nothing_left(worker: Worker) -> bool:
-    """Look at every pool; what the worker does meanwhile makes that an old story."""
+    """Return whether no pool has work. A turn of the worker in between means False."""
     turns = worker.turns
     for declared in list(worker.services.specs):
         for pool in (declared, declared + CALLBACKS):
@@ -70,7 +75,7 @@ async def _has_work(worker: Worker, pool: str) -> bool:
 
 
 def _waits_for_a_rate(view: PoolView) -> bool:
-    """Return whether what is due will start by itself, when a rate lets it."""
+    """Return whether due tasks wait only for a rate."""
     if view.paused or view.paused_units or not (view.spec.rates or view.spec.rate_per_key):
         return False
     return view.queued > view.scheduled + view.parked

@@ -1,6 +1,6 @@
-"""Walking: the tasks of some pools that fit what was asked for, one after another.
+"""Iterate over the tasks that match a selection, pool by pool.
 
-A place is told as `SEQ:POOL`; whoever goes on from there has seen all before it.
+A place is written `SEQ:POOL`. To continue from a place skips all tasks up to it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from millpond.cli.store_options import DURATION, POOL
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from millpond.cli.open_store import Reached
+    from millpond.cli.open_store import OpenStore
     from millpond.core.task import Task
 
 Given = TypeVar("Given", bound="Callable[..., Any]")
@@ -30,13 +30,13 @@ STATES = (
     "cancelled",
     "rejected",
 )
-"""Every status, and the two views of queued."""
+"""Every status, and the two kinds of queued."""
 
 PAGE = 200
 
 
-class Chosen(NamedTuple):
-    """Which tasks are meant."""
+class TaskSelection(NamedTuple):
+    """Which tasks to select."""
 
     pools: tuple[str, ...] = ()
     state: str | None = None
@@ -44,30 +44,33 @@ class Chosen(NamedTuple):
     older_than: float | None = None
     newer_than: float | None = None
     callbacks: bool = False
-    """Whether the callbacks (on_complete) of the pools are meant, and not their own tasks."""
+    """Select the callbacks (on_complete) of the pools instead of their own tasks."""
     after: str | None = None
 
 
-def choosing(*, state: bool = True) -> Callable[[Given], Given]:
-    """Give a command the options that choose tasks."""
+def selection_options(*, state: bool = True) -> Callable[[Given], Given]:
+    """Return a decorator that adds the options that select tasks."""
 
-    def made(function: Given) -> Given:
+    def decorate(function: Given) -> Given:
         options = [
-            click.option("--pool", "pools", type=POOL, multiple=True, help="Of this pool only."),
-            click.option("--key", help="Of this key only."),
+            click.option("--pool", "pools", type=POOL, multiple=True, help="Only this pool."),
+            click.option("--key", help="Only this key."),
             click.option(
                 "--older-than",
                 type=DURATION,
                 metavar="AGE",
-                help="Submitted at least so long ago, such as 90s, 5m, 2h or 3d.",
+                help="Submitted at least this long ago, such as 90s, 5m, 2h or 3d.",
             ),
             click.option(
-                "--newer-than", type=DURATION, metavar="AGE", help="Submitted since so long ago."
+                "--newer-than",
+                type=DURATION,
+                metavar="AGE",
+                help="Submitted at most this long ago.",
             ),
             click.option(
                 "--callbacks",
                 is_flag=True,
-                help="The callbacks (on_complete) of pools instead of their own tasks.",
+                help="Select callbacks (on_complete) instead of tasks.",
             ),
         ]
         if state:
@@ -78,41 +81,43 @@ def choosing(*, state: bool = True) -> Callable[[Given], Given]:
                     "state",
                     type=click.Choice(STATES),
                     metavar="STATUS",
-                    help=f"Of this status only: {', '.join(STATES)}. The scheduled and the parked "
-                    "are queued, too.",
+                    help=f"Only this status: {', '.join(STATES)}. Scheduled and parked tasks are "
+                    "queued, too.",
                 ),
             )
         for option in reversed(options):
             function = option(function)
         return function
 
-    return made
+    return decorate
 
 
-async def walk(here: Reached, chosen: Chosen) -> AsyncIterator[tuple[Task, str]]:
-    """Yield tasks with their places: pool by pool, each in the order of its queue."""
+async def iterate_tasks(
+    store: OpenStore, selection: TaskSelection
+) -> AsyncIterator[tuple[Task, str]]:
+    """Yield tasks with their places, pool by pool, each in queue order."""
     from millpond.cli.json_shapes import view_of
     from millpond.core.lifecycle import Status
     from millpond.core.task import CALLBACKS
 
-    state = chosen.state
+    state = selection.state
     status = Status.QUEUED if state in ("scheduled", "parked") else state and Status(state)
-    now = here.now()
-    behind, passed = _place(chosen.after)
-    suffix = CALLBACKS if chosen.callbacks else ""
-    # What failed is shown wherever it did: nobody would look for it in a pool he did not make.
-    names = await here.pools(chosen.pools, system=state == "failed")
+    now = store.now()
+    behind, passed = _parse_place(selection.after)
+    suffix = CALLBACKS if selection.callbacks else ""
+    # Failed tasks of system pools are listed too: a user does not know those pools by name.
+    names = await store.pools(selection.pools, system=state == "failed")
     for pool in sorted(name + suffix for name in names):
         if behind is not None and pool < behind:
             continue
         after: int | None = passed if pool == behind else 0
         while after is not None:
-            page = await here.view.tasks(
+            page = await store.view.tasks(
                 pool,
                 status=status or None,
-                key=chosen.key,
-                since=None if chosen.newer_than is None else now - chosen.newer_than,
-                before=None if chosen.older_than is None else now - chosen.older_than,
+                key=selection.key,
+                since=None if selection.newer_than is None else now - selection.newer_than,
+                before=None if selection.older_than is None else now - selection.older_than,
                 after=after,
                 limit=PAGE,
             )
@@ -122,10 +127,10 @@ async def walk(here: Reached, chosen: Chosen) -> AsyncIterator[tuple[Task, str]]
             after = page.next
 
 
-def _place(told: str | None) -> tuple[str | None, int]:
-    if told is None:
+def _parse_place(place: str | None) -> tuple[str | None, int]:
+    if place is None:
         return None, 0
-    seq, colon, pool = told.partition(":")
+    seq, colon, pool = place.partition(":")
     if not (colon and seq.isascii() and seq.isdecimal()):
-        raise Refusal(Exit.USAGE, f"--after {told!r} is no place: it is told as SEQ:POOL")
+        raise Refusal(Exit.USAGE, f"--after {place!r} is not a place: write SEQ:POOL")
     return pool, int(seq)

@@ -1,7 +1,7 @@
-"""Facts: what is told of pools, tasks and the audit, in the shape that `--json` prints.
+"""Pools, tasks and audit records in the shape that `--json` prints.
 
-Ids are strings: many readers of JSON round whole numbers above 2^53, and an id has 63 bits. Moments
-are seconds since 1970 and lengths of time are seconds, as in the library.
+Ids are strings: many JSON parsers round integers above 2^53, and an id has 63 bits. Times are
+seconds since 1970 and durations are seconds, as in the library.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
 Facts = dict[str, Any]
 
 _ENDS = (Status.COMPLETED, Status.FAILED, Status.CANCELLED)
-_NUMBERS = ("task", "run", "cause")
+_IDS = ("task", "run", "cause")
 _SECRET = ("token",)
-"""Who has the token of a fence could settle in the name of its holder."""
+"""Left out: with the token of a fence, anyone could settle the task."""
 
 
-def of_pool(
+def pool_json(
     view: PoolView,
     now: float,
     callbacks: PoolView | None = None,
     lanes: Iterable[LaneView] | None = None,
 ) -> Facts:
-    """Return what is told of a pool and its callbacks; its lanes too, where they were asked for."""
+    """Return a pool and its callbacks, and its lanes if given."""
     spec, oldest = view.spec, view.oldest_queued_at
     bound = spec.backpressure
     facts: Facts = {
@@ -87,7 +87,7 @@ def of_pool(
 
 
 def state(view: PoolView, now: float) -> str:
-    """Return in a word what a pool is at."""
+    """Return the state of a pool in one word."""
     if view.paused or not view.spec.max_concurrent:
         return "paused"
     if view.held_until > now:
@@ -101,8 +101,8 @@ def state(view: PoolView, now: float) -> str:
     return state_of(view)
 
 
-def of_task(task: Task, now: float) -> Facts:
-    """Return what is told of a task: all but what it was called with and what it returned."""
+def task_json(task: Task, now: float) -> Facts:
+    """Return a task without its arguments and its result."""
     info = TaskInfo.of(task)
     facts: Facts = msgspec.structs.asdict(info)
     facts["id"] = str(info.id)
@@ -115,7 +115,7 @@ def of_task(task: Task, now: float) -> Facts:
 
 
 def view_of(task: Task, now: float) -> str:
-    """Return where a task is; what waits for its time, or for a worker that knows it, says so."""
+    """Return the status of a task; a queued one may be scheduled or parked."""
     if task.status is Status.QUEUED and task.parked:
         return "parked"
     if task.status is Status.QUEUED and task.due > now:
@@ -124,28 +124,28 @@ def view_of(task: Task, now: float) -> str:
 
 
 def waited(task: Task, now: float) -> float | None:
-    """Return how long the latest attempt waited from when it was due, or waits so far."""
+    """Return how long the latest attempt waited after it was due, or has waited so far."""
     if task.status is Status.QUEUED:
         return None if task.due > now else now - task.due
     return None if task.started_at is None else max(task.started_at - task.due, 0.0)
 
 
 def ran(task: Task, now: float) -> float | None:
-    """Return how long the latest attempt ran, or runs so far."""
+    """Return how long the latest attempt ran, or has run so far."""
     if task.started_at is None or task.status is Status.QUEUED:
         return None
     end = task.finished_at if task.finished_at is not None else now
     return max(end - task.started_at, 0.0)
 
 
-def of_record(record: Record, position: int | None = None) -> Facts:
-    """Return what is told of a record of the audit; what does not apply to it is left out."""
-    told = msgspec.to_builtins(record)
+def record_json(record: Record, position: int | None = None) -> Facts:
+    """Return an audit record without the fields that do not apply to it."""
+    fields = msgspec.to_builtins(record)
     facts: Facts = {} if position is None else {"position": position}
-    for name, value in told.items():
+    for name, value in fields.items():
         if name in _SECRET or value is None:
             continue
-        facts[name] = str(value) if name in _NUMBERS else value
+        facts[name] = str(value) if name in _IDS else value
     if record.event is None:
         for name in ("attempt", "attempts", "runs", "seq", "sequence", "due", "weight", "fresh"):
             facts.pop(name, None)
@@ -155,12 +155,12 @@ def of_record(record: Record, position: int | None = None) -> Facts:
 
 
 def attempts(history: Sequence[Record], now: float) -> list[Facts]:
-    """Return each run of a task: when, by whom, how long it had waited, how it ended."""
-    told: list[Facts] = []
+    """Return the attempts of a task: start, worker, wait, run time and outcome."""
+    found: list[Facts] = []
     due: float | None = None
     for record in history:
         if record.event is Transition.LEASE:
-            told.append(
+            found.append(
                 {
                     "attempt": record.attempt,
                     "worker": record.worker,
@@ -172,13 +172,13 @@ def attempts(history: Sequence[Record], now: float) -> list[Facts]:
                     "reason": None,
                 }
             )
-        elif record.before is Status.RUNNING and told:
-            told[-1] |= {
+        elif record.before is Status.RUNNING and found:
+            found[-1] |= {
                 "ended_at": record.at,
-                "ran": max(record.at - told[-1]["started_at"], 0.0),
+                "ran": max(record.at - found[-1]["started_at"], 0.0),
                 "outcome": str(record.event),
                 "reason": record.reason,
             }
         if record.event is not None and record.after is Status.QUEUED:
             due = record.due
-    return told
+    return found

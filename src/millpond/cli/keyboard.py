@@ -1,4 +1,4 @@
-"""Keys: what a person presses, while something else is shown."""
+"""Read single keys from the terminal."""
 
 from __future__ import annotations
 
@@ -19,41 +19,41 @@ _KEY = re.compile(r"\x1b[\[O][0-9;]*[A-Za-z~]|\x1b|.", re.DOTALL)
 _NAMES = {"\x1b[A": "up", "\x1bOA": "up", "\x1b[B": "down", "\x1bOB": "down"}
 
 GONE = "gone"
-"""What is heard when the terminal is closed."""
+"""The key that stands for a closed terminal."""
 
 
 def pressed(given: str) -> list[str]:
-    """Return the keys in what a terminal sent, those with names by name."""
+    """Return the keys in a terminal's input; arrow keys by name."""
     return [_NAMES.get(key, key) for key in _KEY.findall(given)]
 
 
 @contextlib.contextmanager
 def keys() -> Iterator[asyncio.Queue[str]]:
-    """Give the keys as they are pressed; the terminal does not show them meanwhile."""
+    """Yield a queue of pressed keys; the terminal does not echo them."""
     file = sys.stdin.fileno()
     before = termios.tcgetattr(file)
     loop = asyncio.get_running_loop()
-    heard: asyncio.Queue[str] = asyncio.Queue()
+    queue: asyncio.Queue[str] = asyncio.Queue()
 
-    def hear() -> None:
+    def read_keys() -> None:
         given = os.read(file, 1024)
         for key in pressed(given.decode("utf-8", "replace")) if given else [GONE]:
-            heard.put_nowait(key)
+            queue.put_nowait(key)
         if not given:
-            # The terminal is gone, and would be heard of for ever.
+            # A closed terminal is always readable.
             loop.remove_reader(file)
 
     tty.setcbreak(file)
-    loop.add_reader(file, hear)
+    loop.add_reader(file, read_keys)
     try:
-        yield heard
+        yield queue
     finally:
         loop.remove_reader(file)
         termios.tcsetattr(file, termios.TCSADRAIN, before)
 
 
 def one_key() -> str:
-    """Wait for a key; what is pressed after it is left for the next who asks."""
+    """Wait for one key; later keys stay in the terminal's buffer."""
     file = sys.stdin.fileno()
     before = termios.tcgetattr(file)
     tty.setcbreak(file)

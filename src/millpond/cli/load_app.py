@@ -1,4 +1,4 @@
-"""Loading: from `module:app` to the Millpond that is meant, or a refusal that says what is not."""
+"""Load the Millpond of `module:app`, or refuse with the reason."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from millpond.cli.exits import Exit, Refusal
+from millpond.pool.internals import internals_of
 from millpond.pool.millpond import Millpond
 from millpond.pool.task import TaskFunction
 
@@ -19,13 +20,13 @@ if TYPE_CHECKING:
     from types import ModuleType, TracebackType
 
 USUAL_NAMES = ("app", "mp")
-"""Which one is meant where a module has several and none is named."""
+"""The names to try if a module has several and none is given."""
 
 _DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*\Z")
 
 
 def load(target: str) -> Millpond:
-    """Return the Millpond of `module:name`, or of `module` alone if it is clear which.
+    """Return the Millpond of `module:name`, or of `module` alone if there is only one.
 
     The name may be that of a function without arguments that returns one. The modules that the
     Millpond `imports` are imported too, so that all its pools and tasks are known.
@@ -35,43 +36,45 @@ def load(target: str) -> Millpond:
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
-    module = _imported(name)
-    mp = _named(module, attribute) if attribute else _only(module)
-    for one in mp.imports:
-        _imported(one)
+    module = _import(name)
+    mp = _resolve(module, attribute) if attribute else _find_only(module)
+    for one in internals_of(mp).imports:
+        _import(one)
     return mp
 
 
 def _check(target: str, name: str) -> None:
-    """Object to what cannot be a module, with what was probably meant."""
+    """Refuse a target that is not a module, with a suggestion."""
     is_file = name.endswith(".py") or "/" in name
     if _DOTTED.match(name) and not is_file:
         return
     hint = ""
     if is_file:
-        meant = ".".join(part for part in Path(name).with_suffix("").parts if part not in "./")
-        hint = f"; a module is named as in `import`: {target.replace(name, meant, 1)}"
+        module_name = ".".join(
+            part for part in Path(name).with_suffix("").parts if part not in "./"
+        )
+        hint = f"; write the module as in `import`: {target.replace(name, module_name, 1)}"
     raise Refusal(Exit.USAGE, f"{target!r} is not module:name{hint}")
 
 
-def _imported(name: str) -> ModuleType:
+def _import(name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            # It is there, and imports something that is not.
-            raise _broken(f"importing {name} failed", error) from None
+            # The module exists, and imports one that does not.
+            raise _app_failed(f"importing {name} failed", error) from None
         message = f"no module named {error.name!r}; looked in {Path.cwd()} and on the Python path"
         raise Refusal(Exit.APP, message) from None
     except (Exception, SystemExit) as error:  # noqa: BLE001 - a module may raise anything
-        raise _broken(f"importing {name} failed", error) from None
+        raise _app_failed(f"importing {name} failed", error) from None
 
 
-def _named(module: ModuleType, attribute: str) -> Millpond:
-    """Return what a name of a module stands for; a dot goes on into it."""
+def _resolve(module: ModuleType, attribute: str) -> Millpond:
+    """Return the Millpond that a dotted name of a module refers to."""
     if attribute.endswith("()"):
-        meant = f"{module.__name__}:{attribute.removesuffix('()')}"
-        raise Refusal(Exit.USAGE, f"a function is named without its parentheses: {meant}")
+        module_name = f"{module.__name__}:{attribute.removesuffix('()')}"
+        raise Refusal(Exit.USAGE, f"name a function without parentheses: {module_name}")
     found: Any = module
     for part in attribute.split("."):
         try:
@@ -82,33 +85,33 @@ def _named(module: ModuleType, attribute: str) -> Millpond:
     if isinstance(found, Millpond):
         return found
     if callable(found) and not isinstance(found, (type, TaskFunction)):
-        return _made(f"{module.__name__}:{attribute}", found)
+        return _call_factory(f"{module.__name__}:{attribute}", found)
     message = f"{module.__name__}:{attribute} is {_kind(found)}, not a Millpond{_offers(module)}"
     raise Refusal(Exit.APP, message)
 
 
-def _made(name: str, make: Callable[[], object]) -> Millpond:
-    """Return what a function makes."""
+def _call_factory(name: str, make: Callable[[], object]) -> Millpond:
+    """Call a factory, and return its Millpond."""
     try:
         inspect.signature(make).bind()
     except TypeError as error:
         message = f"{name} takes arguments ({error}); a worker calls it with none"
         raise Refusal(Exit.APP, message) from None
     except ValueError:
-        pass  # Some built-in functions do not tell; calling it will.
+        pass  # Some built-in functions have no signature; calling it will show.
     try:
         made = make()
     except (Exception, SystemExit) as error:  # noqa: BLE001 - so may a function
-        raise _broken(f"{name}() failed", error) from None
+        raise _app_failed(f"{name}() failed", error) from None
     if isinstance(made, Millpond):
         return made
     if inspect.iscoroutine(made):
         made.close()
-    raise Refusal(Exit.APP, f"what {name}() returned is {_kind(made)}, not a Millpond")
+    raise Refusal(Exit.APP, f"{name}() returned a value {_kind(made)}, not a Millpond")
 
 
-def _only(module: ModuleType) -> Millpond:
-    """Return the one Millpond of a module, or of several the one with a usual name."""
+def _find_only(module: ModuleType) -> Millpond:
+    """Return the only Millpond of a module, or of several the one with a usual name."""
     found = _millponds(module)
     if len({id(mp) for mp in found.values()}) == 1:
         return next(iter(found.values()))
@@ -130,9 +133,9 @@ def _millponds(module: ModuleType) -> Mapping[str, Millpond]:
 
 
 def _offers(module: ModuleType) -> str:
-    """Return the words that name what could be meant instead."""
+    """Return a list of the module's Millponds, for an error message."""
     names = [f"{module.__name__}:{name}" for name in _millponds(module)]
-    return f"; say which: {', '.join(names)}" if names else ""
+    return f"; use one of: {', '.join(names)}" if names else ""
 
 
 def _kind(value: object) -> str:
@@ -145,16 +148,16 @@ def _kind(value: object) -> str:
     return f"of type {type(value).__name__}"
 
 
-def _broken(what: str, error: BaseException) -> Refusal:
-    """Return the refusal that shows where the user's code raised."""
+def _app_failed(what: str, error: BaseException) -> Refusal:
+    """Return the refusal with the traceback of the user's code."""
     trace = error.__traceback__
     while trace is not None and _is_machinery(trace):
         trace = trace.tb_next
-    told = "".join(traceback.format_exception(type(error), error, trace))
-    return Refusal(Exit.APP, f"{what}: {type(error).__name__}: {error}", told)
+    trace_text = "".join(traceback.format_exception(type(error), error, trace))
+    return Refusal(Exit.APP, f"{what}: {type(error).__name__}: {error}", trace_text)
 
 
 def _is_machinery(trace: TracebackType) -> bool:
-    """Whether a frame is ours or the import system's, and tells the user nothing."""
+    """Return whether a frame belongs to us or to the import system."""
     file = trace.tb_frame.f_code.co_filename
     return file in (__file__, importlib.__file__) or file.startswith("<frozen importlib")

@@ -1,4 +1,4 @@
-"""Logs of the command: to stderr, unless the application has set up its own."""
+"""Set up logging to stderr, unless the application has set up its own."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ LEVELS = ("debug", "info", "warning", "error")
 
 
 class PlainFormatter(logging.Formatter):
-    """One line per record, and a traceback below it; nothing that a terminal would obey."""
+    """One line per record, and a traceback below it, with control characters escaped."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - as it is called there
         """Return the line of a record."""
@@ -32,15 +32,14 @@ class PlainFormatter(logging.Formatter):
         return plain(super().formatException(ei), lines=True)
 
     def formatStack(self, stack_info: str) -> str:  # noqa: N802
-        """Return where a record was made."""
+        """Return the stack of a record."""
         return plain(super().formatStack(stack_info), lines=True)
 
 
 def set_up(level: str | None) -> None:
     """Write logs of this level to stderr; None = info.
 
-    An application that set up logging when it was imported has chosen; then only a level that was
-    asked for changes anything.
+    If the application set up logging when it was imported, only an explicit level changes that.
     """
     root = logging.getLogger()
     if not root.handlers:

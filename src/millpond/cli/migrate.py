@@ -1,4 +1,4 @@
-"""`millpond migrate`: brings the tables of a store up to this release."""
+"""`millpond migrate`: migrate the tables of a store to this release."""
 
 from __future__ import annotations
 
@@ -8,36 +8,38 @@ from typing import TYPE_CHECKING
 import click
 
 from millpond.cli.exits import Exit
-from millpond.cli.store_options import command, told
+from millpond.cli.store_options import command, refusal_for
 
 if TYPE_CHECKING:
     from millpond.pool.store_url import Place
 
 
 @command("migrate", json="Print one JSON document: the versions before and now.")
-@click.option("--check", is_flag=True, help="Change nothing; exit code 1 says that it is needed.")
+@click.option(
+    "--check", is_flag=True, help="Change nothing; exit code 1 means that a migration is needed."
+)
 @click.option(
     "--grants",
-    "wanted",
+    "grants_wanted",
     metavar="ROLE=USER",
     multiple=True,
-    help="Print the statements that make a user of the server an owner, worker, submitter or "
-    "reader of the store, and do nothing else; may be given several times.",
+    help="Only print the statements that give a user of the server the role owner, worker, "
+    "submitter or reader; may be repeated.",
 )
-@click.option("--apply", is_flag=True, help="Run what --grants says, after the tables are there.")
+@click.option("--apply", is_flag=True, help="Migrate, then run the statements of --grants.")
 def main(
     *,
     check: bool,
-    wanted: tuple[str, ...],
+    grants_wanted: tuple[str, ...],
     apply: bool,
     as_json: bool,
     store: str | None,
     app: str | None,
 ) -> int:
-    """Bring the tables of a store up to this release, and make them where there are none.
+    """Migrate the tables of a store to this release; create them if there are none.
 
-    A Millpond does so by itself when it is opened, unless it was made with migrate=False: then this
-    is the command to run before its processes are started.
+    A Millpond migrates when it opens the store, unless it has migrate=False. Then run this command
+    before starting its processes.
     """
     from millpond.cli.choose_store import url_of
     from millpond.errors import MillpondError
@@ -48,7 +50,7 @@ def main(
     try:
         place = place_of(url)
         assert place is not None  # noqa: S101 - a URL is never memory
-        statements = _statements(wanted, place)
+        statements = _statements(grants_wanted, place)
         if statements and not apply:
             return _print(statements, as_json=as_json)
         if apply:
@@ -58,30 +60,30 @@ def main(
         if not check and (before != needed or lacks_functions):
             bring_up(place)
     except MillpondError as error:
-        raise told(error) from error
+        raise refusal_for(error) from error
     now = before if check else needed
     if check and lacks_functions:
-        return _tell_of_functions(shown(url), now, as_json=as_json)
-    _tell(shown(url), before, now, needed, as_json=as_json)
+        return _print_missing_functions(shown(url), now, as_json=as_json)
+    _print_versions(shown(url), before, now, needed, as_json=as_json)
     return Exit.CLEAN if now == needed else Exit.BROKE
 
 
-def _statements(wanted: tuple[str, ...], place: Place) -> list[str]:
-    """Return what gives users the roles that were asked for; an owner comes first."""
-    if not wanted:
+def _statements(grants_wanted: tuple[str, ...], place: Place) -> list[str]:
+    """Return the statements that grant the roles; those of an owner first."""
+    if not grants_wanted:
         return []
     if isinstance(place, Path):
-        raise click.BadParameter("only a server has users; a file has its permissions")
+        raise click.BadParameter("only a server has users; use the permissions of the file")
     from millpond.store.postgres.roles import Role, grants
 
-    asked = []
-    for pair in wanted:
+    roles = []
+    for pair in grants_wanted:
         name, _, user = pair.partition("=")
         if name not in {*Role} or not user:
             raise click.BadParameter(f"{pair!r} is not ROLE=USER; roles are {', '.join(Role)}")
-        asked.append((Role(name), user))
-    asked.sort(key=lambda one: list(Role).index(one[0]))
-    return [text for role, user in asked for text in grants(role, user, place.schema)]
+        roles.append((Role(name), user))
+    roles.sort(key=lambda one: list(Role).index(one[0]))
+    return [text for role, user in roles for text in grants(role, user, place.schema)]
 
 
 def _print(statements: list[str], *, as_json: bool) -> int:
@@ -95,7 +97,7 @@ def _print(statements: list[str], *, as_json: bool) -> int:
 
 
 def _apply(statements: list[str], place: Place) -> None:
-    """Make the tables, and run the statements, all or none of them."""
+    """Migrate, and run the statements in one transaction."""
     if not statements or isinstance(place, Path):
         raise click.UsageError("--apply goes with --grants")
     import psycopg
@@ -105,7 +107,9 @@ def _apply(statements: list[str], place: Place) -> None:
 
     made = [one for one in statements if one.startswith("CREATE SCHEMA")]
     if made and len(made) < len(statements):
-        raise click.UsageError("first the owner, by an administrator; the rest is his to give")
+        raise click.UsageError(
+            "grant the owner first, as an administrator; then grant the others as the owner"
+        )
     if not made:
         bring_up(place)
     connection = connect(place)
@@ -118,9 +122,9 @@ def _apply(statements: list[str], place: Place) -> None:
 
 
 def versions(place: Place) -> tuple[int, int, bool]:
-    """Return the schema a store has, 0 for none, and the one that this release needs.
+    """Return the schema version of a store, 0 for none, and the one this release needs.
 
-    The last value: the schema is that one, and only the server's functions are missing.
+    The last value: the versions are equal, and only the server's functions are missing.
     """
     from millpond.errors import MigrationNeeded, StoreMissing
 
@@ -138,12 +142,12 @@ def versions(place: Place) -> tuple[int, int, bool]:
 
 
 def bring_up(place: Place) -> None:
-    """Make what is missing."""
+    """Migrate the tables."""
     _tables(place, allowed=True)
 
 
 def _tables(place: Place, *, allowed: bool) -> int:
-    """Look at the tables of a store, and change them if that is allowed; return their version."""
+    """Check the tables of a store, migrate them if allowed, and return their version."""
     if isinstance(place, Path):
         from millpond.store.sqlite.connect import connect, connect_to_look
         from millpond.store.sqlite.migrate import migrate
@@ -164,7 +168,7 @@ def _tables(place: Place, *, allowed: bool) -> int:
         server.close()
 
 
-def _tell_of_functions(place: str, version: int, *, as_json: bool) -> int:
+def _print_missing_functions(place: str, version: int, *, as_json: bool) -> int:
     from millpond.cli.render import emit, say
     from millpond.cli.terminal_text import plain
 
@@ -181,17 +185,15 @@ def _tell_of_functions(place: str, version: int, *, as_json: bool) -> int:
     return Exit.BROKE
 
 
-def _tell(place: str, before: int, now: int, needed: int, *, as_json: bool) -> None:
+def _print_versions(place: str, before: int, now: int, needed: int, *, as_json: bool) -> None:
     from millpond.cli.render import emit, say
     from millpond.cli.terminal_text import plain
 
     if as_json:
         emit({"store": place, "before": before, "version": now, "needed": needed})
     elif now != needed:
-        had = f"schema {before}" if before else "no tables of Millpond"
-        say(
-            plain(f"{place}: {had}, and this release needs schema {needed}: run `millpond migrate`")
-        )
+        had = f"schema {before}" if before else "no Millpond tables"
+        say(plain(f"{place}: {had}; this release needs schema {needed}: run `millpond migrate`"))
     elif before == now:
         say(plain(f"{place}: schema {now}, up to date"))
     else:

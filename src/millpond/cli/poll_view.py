@@ -1,4 +1,4 @@
-"""Looks: what `millpond top` knows of the pools, from one look at the store to the next."""
+"""Poll the pools of a store, and compute rates from poll to poll, for `millpond top`."""
 
 from __future__ import annotations
 
@@ -7,56 +7,56 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from millpond.cli.json_shapes import of_pool
+from millpond.cli.json_shapes import pool_json
 
 if TYPE_CHECKING:
     from millpond.cli.json_shapes import Facts
-    from millpond.cli.open_store import Reached
+    from millpond.cli.open_store import OpenStore
 
 WINDOW = 5
-"""Rates are taken over so many looks."""
+"""Rates are computed over this many polls."""
 
 SOONEST = 0.3
-"""Seconds between two looks of which a rate is made, at least."""
+"""Shortest time in seconds between two polls that count for a rate."""
 
 REMEMBERED = 60
-"""How many rates of the past are drawn, at most."""
+"""How many past rates are kept for drawing."""
 
 _ENDED = ("completed", "failed", "cancelled", "rejected")
 
 
 class Rates(msgspec.Struct, frozen=True):
-    """How many tasks a second came, were completed and failed."""
+    """Tasks submitted, completed and failed per second."""
 
     submitted: float = 0.0
     completed: float = 0.0
     failed: float = 0.0
 
 
-class Seen:
-    """One pool over several looks."""
+class PoolHistory:
+    """One pool over several polls."""
 
     def __init__(self) -> None:
         self.now: Facts = {}
         self.lanes: list[Facts] = []
-        self._looks: deque[tuple[float, Facts]] = deque(maxlen=WINDOW + 1)
+        self._polls: deque[tuple[float, Facts]] = deque(maxlen=WINDOW + 1)
         self.past: deque[float] = deque(maxlen=REMEMBERED)
-        """Completed a second, from look to look."""
+        """Completed per second, from poll to poll."""
 
-    def take_in(self, at: float, facts: Facts) -> None:
-        """Remember a look; one that follows at once, because of a key, tells nothing of rates."""
+    def add(self, at: float, facts: Facts) -> None:
+        """Add a poll. One that follows at once, after a key press, does not count for rates."""
         self.now = facts
-        if self._looks:
-            before, old = self._looks[-1]
+        if self._polls:
+            before, old = self._polls[-1]
             if at - before < SOONEST:
                 return
             self.past.append(_per_second(at - before, facts["completed"] - old["completed"]))
-        self._looks.append((at, facts))
+        self._polls.append((at, facts))
 
     @property
     def rates(self) -> Rates:
-        """How quick it is, by the latest looks."""
-        (first, old), (last, new) = self._looks[0], self._looks[-1]
+        """Rates over the latest polls."""
+        (first, old), (last, new) = self._polls[0], self._polls[-1]
         return Rates(
             _per_second(last - first, _ever(new) - _ever(old)),
             _per_second(last - first, new["completed"] - old["completed"]),
@@ -69,37 +69,37 @@ def _per_second(seconds: float, count: int) -> float:
 
 
 def _ever(pool: Facts) -> int:
-    """Return how many tasks a pool ever had."""
+    """Return how many tasks were ever submitted to a pool."""
     return sum(pool[name] for name in (*_ENDED, "running", "queued"))
 
 
-class Looks:
-    """All pools over several looks."""
+class PoolPoller:
+    """All pools over several polls."""
 
-    def __init__(self, here: Reached, names: tuple[str, ...]) -> None:
-        self._here = here
+    def __init__(self, store: OpenStore, names: tuple[str, ...]) -> None:
+        self._store = store
         self._names = names
-        self.pools: dict[str, Seen] = {}
+        self.pools: dict[str, PoolHistory] = {}
         self.workers = 0
         self.at = 0.0
 
-    async def look(self, with_lanes: str | None = None) -> None:
-        """Look at the store once more; of one pool, at its lanes too."""
-        found: dict[str, Seen] = {}
-        for name in await self._here.pools(self._names):
-            self.at = self._here.now()
-            view = await self._here.view.pool(name, now=self.at)
+    async def poll(self, with_lanes: str | None = None) -> None:
+        """Read all pools, and the lanes of one of them."""
+        found: dict[str, PoolHistory] = {}
+        for name in await self._store.pools(self._names):
+            self.at = self._store.now()
+            view = await self._store.view.pool(name, now=self.at)
             if view is None:
                 continue
-            seen = found[name] = self.pools.get(name) or Seen()
-            lanes = await self._here.view.lanes(name) if name == with_lanes else ()
+            seen = found[name] = self.pools.get(name) or PoolHistory()
+            lanes = await self._store.view.lanes(name) if name == with_lanes else ()
             seen.lanes = [msgspec.structs.asdict(lane) for lane in lanes]
-            seen.take_in(self.at, of_pool(view, self.at))
+            seen.add(self.at, pool_json(view, self.at))
         self.pools = found
-        self.workers = len(await self._here.view.workers())
+        self.workers = len(await self._store.view.workers())
 
     def document(self) -> Facts:
-        """Return a look as `--json` prints it."""
+        """Return the latest poll as `--json` prints it."""
         return {
             "at": self.at,
             "workers": self.workers,

@@ -1,4 +1,4 @@
-"""`millpond pools`: what runs and what waits, pool by pool."""
+"""`millpond pools`: counts, waits and states of the pools."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from millpond.cli.store_options import POOL, carry_out, command
 
 if TYPE_CHECKING:
     from millpond.cli.json_shapes import Facts
-    from millpond.cli.open_store import Reached
+    from millpond.cli.open_store import OpenStore
 
 
 _RIGHT = ("RUNNING", "QUEUED", "LATER", "PARKED", "OLDEST", "WAIT", "RUN", "COMPLETED", "DEAD")
@@ -19,41 +19,41 @@ _RIGHT = ("RUNNING", "QUEUED", "LATER", "PARKED", "OLDEST", "WAIT", "RUN", "COMP
 
 @command("pools", json="Print the pools as one JSON list.")
 @click.argument("names", nargs=-1, type=POOL, metavar="[POOL]...")
-@click.option("--lanes", is_flag=True, help="Show their lanes, too.")
+@click.option("--lanes", is_flag=True, help="Also show their lanes.")
 def main(names: tuple[str, ...], *, lanes: bool, as_json: bool, **where: Any) -> int:  # noqa: ANN401
-    """Show the pools of a store, all or those that are named.
+    """Show the pools of a store: all, or those named.
 
-    OLDEST is how long the first of those that wait has waited; WAIT and RUN are the seconds that
-    half and nine in ten of the latest attempts waited for a start, and ran. LATER are due later,
-    PARKED wait for a worker that knows their function, DEAD failed for good and are still kept
-    (`millpond dead` lists them). A pool or key that a Throttled holds back says so, and for how
-    long; `millpond resume` ends the hold.
+    OLDEST is the age of the oldest waiting task. WAIT and RUN are the median and the 90th
+    percentile of the latest attempts: time to start, and run time. LATER counts scheduled tasks,
+    PARKED tasks that wait for a worker that knows their function, DEAD failed tasks that are still
+    kept (`millpond dead` lists them). A pool or key held back by Throttled is shown with the time
+    left; `millpond resume` ends the hold.
     """
-    from millpond.cli.open_store import reached
+    from millpond.cli.open_store import open_store
 
     async def show() -> int:
-        async with reached(**where) as here:
-            found = await read(here, names, lanes=lanes)
-            _show(found, here.shown, as_json=as_json)
+        async with open_store(**where) as store:
+            found = await read(store, names, lanes=lanes)
+            _show(found, store.shown, as_json=as_json)
         return Exit.CLEAN
 
     return carry_out(show())
 
 
-async def read(here: Reached, names: tuple[str, ...], *, lanes: bool) -> list[Facts]:
-    """Return what is told of pools."""
-    from millpond.cli.json_shapes import of_pool
+async def read(store: OpenStore, names: tuple[str, ...], *, lanes: bool) -> list[Facts]:
+    """Return the pools in the shape that `--json` prints."""
+    from millpond.cli.json_shapes import pool_json
     from millpond.core.task import CALLBACKS
 
-    told = []
-    for name in await here.pools(names):
-        now = here.now()
-        view = await here.view.pool(name, now=now)
+    pools = []
+    for name in await store.pools(names):
+        now = store.now()
+        view = await store.view.pool(name, now=now)
         if view is not None:
-            callbacks = await here.view.pool(name + CALLBACKS, now=now, measured=False)
-            found = await here.view.lanes(name) if lanes else None
-            told.append(of_pool(view, now, callbacks, found))
-    return told
+            callbacks = await store.view.pool(name + CALLBACKS, now=now, measured=False)
+            lane_views = await store.view.lanes(name) if lanes else None
+            pools.append(pool_json(view, now, callbacks, lane_views))
+    return pools
 
 
 def _show(pools: list[Facts], place: str, *, as_json: bool) -> None:
@@ -69,22 +69,22 @@ def _show(pools: list[Facts], place: str, *, as_json: bool) -> None:
         Column(
             title,
             right=title in _RIGHT,
-            whole=title != "POOL",
+            uncut=title != "POOL",
             optional=title in ("WAIT", "RUN"),
         )
         for title in ("POOL", "STATE", *_RIGHT)
     ]
     table(columns, [row(pool) for pool in pools])
     for pool in pools:
-        if said := holds(pool):
-            say("", *said)
+        if sentences := holds(pool):
+            say("", *sentences)
     for pool in pools:
         if pool.get("lane_states"):
             _show_lanes(pool)
 
 
 def row(pool: Facts) -> list[str]:
-    """Return a pool as a line of a table."""
+    """Return the table row of a pool."""
     from millpond.cli.render import short
 
     return [
@@ -107,22 +107,22 @@ def holds(pool: Facts) -> list[str]:
     from millpond.cli.render import short
     from millpond.cli.terminal_text import plain
 
-    name, said = plain(pool["name"]), []
+    name, sentences = plain(pool["name"]), []
     if pool["held_for"]:
-        said.append(
+        sentences.append(
             f"{name} is held back for {short(pool['held_for'])} more (Throttled); "
             f"millpond resume {name} ends that"
         )
-    said += [
+    sentences += [
         f"{name}: {plain(one['unit'])} is held back for {short(one['held_for'])} more (Throttled); "
         f"millpond resume {name} --key {plain(one['unit'])} ends that"
         for one in pool["held_units"]
     ]
-    return said
+    return sentences
 
 
 def times(quantiles: Facts) -> str:
-    """Return how long half and nine in ten took."""
+    """Return the median and the 90th percentile."""
     from millpond.cli.render import short
 
     if not quantiles["samples"]:

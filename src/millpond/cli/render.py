@@ -1,7 +1,7 @@
-"""Rendering: tables and figures for people, JSON for programs.
+"""Print tables and figures for people, JSON for programs.
 
-On a terminal a table is drawn, and cut to its width; into a pipe it is plain lines, uncut. Whatever
-others chose, such as names, keys and messages, comes through `plain` before it is shown.
+On a terminal a table is drawn and cut to the terminal's width. Into a pipe it is plain lines, not
+cut. Names, keys and messages go through `plain` first, so a terminal does not obey them.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ STYLES: Mapping[str, str] = {
     "processing": "cyan",
     "closed": "dim",
 }
-"""Colours of words that always mean the same."""
+"""Colours of states."""
 
 
 WIDE = 100
-"""From so many characters on, a terminal has room for all columns."""
+"""A terminal this wide has room for all columns."""
 
-LEAST = 8
-"""So many characters of a name are left of it, at least."""
+MIN_WIDTH = 8
+"""A name is never cut shorter than this."""
 
 
 class Column(msgspec.Struct, frozen=True):
@@ -55,23 +55,23 @@ class Column(msgspec.Struct, frozen=True):
 
     title: str
     right: bool = False
-    whole: bool = False
-    """Whether it is never cut, however narrow the terminal."""
+    uncut: bool = False
+    """Never cut, however narrow the terminal."""
     optional: bool = False
-    """Whether a narrow terminal goes without it."""
+    """Left out on a narrow terminal."""
 
 
 Cell = str
-"""What stands in a table; a word of STYLES has its colour."""
+"""Text in a table; a word of STYLES has its colour."""
 
 
 def on_terminal() -> bool:
-    """Whether a person sees what is written."""
+    """Return whether stdout is a terminal."""
     return sys.stdout.isatty()
 
 
 def console() -> Console:
-    """Return what draws; nothing in a text is taken for markup."""
+    """Return a console that interprets no markup."""
     from rich.console import Console
 
     return Console(file=sys.stdout, markup=False, highlight=False, emoji=False)
@@ -88,7 +88,7 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> None:
 
 
 def drawn(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int) -> Table:
-    """Return a table as it is drawn on a terminal of so many characters."""
+    """Return a table drawn for a terminal `width` characters wide."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
@@ -101,7 +101,7 @@ def drawn(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int)
     )
     for n, most in zip(kept, cut, strict=True):
         justify: Literal["left", "right"] = "right" if columns[n].right else "left"
-        least = most if columns[n].whole else None
+        least = most if columns[n].uncut else None
         made.add_column(columns[n].title, justify=justify, no_wrap=True, min_width=least)
     for row in rows:
         made.add_row(*(coloured(clipped(row[n], most)) for n, most in zip(kept, cut, strict=True)))
@@ -109,25 +109,25 @@ def drawn(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int)
 
 
 def fitted(columns: Sequence[Column], longest: Sequence[int], room: int) -> list[int]:
-    """Return how wide columns may be: those that are cut share what the others leave."""
+    """Return the widths of columns. Columns that may be cut share the room the others leave."""
     widths = list(longest)
-    loose = [n for n, column in enumerate(columns) if not column.whole]
+    loose = [n for n, column in enumerate(columns) if not column.uncut]
     left = room - sum(width for n, width in enumerate(widths) if n not in loose)
     for done, n in enumerate(sorted(loose, key=lambda n: widths[n])):
-        # The narrow ones first: what they do not need is for the others.
-        share = max(left // (len(loose) - done), LEAST)
+        # The narrow ones first: the others share the room they leave.
+        share = max(left // (len(loose) - done), MIN_WIDTH)
         widths[n] = min(widths[n], share)
         left -= widths[n]
     return widths
 
 
 def clipped(text: str, most: int) -> str:
-    """Return a text of at most so many characters."""
+    """Return the text, cut to `most` characters."""
     return text if len(text) <= most else f"{text[: most - 1]}…"
 
 
 def coloured(text: str) -> Text:
-    """Return a text, in colour if it is a word that has one."""
+    """Return the text, coloured if STYLES has it."""
     from rich.text import Text
 
     return Text(text, style=STYLES.get(text, ""))
@@ -147,22 +147,22 @@ def aligned(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> list[s
 
 
 def say(*lines: str) -> None:
-    """Write lines that are fit for a terminal."""
+    """Write lines to stdout."""
     sys.stdout.write("".join(f"{line}\n" for line in lines))
 
 
 def note(line: str) -> None:
-    """Tell the person something that is no part of the answer."""
+    """Write a remark to stderr: it is not part of the output."""
     sys.stderr.write(f"{plain(line)}\n")
 
 
 def emit(document: object, *, one_line: bool = False) -> None:
-    """Write JSON; everything outside of ASCII is escaped, so a terminal obeys nothing of it."""
+    """Write JSON in ASCII, so a terminal obeys no control characters."""
     sys.stdout.write(json.dumps(document, indent=None if one_line else 2) + "\n")
 
 
 def bare(value: object) -> Any:  # noqa: ANN401 - whatever JSON can say
-    """Return a value as JSON has it; what is no number is null."""
+    """Return a value as JSON types; NaN and infinity become null."""
     return _safe(msgspec.to_builtins(value))
 
 
@@ -177,12 +177,12 @@ def _safe(value: Any) -> Any:  # noqa: ANN401 - see above
 
 
 def moment(at: float | None) -> str:
-    """Return a moment as a clock on the wall shows it here."""
+    """Return a time in the local time zone."""
     return "" if at is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
 
 
 def short(seconds: float | None) -> str:
-    """Return a length of time in a few characters: 42ms, 3.2s, 5m03s, 2h05m, 4d."""
+    """Return a duration in a few characters: 42ms, 3.2s, 5m03s, 2h05m, 4d."""
     if seconds is None:
         return ""
     if seconds < 0.9995:
@@ -197,19 +197,19 @@ def short(seconds: float | None) -> str:
 
 
 def counted(number: int, one: str, many: str | None = None) -> str:
-    """Return a number with what it counts."""
+    """Return a number with its noun: 1 task, 2 tasks."""
     return f"{number:,} {one if number == 1 else many or one + 's'}"
 
 
 def aligned_pairs(pairs: Sequence[tuple[str, str]]) -> None:
-    """Write names with their values; those without a value are left out."""
-    told = [(name, plain(value)) for name, value in pairs if value]
-    width = max(len(name) for name, _ in told)
+    """Write names with their values; leave out those without a value."""
+    shown = [(name, plain(value)) for name, value in pairs if value]
+    width = max(len(name) for name, _ in shown)
     if not on_terminal():
-        say(*(f"{name:<{width}}  {value}" for name, value in told))
+        say(*(f"{name:<{width}}  {value}" for name, value in shown))
         return
     from rich.text import Text
 
     pen = console()
-    for name, value in told:
+    for name, value in shown:
         pen.print(Text(f"{name:<{width}}  ", style="dim") + coloured(value))

@@ -1,7 +1,7 @@
-"""Signals: the first asks to drain, a second to stop now, a third is not waited for.
+"""Signals: the first drains, the second stops now, the third exits at once.
 
-They are counted by a handler of the interpreter's, not of the loop's: it also runs while a handler
-of the user's keeps the loop busy, so that nobody needs `kill -9` to get rid of a worker.
+A signal handler of the interpreter counts them, not one of the event loop. It also runs while a
+task's handler blocks the loop, so `kill -9` is never needed to end a worker.
 """
 
 from __future__ import annotations
@@ -12,38 +12,38 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
-from millpond.cli.exit_process import leave_at_once, leave_within
+from millpond.cli.exit_process import exit_at_once, exit_within
 from millpond.cli.exits import Exit
 
 if TYPE_CHECKING:
     from types import FrameType
 
 ECHO = 0.25
-"""Seconds within which signals count as one: Ctrl-C reaches a worker and also what started it,
-which may pass it on; a terminal that closes hangs up more than once."""
+"""Seconds within which signals count as one: Ctrl-C reaches a worker and its parent process, which
+may forward it; a terminal that closes sends SIGHUP more than once."""
 
-NOW_WITHIN = 10.0
-"""Seconds after a second signal in which it gives back what it holds, and leaves anyway."""
+GIVE_BACK_WITHIN = 10.0
+"""Seconds after a second signal to give back tasks; then the process exits."""
 
 
-class Stop:
-    """What was asked for from outside so far."""
+class StopSignals:
+    """The signals received so far."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._counted = 0
         self._last = float("-inf")
         self.drain = asyncio.Event()
-        """It was asked to stop."""
+        """Set by the first signal."""
         self.now = asyncio.Event()
-        """It was asked twice."""
+        """Set by the second signal."""
         self.name = ""
         """The first signal, by name."""
 
     def listen(self) -> None:
-        """Heed signals from now on, to the end of the process.
+        """Handle signals from now on, to the end of the process.
 
-        One that is ignored stays so: that is what `nohup` is for.
+        A signal that is ignored stays ignored, for `nohup`.
         """
         for name in ("SIGTERM", "SIGINT", "SIGHUP"):
             number = getattr(signal, name, None)
@@ -51,16 +51,16 @@ class Stop:
                 signal.signal(number, self._on_signal)
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
-        self.heard(signal.Signals(number).name, time.monotonic())
+        self.receive(signal.Signals(number).name, time.monotonic())
 
-    def heard(self, name: str, moment: float) -> None:
-        """Count a signal, and do what it asks for."""
+    def receive(self, name: str, moment: float) -> None:
+        """Count a signal and act on it."""
         is_hang_up = name == "SIGHUP"
         if self._counted and (is_hang_up or moment - self._last < ECHO):
             return
         self._counted, self._last = self._counted + 1, moment
         if self._counted > 2:
-            leave_at_once(Exit.LOST, f"{name}, for the third time: it leaves as it is")
+            exit_at_once(Exit.LOST, f"{name}, the third signal: exiting at once")
         # The loop may be closed by now, and the process about to end.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(self._ask, name)
@@ -68,7 +68,7 @@ class Stop:
     def _ask(self, name: str) -> None:
         if self.drain.is_set():
             self.now.set()
-            leave_within(NOW_WITHIN, Exit.LOST, "what it holds could not be given back in time")
+            exit_within(GIVE_BACK_WITHIN, Exit.LOST, "tasks could not be given back in time")
         else:
             self.name = name
             self.drain.set()

@@ -1,13 +1,11 @@
-"""The line: what the commands that operate a store understand alike, and how they refuse.
+"""Options, errors and exit codes that the commands on a store share.
 
-They are written with click; how a mistake is told, and with which exit code the command ends, is
-the same as for every other command here.
+These commands use click. Their messages and exit codes are those of every other command.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import sys
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -15,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from millpond.cli.choose_store import APP, STORE
-from millpond.cli.exits import OF_AN_OPERATOR, Exit, Refusal
+from millpond.cli.exits import OPERATOR_EXITS, Exit, Refusal
 from millpond.cli.terminal_text import plain
 
 if TYPE_CHECKING:
@@ -30,52 +28,54 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw]?)")
 _TOO_LARGE = 1 << 63
 
 
-class Line(click.Command):
-    """A command; called with the rest of the line it returns an exit code."""
+class StoreCommand(click.Command):
+    """A command: called with its arguments, it returns an exit code."""
 
     def __call__(self, arguments: Sequence[str]) -> int:
-        """Carry out the line; what is wrong with it is a Refusal."""
+        """Run the command; raise Refusal for wrong arguments."""
         with contextlib.suppress(AttributeError, ValueError):
-            # A name may hold what the terminal's encoding does not.
+            # A name may contain characters that the terminal's encoding lacks.
             sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
         prog = f"millpond {self.name}"
         try:
             return int(self.main(list(arguments), prog_name=prog, standalone_mode=False) or 0)
         except click.ClickException as error:
-            told = error.format_message().rstrip(".")
-            raise Refusal(Exit.USAGE, f"{told} (see `{prog} --help`)") from None
+            message = error.format_message().rstrip(".")
+            raise Refusal(Exit.USAGE, f"{message} (see `{prog} --help`)") from None
         except click.Abort:
             raise KeyboardInterrupt from None
 
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - what the command returns
-        """Do what the line says; whoever reads the answer may have read enough of it."""
+        """Run the command. A closed output pipe ends it cleanly."""
         try:
             return super().invoke(ctx)
         except BrokenPipeError:
             return Exit.CLEAN
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Tell the exit codes, last of all."""
+        """Print the exit codes at the end of the help."""
         super().format_epilog(ctx, formatter)
         with formatter.section("Exit codes"):
-            formatter.write_dl([(str(int(code)), told) for code, told in OF_AN_OPERATOR.items()])
+            formatter.write_dl(
+                [(str(int(code)), meaning) for code, meaning in OPERATOR_EXITS.items()]
+            )
 
 
 class Duration(click.ParamType):  # type: ignore[type-arg] # generic in late releases only
-    """A length of time, such as 90s, 5m, 2h, 1.5d or a plain number of seconds."""
+    """A duration, such as 90s, 5m, 2h, 1.5d or a number of seconds."""
 
     name = "duration"
 
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
-        """Return it in seconds."""
+        """Return the seconds."""
         if isinstance(value, float):
             return value
         text = str(value).strip()
         parts = _DURATION.findall(text)
         if not parts or "".join(number + unit for number, unit in parts) != text:
-            self.fail(f"{text!r} is not a length of time such as 90s, 5m, 2h or 3d", param, ctx)
+            self.fail(f"{text!r} is not a duration such as 90s, 5m, 2h or 3d", param, ctx)
         return sum(float(number) * _UNITS[unit] for number, unit in parts)
 
 
@@ -87,29 +87,29 @@ class TaskIds(click.ParamType):  # type: ignore[type-arg] # generic in late rele
     def convert(
         self, value: object, param: click.Parameter | None, ctx: click.Context | None
     ) -> int:
-        """Return it as a number."""
+        """Return the number."""
         text = str(value)
         if not (text.isascii() and text.isdecimal() and int(text) < _TOO_LARGE):
-            self.fail(f"{text!r} is not the id of a task, which is a number", param, ctx)
+            self.fail(f"{text!r} is not a task id: ids are numbers", param, ctx)
         return int(text)
 
 
 class PoolName(click.ParamType):  # type: ignore[type-arg] # generic in late releases only
-    """The name of a pool; a shell is offered those that the store has."""
+    """The name of a pool; shell completion offers the pools of the store."""
 
     name = "pool"
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """Return the pools that begin so; none where there is no store to ask."""
+        """Return the pools that begin with `incomplete`; none if the store cannot be read."""
         del param
         from click.shell_completion import CompletionItem
 
-        from millpond.cli.open_store import names_for_a_shell
+        from millpond.cli.open_store import complete_pool_names
 
         with contextlib.suppress(Exception):
-            found = names_for_a_shell(ctx.params.get("store"), ctx.params.get("app"), incomplete)
+            found = complete_pool_names(ctx.params.get("store"), ctx.params.get("app"), incomplete)
             return [CompletionItem(name) for name in found]
         return []
 
@@ -117,47 +117,47 @@ class PoolName(click.ParamType):  # type: ignore[type-arg] # generic in late rel
 DURATION, TASK_ID, POOL = Duration(), TaskIds(), PoolName()
 
 
-def command(name: str, *, json: str | None = "Print JSON.") -> Callable[[Given], Line]:
+def command(name: str, *, json: str | None = "Print JSON.") -> Callable[[Given], StoreCommand]:
     """Make a function a command that works on a store."""
 
-    def made(function: Given) -> Line:
+    def decorate(function: Given) -> StoreCommand:
         options = [
             click.option(
                 "--store",
                 metavar="URL",
-                help="Where the pools are kept, such as sqlite:///work.db or postgresql://host/db "
-                f"(default: what --app names, then ${STORE}).",
+                help="URL of the store, such as sqlite:///work.db or postgresql://host/db "
+                f"(default: the store of --app, then ${STORE}).",
             ),
             click.option(
                 "--app",
                 metavar="MODULE:NAME",
-                help=f"An application: its store is meant (default: ${APP}).",
+                help=f"Use the store of this application (default: ${APP}).",
             ),
         ]
         if json is not None:
             options.insert(0, click.option("--json", "as_json", is_flag=True, help=json))
-        # A decorator stands above those below it: what all commands have comes last.
+        # Options are listed in the order of their decorators: the shared ones come last.
         own = vars(function).pop("__click_params__", [])
         for option in reversed(options):
             option(function)
         vars(function)["__click_params__"] += own
-        return click.command(name, cls=Line, context_settings=SETTINGS)(function)
+        return click.command(name, cls=StoreCommand, context_settings=SETTINGS)(function)
 
-    return made
+    return decorate
 
 
 SETTINGS: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
-yes = click.option("--yes", "-y", is_flag=True, help="Do not ask first.")
+yes = click.option("--yes", "-y", is_flag=True, help="Do not ask for confirmation.")
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Ask before something is done that cannot be undone; without a person to ask, refuse."""
+    """Ask for confirmation; refuse if stdin is not a terminal."""
     if yes:
         return
     if not sys.stdin.isatty():
         raise Refusal(
-            Exit.DECLINED, f"{question} Nobody can be asked here: say --yes. Nothing was changed"
+            Exit.DECLINED, f"{question} Confirmation required (use --yes); nothing was changed"
         )
     sys.stdout.flush()
     try:
@@ -170,7 +170,7 @@ def confirm(question: str, *, yes: bool) -> None:
 
 
 def carry_out(work: Coroutine[Any, Any, int]) -> int:
-    """Run what a command does; errors of ours are told in a line."""
+    """Run a command's coroutine; turn a MillpondError into a Refusal."""
     import asyncio
 
     from millpond.errors import MillpondError
@@ -178,11 +178,11 @@ def carry_out(work: Coroutine[Any, Any, int]) -> int:
     try:
         return asyncio.run(work)
     except MillpondError as error:
-        raise told(error) from error
+        raise refusal_for(error) from error
 
 
-def told(error: Exception) -> Refusal:
-    """Return the refusal for an error of the library."""
+def refusal_for(error: Exception) -> Refusal:
+    """Return the refusal, with its exit code, for an error of the library."""
     from millpond import errors
 
     kinds: Iterable[tuple[type[Exception], Exit]] = (
@@ -199,10 +199,3 @@ def told(error: Exception) -> Refusal:
     )
     code = next((code for kind, code in kinds if isinstance(error, kind)), Exit.BROKE)
     return Refusal(code, str(error))
-
-
-def columns() -> int:
-    """Return how wide the terminal is."""
-    with contextlib.suppress(OSError, ValueError):
-        return os.get_terminal_size(sys.stdout.fileno()).columns
-    return 80

@@ -1,4 +1,4 @@
-"""`millpond task ID`: one task, from its submit to its end."""
+"""`millpond task ID`: show one task with its attempts and history."""
 
 from __future__ import annotations
 
@@ -13,80 +13,80 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from millpond.cli.json_shapes import Facts
-    from millpond.cli.open_store import Reached
+    from millpond.cli.open_store import OpenStore
     from millpond.core.audit import Record
     from millpond.core.task import Task
 
 
 @command("task", json="Print one JSON document: the task, its attempts and its history.")
 @click.argument("task", type=TASK_ID, metavar="ID")
-@click.option("--why", is_flag=True, help="Only say why it is not running, in a sentence.")
-@click.option("--payload", is_flag=True, help="Show what it was called with and what it returned.")
+@click.option("--why", is_flag=True, help="Only print why it is not running.")
+@click.option("--payload", is_flag=True, help="Also show its arguments and result.")
 def main(task: int, *, why: bool, payload: bool, as_json: bool, **where: Any) -> int:  # noqa: ANN401
-    """Show one task: where it is, its attempts with their times, its latest error, its history.
+    """Show one task: status, attempts with their times, latest error, history.
 
-    Attempts and history are read from the audit, which is kept for a week unless the application
-    says otherwise; of errors, the store keeps the latest.
+    Attempts and history are read from the audit log, which is kept for a week unless the
+    application says otherwise. The store keeps only the latest error.
     """
-    from millpond.cli.open_store import reached
+    from millpond.cli.open_store import open_store
 
     async def show() -> int:
-        async with reached(**where) as here:
+        async with open_store(**where) as store:
             if why:
-                await _say_why(here, task, as_json=as_json)
+                await _say_why(store, task, as_json=as_json)
             else:
-                await _show(here, task, payload=payload, as_json=as_json)
+                await _show(store, task, payload=payload, as_json=as_json)
         return Exit.CLEAN
 
     return carry_out(show())
 
 
-async def _say_why(here: Reached, task: int, *, as_json: bool) -> None:
+async def _say_why(store: OpenStore, task: int, *, as_json: bool) -> None:
     from millpond.cli.render import emit, say
     from millpond.cli.terminal_text import plain
 
-    reason = await here.why(task)
+    reason = await store.why(task)
     if as_json:
         emit({"id": str(task), "why": reason})
     else:
         say(plain(reason))
 
 
-async def _show(here: Reached, task: int, *, payload: bool, as_json: bool) -> None:
-    from millpond.cli.json_shapes import attempts, of_record, of_task
+async def _show(store: OpenStore, task: int, *, payload: bool, as_json: bool) -> None:
+    from millpond.cli.json_shapes import attempts, record_json, task_json
     from millpond.cli.render import emit
 
-    found = await here.view.task(task)
+    found = await store.view.task(task)
     if found is None:
-        raise here.runtime.waiting.unknown(task)
-    records = await history(here, found)
-    now, why = here.now(), await here.why(task)
-    facts = of_task(found, now)
+        raise store.runtime.waiting.unknown(task)
+    records = await history(store, found)
+    now, why = store.now(), await store.why(task)
+    facts = task_json(found, now)
     runs = attempts(records, now)
     if payload:
         facts |= _contents(found)
     if as_json:
-        told = [of_record(record) for record in records]
-        emit({"task": facts, "why": why, "attempts": runs, "history": told})
+        shown = [record_json(record) for record in records]
+        emit({"task": facts, "why": why, "attempts": runs, "history": shown})
     else:
         _print(facts, why, runs, records, found)
 
 
-async def history(here: Reached, task: Task) -> list[Record]:
-    """Return what the audit tells of a task."""
+async def history(store: OpenStore, task: Task) -> list[Record]:
+    """Return the audit records of a task."""
     records: list[Record] = []
     position = -1
     since = task.submitted_at
-    page = await here.view.audit(since=since, task=task.new.id)
+    page = await store.view.audit(since=since, task=task.new.id)
     while page.next != position:
         records += page.records
         position = page.next
-        page = await here.view.audit(after=position, since=since, task=task.new.id)
+        page = await store.view.audit(after=position, since=since, task=task.new.id)
     return records
 
 
 def _contents(task: Task) -> Facts:
-    """Return what a task was called with and what it returned."""
+    """Return the arguments and the result of a task."""
     return {
         "arguments": _decoded(task.new.call.payload),
         "result": None if task.result is None else _decoded(task.result),
@@ -114,14 +114,14 @@ def _print(
         _print_attempts(runs)
     error = read(task.error)
     if error is not None:
-        told = error.traceback or str(error)
-        say("", "latest error", *plain(told, lines=True).rstrip("\n").splitlines())
+        text = error.traceback or str(error)
+        say("", "latest error", *plain(text, lines=True).rstrip("\n").splitlines())
     if records:
         _print_history(records)
 
 
 def _lines(facts: Facts, why: str) -> Iterator[tuple[str, str]]:
-    """Yield what is told of a task, each with its name; what says nothing is left out."""
+    """Yield the names and values to print for a task; empty values are left out."""
     import json
 
     from millpond.cli.render import moment, short
@@ -134,7 +134,7 @@ def _lines(facts: Facts, why: str) -> Iterator[tuple[str, str]]:
         yield "why", why
     yield "key", facts["key"] or ""
     yield "labels", ", ".join(f"{name}={value}" for name, value in facts["labels"].items())
-    yield "lane", "" if facts["lane"] is None else f"{facts['lane']}, {facts['sequence']}. of it"
+    yield "lane", "" if facts["lane"] is None else f"{facts['lane']}, number {facts['sequence']}"
     yield "priority", str(facts["priority"] or "")
     given_back = facts["runs"] - facts["attempt"]
     uncharged = f" ({given_back} more given back)" if given_back else ""
@@ -201,7 +201,7 @@ def _print_history(records: Sequence[Record]) -> None:
 
 
 def _detail(record: Record) -> str:
-    """Return what else is worth telling of a step."""
+    """Return the last column of a history row."""
     from millpond.cli.render import short
     from millpond.core.lifecycle import Transition
 

@@ -1,4 +1,4 @@
-"""`millpond tasks` and `millpond dead`: tasks in pages."""
+"""`millpond tasks` and `millpond dead`: list tasks, page by page."""
 
 from __future__ import annotations
 
@@ -8,62 +8,64 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from millpond.cli.exits import Exit
-from millpond.cli.iterate_tasks import Chosen, choosing, walk
+from millpond.cli.iterate_tasks import TaskSelection, iterate_tasks, selection_options
 from millpond.cli.store_options import carry_out, command
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
-    from millpond.cli.open_store import Reached
+    from millpond.cli.open_store import OpenStore
     from millpond.core.task import Task
 
 AT_ONCE = 50
-"""How many are printed where nobody turns pages."""
+"""How many to print where stdout is not a terminal."""
 
-_JSON = "Print one JSON document: the tasks, and where to go on from."
+_JSON = "Print one JSON document: the tasks, and the place of the next page."
 
 limit = click.option(
     "--limit",
     type=click.IntRange(1),
     metavar="N",
-    help=f"At most so many (default: {AT_ONCE}; all with --ids; on a terminal, page by page).",
+    help=f"Print at most N (default: {AT_ONCE}; all with --ids; on a terminal, page by page).",
 )
-after = click.option("--after", metavar="PLACE", help="Go on behind the last page.")
-ids = click.option("--ids", is_flag=True, help="Print their ids only, one on a line.")
+after = click.option(
+    "--after", metavar="PLACE", help="Continue after this place of an earlier page."
+)
+ids = click.option("--ids", is_flag=True, help="Print only ids, one per line.")
 
 
 @command("tasks", json=_JSON)
-@choosing()
+@selection_options()
 @limit
 @after
 @ids
-def main(**asked: Any) -> int:  # noqa: ANN401 - the options above
+def main(**options: Any) -> int:  # noqa: ANN401 - the options above
     """Show tasks, pool by pool, each in the order of its queue.
 
-    On a terminal they come page by page. Elsewhere, and with --limit, one page is printed; what
-    follows is had with --after.
+    On a terminal they come page by page. Elsewhere, and with --limit, one page is printed; --after
+    prints the next.
     """
-    return _listed(asked, _row, _COLUMNS)
+    return _list(options, _row, _COLUMNS)
 
 
 @command("dead", json=_JSON)
-@choosing(state=False)
+@selection_options(state=False)
 @limit
 @after
 @ids
-def dead(**asked: Any) -> int:  # noqa: ANN401 - the options above
-    """Show the tasks that failed for good, and of what.
+def dead(**options: Any) -> int:  # noqa: ANN401 - the options above
+    """Show failed tasks (dead letters) with their errors.
 
-    `millpond task ID` tells more of one, `millpond redrive` queues them again.
+    `millpond task ID` shows one in full, `millpond redrive` queues them again.
     """
-    return _listed({**asked, "state": "failed"}, _dead_row, _DEAD_COLUMNS)
+    return _list({**options, "state": "failed"}, _dead_row, _DEAD_COLUMNS)
 
 
 _COLUMNS = ("ID", "POOL", "STATUS", "FUNCTION", "KEY", "ATTEMPT", "AGE", "WAITED", "RAN")
 _DEAD_COLUMNS = ("ID", "POOL", "FUNCTION", "KEY", "ATTEMPT", "ENDED", "ERROR")
 _RIGHT = ("ATTEMPT", "AGE", "WAITED", "RAN", "ENDED")
 _WHOLE = ("ID", "STATUS", *_RIGHT)
-"""What a narrow terminal does not cut: names are known without their ends."""
+"""Columns that a narrow terminal does not cut."""
 
 
 def _row(task: Task, now: float) -> list[str]:
@@ -98,64 +100,64 @@ def _dead_row(task: Task, now: float) -> list[str]:
     ]
 
 
-def _listed(
-    asked: dict[str, Any], row: Callable[[Task, float], list[str]], titles: tuple[str, ...]
+def _list(
+    options: dict[str, Any], row: Callable[[Task, float], list[str]], titles: tuple[str, ...]
 ) -> int:
-    from millpond.cli.open_store import reached
+    from millpond.cli.open_store import open_store
     from millpond.cli.render import on_terminal
 
-    where = {name: asked.pop(name) for name in ("store", "app")}
-    as_json, only_ids, most = asked.pop("as_json"), asked.pop("ids"), asked.pop("limit")
-    chosen = Chosen(**asked)
+    where = {name: options.pop(name) for name in ("store", "app")}
+    as_json, only_ids, most = options.pop("as_json"), options.pop("ids"), options.pop("limit")
+    selection = TaskSelection(**options)
     turns = on_terminal() and sys.stdin.isatty() and most is None and not (as_json or only_ids)
 
     async def show() -> int:
-        async with reached(**where) as here:
-            listing = Listing(here, walk(here, chosen), row, titles)
+        async with open_store(**where) as store:
+            listing = Listing(store, iterate_tasks(store, selection), row, titles)
             if turns:
                 await listing.turn_pages()
             else:
                 size = most or (sys.maxsize if only_ids else AT_ONCE)
                 await listing.one_page(size, as_json=as_json, only_ids=only_ids)
-            if chosen.state == "failed" and not (chosen.callbacks or as_json or only_ids):
-                await _tell_of_callbacks(here, chosen)
+            if selection.state == "failed" and not (selection.callbacks or as_json or only_ids):
+                await _mention_failed_callbacks(store, selection)
         return Exit.CLEAN
 
     return carry_out(show())
 
 
-async def _tell_of_callbacks(here: Reached, chosen: Chosen) -> None:
-    """Say that callbacks failed as well: nobody waits for those."""
+async def _mention_failed_callbacks(store: OpenStore, selection: TaskSelection) -> None:
+    """Print a note if callbacks failed as well."""
     from millpond.cli.render import note
 
-    async for _ in walk(here, chosen._replace(callbacks=True, after=None)):
-        note("callbacks failed, too: --callbacks shows them")
+    async for _ in iterate_tasks(store, selection._replace(callbacks=True, after=None)):
+        note("callbacks failed, too; --callbacks lists them")
         return
 
 
 class Listing:
-    """Tasks on their way to whoever reads."""
+    """Prints tasks as pages or as one document."""
 
     def __init__(
         self,
-        here: Reached,
+        store: OpenStore,
         tasks: AsyncIterator[tuple[Task, str]],
         row: Callable[[Task, float], list[str]],
         titles: tuple[str, ...],
     ) -> None:
         from millpond.cli.render import Column
 
-        self._here = here
+        self._store = store
         self._tasks = tasks
         self._row = row
         optional = ("WAITED", "RAN") if "ERROR" not in titles else ("KEY",)
         self._columns = [
-            Column(t, right=t in _RIGHT, whole=t in _WHOLE, optional=t in optional) for t in titles
+            Column(t, right=t in _RIGHT, uncut=t in _WHOLE, optional=t in optional) for t in titles
         ]
         self._ahead: tuple[Task, str] | None = None
 
     async def _page(self, size: int) -> list[tuple[Task, str]]:
-        """Return the next of them; one more is read, to know whether there are any."""
+        """Return the next page. It reads one task ahead, to know whether there are more."""
         page = [] if self._ahead is None else [self._ahead]
         self._ahead = None
         async for found in self._tasks:
@@ -166,15 +168,15 @@ class Listing:
         return page
 
     async def one_page(self, size: int, *, as_json: bool, only_ids: bool) -> None:
-        """Print some, and how to see more."""
-        from millpond.cli.json_shapes import of_task
+        """Print one page, and how to get the next."""
+        from millpond.cli.json_shapes import task_json
         from millpond.cli.render import emit, note, say
 
         page = await self._page(size)
         following = page[-1][1] if self._ahead is not None else None
         if as_json:
-            now = self._here.now()
-            emit({"tasks": [of_task(task, now) for task, _ in page], "next": following})
+            now = self._store.now()
+            emit({"tasks": [task_json(task, now) for task, _ in page], "next": following})
             return
         if only_ids:
             say(*(str(task.new.id) for task, _ in page))
@@ -184,7 +186,7 @@ class Listing:
             note(f"more: --after {following}")
 
     async def turn_pages(self) -> None:
-        """Print a screen full of them at a time, until there are no more or it is enough."""
+        """Print a screen full at a time, until the end or until the user quits."""
         while True:
             self._print(await self._page(_screen_full()))
             if self._ahead is None or not more():
@@ -194,14 +196,14 @@ class Listing:
         from millpond.cli.render import note, table
 
         if not page:
-            note(f"no such tasks in {self._here.shown}")
+            note(f"no matching tasks in {self._store.shown}")
             return
-        now = self._here.now()
+        now = self._store.now()
         table(self._columns, [self._row(task, now) for task, _ in page])
 
 
 def _screen_full() -> int:
-    """Return how many rows fit, beside a head and the question whether to go on."""
+    """Return how many rows fit, beside the head and the prompt."""
     import shutil
 
     return max(shutil.get_terminal_size().lines - 5, 5)
@@ -211,7 +213,7 @@ def more() -> bool:
     """Ask whether to show another page."""
     from millpond.cli.keyboard import one_key
 
-    sys.stderr.write("-- more: Enter, enough: q -- ")
+    sys.stderr.write("-- Enter: more, q: quit -- ")
     sys.stderr.flush()
     key = one_key()
     sys.stderr.write("\r\x1b[K")

@@ -1,15 +1,15 @@
-"""Plain text: what others chose, such as names and messages, made fit for a terminal."""
+"""Escape names and messages that others chose, before a terminal shows them."""
 
 from __future__ import annotations
 
 LINES = frozenset("\n\t")
-"""What a text of several lines may hold beside what can be printed."""
+"""Control characters that a text of several lines keeps."""
 
 
 def plain(text: str, *, lines: bool = False) -> str:
-    """Return the text with everything escaped that a terminal would obey or hide.
+    """Return the text with all characters escaped that a terminal would obey or hide.
 
-    Line ends are escaped too, unless it is a text of several `lines`.
+    With `lines`, line ends and tabs are kept.
     """
     if text.isprintable():
         return text

@@ -11,31 +11,31 @@ from millpond.cli.exits import Exit, Refusal
 from millpond.cli.store_options import DURATION, POOL, carry_out, command
 
 
-@command("top", json="Print each look as a line of JSON instead; no keys then.")
+@command("top", json="Print each poll as a line of JSON instead; keys do nothing.")
 @click.argument("names", nargs=-1, type=POOL, metavar="[POOL]...")
 @click.option(
     "--every",
     type=DURATION,
     default=1.0,
     metavar="SECONDS",
-    help="How often to look (default: 1).",
+    help="Poll this often (default: 1).",
 )
-@click.option("--looks", type=click.IntRange(1), metavar="N", help="Leave after so many looks.")
-def main(names: tuple[str, ...], *, every: float, as_json: bool, **asked: Any) -> int:  # noqa: ANN401
-    """Watch the pools of a store: what runs, what waits, how quick it is, how old the oldest is.
+@click.option("--looks", type=click.IntRange(1), metavar="N", help="Exit after N polls.")
+def main(names: tuple[str, ...], *, every: float, as_json: bool, **options: Any) -> int:  # noqa: ANN401
+    """Watch the pools of a store live: running, queued, rates, age of the oldest task.
 
-    Keys: up and down (or k and j) choose a pool, of which the lanes are shown; p pauses it, r
-    resumes it, + and - change how many may run, q leaves. Rates are tasks a second.
+    Keys: up and down (or k and j) select a pool and show its lanes; p pauses it, r resumes it, +
+    and - change its limit, q quits. Rates are tasks per second.
     """
     from millpond.cli.render import on_terminal
 
-    looks: int | None = asked.pop("looks")
+    left: int | None = options.pop("looks")
     every = max(every, 0.1)
     if as_json:
-        return carry_out(_print(names, every, looks, asked))
+        return carry_out(_print(names, every, left, options))
     if not (on_terminal() and sys.stdin.isatty()):
-        raise Refusal(Exit.USAGE, "it needs a terminal; elsewhere, --json prints each look")
-    return carry_out(_watch(names, every, looks, asked))
+        raise Refusal(Exit.USAGE, "millpond top needs a terminal; use --json elsewhere")
+    return carry_out(_show(names, every, left, options))
 
 
 async def _print(
@@ -43,15 +43,15 @@ async def _print(
 ) -> int:
     import asyncio
 
-    from millpond.cli.open_store import reached
-    from millpond.cli.poll_view import Looks
+    from millpond.cli.open_store import open_store
+    from millpond.cli.poll_view import PoolPoller
     from millpond.cli.render import emit
 
-    async with reached(**where) as here:
-        looks = Looks(here, names)
+    async with open_store(**where) as store:
+        poller = PoolPoller(store, names)
         while True:
-            await looks.look()
-            emit(looks.document(), one_line=True)
+            await poller.poll()
+            emit(poller.document(), one_line=True)
             sys.stdout.flush()
             left = None if left is None else left - 1
             if left == 0:
@@ -59,12 +59,12 @@ async def _print(
             await asyncio.sleep(every)
 
 
-async def _watch(
+async def _show(
     names: tuple[str, ...], every: float, left: int | None, where: dict[str, Any]
 ) -> int:
-    from millpond.cli.open_store import reached
-    from millpond.cli.top_screen import Watch
+    from millpond.cli.open_store import open_store
+    from millpond.cli.top_screen import TopScreen
 
-    async with reached(**where) as here:
-        await Watch(here, names, every, left).run()
+    async with open_store(**where) as store:
+        await TopScreen(store, names, every, left).run()
     return Exit.CLEAN

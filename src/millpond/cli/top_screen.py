@@ -1,4 +1,4 @@
-"""The screen of `millpond top`, and what its keys do."""
+"""The screen of `millpond top`, and its keys."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from millpond.cli.keyboard import GONE, keys
-from millpond.cli.poll_view import Looks
+from millpond.cli.poll_view import PoolPoller
 from millpond.cli.pools import times
 from millpond.cli.render import STYLES, coloured, console, counted, moment, short
 from millpond.cli.terminal_text import plain
@@ -24,8 +24,8 @@ from millpond.errors import MillpondError
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-    from millpond.cli.open_store import Reached
-    from millpond.cli.poll_view import Seen
+    from millpond.cli.open_store import OpenStore
+    from millpond.cli.poll_view import PoolHistory
     from millpond.core.control import Command
 
 _BARS = "▁▂▃▄▅▆▇█"
@@ -33,58 +33,60 @@ _BAR = 10
 _PAST = 14
 _LONG_NAME = 24
 _WIDE = 118
-"""From so many columns on there is room for figures that are nice to have."""
+"""A terminal this wide also shows rates of the past, waits and run times."""
 
 _AROUND = 8
-"""Lines of the screen that are always taken: two above, four of the table, a gap and a foot."""
+"""Lines that are always used: two above, four of the table, a gap and a foot."""
 
-_HELP = "↑↓ choose  p pause  r resume  +- limit  q quit"
+_HELP = "↑↓ select  p pause  r resume  +- limit  q quit"
 
 
-class Watch:
-    """Looks at the store now and then, draws, and does what keys ask for."""
+class TopScreen:
+    """Polls the store, draws, and handles keys."""
 
     def __init__(
-        self, here: Reached, names: tuple[str, ...], every: float, left: int | None
+        self, store: OpenStore, names: tuple[str, ...], every: float, left: int | None
     ) -> None:
-        self._here = here
-        self._looks = Looks(here, names)
+        self._store = store
+        self._poller = PoolPoller(store, names)
         self._every = every
         self._left = left
-        self._chosen: str | None = None
-        self._said = ""
+        self._selected: str | None = None
+        self._message = ""
         self._trouble = ""
 
     async def run(self) -> None:
-        """Go on until q is pressed, or as many looks were taken as were asked for."""
+        """Run until q is pressed, or `left` polls are done."""
         pen = console()
         loop = asyncio.get_running_loop()
-        with keys() as heard, Live(console=pen, screen=True, auto_refresh=False) as live:
+        with keys() as keys_pressed, Live(console=pen, screen=True, auto_refresh=False) as live:
             with contextlib.suppress(NotImplementedError):
                 loop.add_signal_handler(signal.SIGWINCH, lambda: self._draw(live, pen))
             try:
-                await self._go_on(heard, live, pen)
+                await self._loop(keys_pressed, live, pen)
             finally:
                 loop.remove_signal_handler(signal.SIGWINCH)
 
-    async def _go_on(self, heard: asyncio.Queue[str], live: Live, pen: Console) -> None:
+    async def _loop(self, keys_pressed: asyncio.Queue[str], live: Live, pen: Console) -> None:
         while True:
-            await self._look()
+            await self._poll()
             self._draw(live, pen)
             if self._left is not None:
                 self._left -= 1
                 if not self._left:
                     return
-            if not await self._heed(heard, live, pen):
+            if not await self._handle_keys(keys_pressed, live, pen):
                 return
 
-    async def _heed(self, heard: asyncio.Queue[str], live: Live, pen: Console) -> bool:
-        """Do what keys ask for until it is time for another look; return whether to go on."""
+    async def _handle_keys(
+        self, keys_pressed: asyncio.Queue[str], live: Live, pen: Console
+    ) -> bool:
+        """Handle keys until the next poll is due; return False to quit."""
         loop = asyncio.get_running_loop()
         until = loop.time() + self._every
         while (left := until - loop.time()) > 0:
             try:
-                key = await asyncio.wait_for(heard.get(), left)
+                key = await asyncio.wait_for(keys_pressed.get(), left)
             except TimeoutError:
                 return True
             if key in ("q", "Q", "\x03", "\x04", GONE):
@@ -94,58 +96,58 @@ class Watch:
             self._draw(live, pen)
         return True
 
-    async def _look(self) -> None:
+    async def _poll(self) -> None:
         try:
-            await self._looks.look(self._chosen)
+            await self._poller.poll(self._selected)
             self._trouble = ""
         except MillpondError as error:
-            # Whoever watches a store that is away wants to see it come back.
+            # Keep polling: the store may come back.
             self._trouble = str(error)
-        names = list(self._looks.pools)
-        if self._chosen not in names:
-            self._chosen = names[0] if names else None
-            if self._chosen is not None:
-                await self._look_at_lanes()
+        names = list(self._poller.pools)
+        if self._selected not in names:
+            self._selected = names[0] if names else None
+            if self._selected is not None:
+                await self._poll_lanes()
 
-    async def _look_at_lanes(self) -> None:
+    async def _poll_lanes(self) -> None:
         with contextlib.suppress(MillpondError):
-            await self._looks.look(self._chosen)
+            await self._poller.poll(self._selected)
 
     # Keys
 
     async def _press(self, key: str) -> bool:
-        """Do what a key asks for; return whether the store is to be looked at again."""
-        self._said = ""
+        """Handle one key; return whether to poll the store now."""
+        self._message = ""
         if key in ("up", "k", "down", "j"):
             return self._move(-1 if key in ("up", "k") else 1)
-        if self._chosen is None or key not in ("p", "r", "+", "-", "=", "_"):
+        if self._selected is None or key not in ("p", "r", "+", "-", "=", "_"):
             return False
-        pool = self._looks.pools[self._chosen].now
+        pool = self._poller.pools[self._selected].now
         limit = pool["max_concurrent"]
         orders: dict[str, tuple[Command, str]] = {
-            "p": (Pause(self._chosen), "paused"),
-            "r": (Resume(self._chosen), "resumed"),
-            "+": (Resize(self._chosen, limit + 1), f"at most {limit + 1} at a time"),
-            "-": (Resize(self._chosen, max(limit - 1, 1)), f"at most {max(limit - 1, 1)}"),
+            "p": (Pause(self._selected), "paused"),
+            "r": (Resume(self._selected), "resumed"),
+            "+": (Resize(self._selected, limit + 1), f"at most {limit + 1} at a time"),
+            "-": (Resize(self._selected, max(limit - 1, 1)), f"at most {max(limit - 1, 1)}"),
         }
-        order, said = orders[{"=": "+", "_": "-"}.get(key, key)]
-        await self._order(order, f"{self._chosen} {said}")
+        order, message = orders[{"=": "+", "_": "-"}.get(key, key)]
+        await self._order(order, f"{self._selected} {message}")
         return True
 
     def _move(self, by: int) -> bool:
-        names = list(self._looks.pools)
-        if self._chosen is None:
+        names = list(self._poller.pools)
+        if self._selected is None:
             return False
-        place = min(max(names.index(self._chosen) + by, 0), len(names) - 1)
-        self._chosen = names[place]
+        place = min(max(names.index(self._selected) + by, 0), len(names) - 1)
+        self._selected = names[place]
         return True
 
-    async def _order(self, order: Command, said: str) -> None:
+    async def _order(self, order: Command, message: str) -> None:
         try:
-            await self._here.runtime.control.order(order)
-            self._said = said
+            await self._store.runtime.control.order(order)
+            self._message = message
         except MillpondError as error:
-            self._said = str(error)
+            self._message = str(error)
 
     # The screen
 
@@ -153,7 +155,7 @@ class Watch:
         live.update(self._screen(pen), refresh=True)
 
     def _screen(self, pen: Console) -> RenderableType:
-        seen = self._looks.pools
+        seen = self._poller.pools
         lanes = self._lanes(pen)
         below = 0 if lanes is None else lanes.row_count + 1
         room = max(pen.height - _AROUND - below, 1)
@@ -161,33 +163,33 @@ class Watch:
         rows = list(seen.items())[first : first + room]
         parts: list[RenderableType] = [self._head(pen), self._table(rows, wide=pen.width >= _WIDE)]
         if lanes is not None:
-            parts += [Text(f" lanes of {plain(self._chosen or '')}", style="bold"), lanes]
+            parts += [Text(f" lanes of {plain(self._selected or '')}", style="bold"), lanes]
         gap = Text("\n" * max(room - len(rows) - 1, 0))
         return Group(*parts, gap, self._foot(pen))
 
     def _first_row(self, room: int) -> int:
-        """Return the first pool that is shown: the chosen one always is."""
-        names = list(self._looks.pools)
-        place = names.index(self._chosen) if self._chosen in names else 0
+        """Return the index of the first pool on the screen, so that the selected one is on it."""
+        names = list(self._poller.pools)
+        place = names.index(self._selected) if self._selected in names else 0
         return max(min(place - room // 2, len(names) - room), 0)
 
     def _head(self, pen: Console) -> Text:
-        pools = self._looks.pools.values()
+        pools = self._poller.pools.values()
         done = sum(seen.rates.completed for seen in pools)
-        told = (
-            f"{counted(self._looks.workers, 'worker')}, "
+        summary = (
+            f"{counted(self._poller.workers, 'worker')}, "
             f"{sum(seen.now['running'] for seen in pools):,} running, "
             f"{sum(seen.now['queued'] for seen in pools):,} queued, {_rate(done) or '0'} done/s"
         )
-        clock = moment(self._looks.at or None)[11:]
+        clock = moment(self._poller.at or None)[11:]
         head = Text(" millpond top ", style="bold reverse")
-        head.append(f" {plain(self._here.shown)}", style="bold")
-        line = Text(f" {told}")
-        line.append(" " * max(pen.width - len(told) - len(clock) - 2, 1) + clock, style="dim")
+        head.append(f" {plain(self._store.shown)}", style="bold")
+        line = Text(f" {summary}")
+        line.append(" " * max(pen.width - len(summary) - len(clock) - 2, 1) + clock, style="dim")
         head.truncate(pen.width)
         return Text("\n").join((head, line))
 
-    def _table(self, rows: list[tuple[str, Seen]], *, wide: bool) -> Table:
+    def _table(self, rows: list[tuple[str, PoolHistory]], *, wide: bool) -> Table:
         made = Table(
             box=SIMPLE_HEAD, header_style="bold", pad_edge=True, padding=(0, 1, 0, 0), expand=True
         )
@@ -203,13 +205,13 @@ class Watch:
             made.add_column("RUN", justify="right", no_wrap=True)
         made.add_column("DEAD", justify="right", no_wrap=True)
         for name, seen in rows:
-            style = "reverse" if name == self._chosen else ""
+            style = "reverse" if name == self._selected else ""
             made.add_row(*_cells(name, seen, wide=wide), style=style)
         return made
 
     def _lanes(self, pen: Console) -> Table | None:
-        """Return the lanes of the chosen pool, as many columns of them as there is room for."""
-        seen = self._looks.pools.get(self._chosen or "")
+        """Return the lanes of the selected pool, in as many columns as fit."""
+        seen = self._poller.pools.get(self._selected or "")
         if seen is None or not seen.lanes:
             return None
         across = max(pen.width // 28, 1)
@@ -228,15 +230,15 @@ class Watch:
             text = Text(f" {plain(self._trouble)}", style="bold red")
         else:
             text = Text(f" {_HELP}", style="dim")
-            if self._said:
-                text.append(f"   {plain(self._said)}", style="not dim bold")
-            elif not self._looks.pools:
+            if self._message:
+                text.append(f"   {plain(self._message)}", style="not dim bold")
+            elif not self._poller.pools:
                 text.append("   no pools yet", style="not dim bold")
         text.truncate(pen.width - 1, overflow="ellipsis")
         return text
 
 
-def _cells(name: str, seen: Seen, *, wide: bool) -> list[Text]:
+def _cells(name: str, seen: PoolHistory, *, wide: bool) -> list[Text]:
     pool, rates = seen.now, seen.rates
     cells = [
         Text(plain(name)),
@@ -258,7 +260,7 @@ def _cells(name: str, seen: Seen, *, wide: bool) -> list[Text]:
 
 
 def _state(pool: dict[str, Any]) -> Text:
-    """Return what a pool is at, for how long it is held back, and what it has parked."""
+    """Return the state of a pool, the time left of a hold, and its parked tasks."""
     text = coloured(pool["state"])
     if pool["state"] == "held":
         text.append(f" {short(pool['held_for'])}")
@@ -270,7 +272,7 @@ def _state(pool: dict[str, Any]) -> Text:
 
 
 def _bar(running: int, limit: int, *, wide: bool) -> Text:
-    """Return how much of a limit is in use."""
+    """Return a bar of how much of the limit is in use."""
     figures = f"{running}/{limit}"
     if not wide:
         return Text(figures)
@@ -288,7 +290,7 @@ def _rate(per_second: float) -> str:
 
 
 def _sparks(past: list[float]) -> str:
-    """Return rates as a row of bars, the highest one full."""
+    """Return rates as a row of bars; the highest rate is a full bar."""
     most = max(past, default=0.0)
     if not most:
         return ""

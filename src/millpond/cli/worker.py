@@ -1,4 +1,4 @@
-"""`millpond worker module:app`: run the tasks of an application, until told to stop."""
+"""`millpond worker module:app`: run the tasks of an application until a signal stops it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 
 from millpond.cli import logs
 from millpond.cli.choose_store import STORE
-from millpond.cli.exits import OF_A_WORKER, Exit, Refusal
+from millpond.cli.exits import WORKER_EXITS, Exit, Refusal
+from millpond.core.log_fields import about
+from millpond.pool.internals import internals_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,18 +29,18 @@ millpond worker [--pools A,B] [--concurrency N] [--once] [--grace SECONDS]
 
 SIGNALS = """\
 signals:
-  The first SIGTERM, SIGINT (Ctrl-C) or SIGHUP drains: nothing more is started, and what runs has
-  --grace seconds to end; what is left then is given back uncharged. A second one gives it back
-  now. A third one is not waited for."""
+  The first SIGTERM, SIGINT (Ctrl-C) or SIGHUP drains: the worker starts no more tasks, and running
+  tasks have --grace seconds to end; then it gives them back without counting the attempt. A second
+  signal gives them back now. A third signal exits at once."""
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line of a worker."""
-    codes = "\n".join(f"  {code:<3}  {code.meaning}" for code in OF_A_WORKER)
+    codes = "\n".join(f"  {code:<3}  {code.meaning}" for code in WORKER_EXITS)
     options = argparse.ArgumentParser(
         prog="millpond worker",
         usage=USAGE,
-        description="Run the tasks of an application, until told to stop.",
+        description="Run the tasks of an application until a signal stops it.",
         epilog=f"{SIGNALS}\n\nexit codes:\n{codes}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
@@ -64,15 +66,15 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument(
         "--once",
         action="store_true",
-        help="stop when idle: nothing of the pools runs, here or elsewhere, and nothing that is "
-        "due could start; what is due later, paused or parked is left",
+        help="exit when idle: no task of the pools runs on any worker, and no due task can start; "
+        "scheduled, paused and parked tasks stay",
     )
     options.add_argument(
         "--grace",
         type=seconds,
         default=GRACE,
         metavar="SECONDS",
-        help=f"what runs has so long to end after the first signal (default: {GRACE:g})",
+        help=f"time for running tasks to end after the first signal (default: {GRACE:g})",
     )
     options.add_argument(
         "--store",
@@ -95,7 +97,7 @@ def names(text: str) -> tuple[str, ...]:
     """Return the names in a list with commas, each once."""
     found = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     if not found:
-        raise argparse.ArgumentTypeError("it names no pool")
+        raise argparse.ArgumentTypeError("no pool is named")
     return found
 
 
@@ -119,37 +121,37 @@ def seconds(text: str) -> float:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Serve, and return the exit code."""
-    asked = parser().parse_args(arguments)
+    """Run the worker, and return the exit code."""
+    parsed = parser().parse_args(arguments)
     import asyncio
 
     from millpond.cli import gc_tuning as collector
     from millpond.cli import thread_switching as threads
     from millpond.cli.load_app import load
-    from millpond.cli.worker_process import Wanted, serve
+    from millpond.cli.worker_process import WorkerOptions, serve
 
-    mp = load(asked.app)
-    logs.set_up(asked.log_level)
-    store = asked.store
-    if store is None and mp.url is None and mp.make_store is None:
+    mp = load(parsed.app)
+    logs.set_up(parsed.log_level)
+    store = parsed.store
+    if store is None and mp.url is None and internals_of(mp).owner.make_store is None:
         store = os.environ.get(STORE) or None
     if store is not None:
         _use_store(mp, store)
-    _check(mp, asked.app, asked.pools)
-    wanted = Wanted(
-        app=asked.app,
-        pools=asked.pools,
-        concurrency=asked.concurrency,
-        once=asked.once,
-        grace=asked.grace,
+    _check(mp, parsed.app, parsed.pools)
+    options = WorkerOptions(
+        app=parsed.app,
+        pools=parsed.pools,
+        concurrency=parsed.concurrency,
+        once=parsed.once,
+        grace=parsed.grace,
     )
-    collector.let_it_rest()
-    threads.take_turns_quickly()
-    return asyncio.run(serve(mp, wanted))
+    collector.tune_garbage_collection()
+    threads.switch_threads_quickly()
+    return asyncio.run(serve(mp, options))
 
 
 def _use_store(mp: Millpond, url: str) -> None:
-    """Let the pools be kept elsewhere than the application says."""
+    """Use this store instead of the application's."""
     from millpond.errors import MillpondError
 
     try:
@@ -159,14 +161,14 @@ def _use_store(mp: Millpond, url: str) -> None:
 
 
 def _check(mp: Millpond, app: str, pools: tuple[str, ...] | None) -> None:
-    """Object to an application that a worker cannot serve."""
+    """Refuse an application that a worker cannot serve."""
     from millpond.errors import UnknownPool
 
-    if mp.url is None and mp.make_store is None:
+    if mp.url is None and internals_of(mp).owner.make_store is None:
         raise Refusal(
             Exit.APP,
-            f"{app} keeps its pools in memory, where no other process can see them: a worker of "
-            'its own needs a store, as in Millpond("sqlite:///work.db") or --store',
+            f"{app} keeps its pools in memory, where no other process can see them: a worker "
+            'process needs a store, as in Millpond("sqlite:///work.db") or --store',
         )
     if not mp.pools():
         raise Refusal(
@@ -180,4 +182,8 @@ def _check(mp: Millpond, app: str, pools: tuple[str, ...] | None) -> None:
         except UnknownPool as error:
             raise Refusal(Exit.USAGE, f"--pools: {error.message}") from None
     if not mp.tasks:
-        log.warning("%s has no tasks: whatever it leases is parked for a worker that does", app)
+        log.warning(
+            "%s has no tasks; this worker parks every task it leases",
+            app,
+            extra=about("worker.without_tasks", app=app),
+        )

@@ -1,4 +1,4 @@
-"""Serving: open the store, run a worker until told to stop, drain it, leave."""
+"""The worker process: open the store, run a worker until a signal, drain, exit."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from millpond.cli.exit_process import leave_within, who_stays
+from millpond.cli.exit_process import blocking_threads, exit_within
 from millpond.cli.exits import Exit, Refusal
 from millpond.cli.idle import until_idle
-from millpond.cli.signals import Stop
+from millpond.cli.signals import StopSignals
 from millpond.cli.terminal_text import plain
+from millpond.core.log_fields import about
 from millpond.errors import MillpondError
+from millpond.pool.internals import internals_of
 from millpond.pool.store_url import shown
 
 if TYPE_CHECKING:
@@ -26,21 +28,21 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("millpond.cli")
 
-LOOK_EVERY = 1.0
-"""Seconds between two looks at whether the worker is alive."""
+CHECK_EVERY = 1.0
+"""Seconds between two checks that the worker is alive."""
 
-LEAVE_WITHIN = 5.0
-"""Seconds for whatever is left of the process once the worker is done."""
+EXIT_WITHIN = 5.0
+"""Seconds for the process to end once the worker is done."""
 
 CLOSE_WITHIN = 1.0
-"""Seconds for a store that is opened to be closed instead."""
+"""Seconds to cancel the opening of a store."""
 
 NAMED = 8
-"""How many pools the first line names."""
+"""How many pools the first log line names."""
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """What the command line asks for."""
+class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of `millpond worker`."""
 
     app: str
     pools: tuple[str, ...] | None
@@ -49,63 +51,72 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     grace: float
 
 
-async def serve(mp: Millpond, wanted: Wanted) -> Exit:
-    """Run tasks until a signal, or until idle; return how that ended."""
+async def serve(mp: Millpond, options: WorkerOptions) -> Exit:
+    """Run tasks until a signal, or until idle; return the exit code."""
     try:
-        code = await _serve(mp, wanted)
+        code = await _serve(mp, options)
     except Refusal as refusal:
-        leave_within(LEAVE_WITHIN, refusal.code, refusal.message)
+        exit_within(EXIT_WITHIN, refusal.code, refusal.message)
         raise
-    leave_within(LEAVE_WITHIN, code, f"{who_stays()} does not end; it leaves all the same")
+    exit_within(EXIT_WITHIN, code, f"{blocking_threads()} did not end; exiting anyway")
     return code
 
 
-async def _serve(mp: Millpond, wanted: Wanted) -> Exit:
-    stop = Stop(asyncio.get_running_loop())
+async def _serve(mp: Millpond, options: WorkerOptions) -> Exit:
+    stop = StopSignals(asyncio.get_running_loop())
     stop.listen()
-    # The one worker is the one that was asked for, whatever else the application does on opening.
-    mp.work = False
+    # Only the worker of this command runs, even if the application sets work=True.
+    internals_of(mp).owner.work = False
     code: Exit | None = None
     try:
         async with contextlib.AsyncExitStack() as stack:
-            worker = await _started(mp, wanted, stop, stack)
+            worker = await _start(mp, options, stop, stack)
             if worker is None:
                 return Exit.CLEAN
-            await _until_over(worker, stop, once=wanted.once)
-            code = await _drained(worker, stop, wanted.grace)
+            await _wait_until_over(worker, stop, once=options.once)
+            code = await _drain(worker, stop, options.grace)
     except (Exception, SystemExit) as error:
         if code is None:
             raise
-        # Its work is done and told; only what it closes on the way out went wrong.
-        log.warning("closing failed: %s", error, exc_info=error)
+        # The worker has stored its results; only closing the application's resources failed.
+        log.warning(
+            "closing failed: %s",
+            error,
+            exc_info=error,
+            extra=about("worker.close_failed", reason=str(error)),
+        )
     return code
 
 
-async def _started(
-    mp: Millpond, wanted: Wanted, stop: Stop, stack: contextlib.AsyncExitStack
+async def _start(
+    mp: Millpond, options: WorkerOptions, stop: StopSignals, stack: contextlib.AsyncExitStack
 ) -> Worker | None:
-    """Open the store and start the worker; None if a signal was faster."""
+    """Open the store and start the worker; return None if a signal comes first."""
     try:
-        if not await _opened(mp, stop, stack):
-            log.info("%s: stopped before the store was open", stop.name)
+        if not await _open(mp, stop, stack):
+            log.info(
+                "%s: stopped before the store was open",
+                stop.name,
+                extra=about("worker.stopped", signal=stop.name),
+            )
             return None
-        worker = await stack.enter_async_context(mp.worker(wanted.pools, wanted.concurrency))
+        worker = await stack.enter_async_context(mp.worker(options.pools, options.concurrency))
     except MillpondError as error:
         raise Refusal(Exit.STORE, str(error)) from None
     except (Exception, SystemExit) as error:  # noqa: BLE001 - resources are the user's code
         message = f"the worker could not start: {type(error).__name__}: {error}"
         raise Refusal(Exit.BROKE, message, traceback.format_exc()) from None
-    log.info("%s", first_line(mp, wanted))
+    log.info("%s", first_line(mp, options), extra=about("worker.started", worker=worker.name))
     return worker
 
 
-async def _opened(mp: Millpond, stop: Stop, stack: contextlib.AsyncExitStack) -> bool:
-    """Open the store, which may have to wait for others, unless a signal comes first."""
-    log.debug("opening %s", plain(shown(mp.url)))
+async def _open(mp: Millpond, stop: StopSignals, stack: contextlib.AsyncExitStack) -> bool:
+    """Open the store; return False if a signal comes first."""
+    log.debug("opening %s", plain(shown(mp.url)), extra=about("store.opening"))
     opening = asyncio.ensure_future(stack.enter_async_context(mp))
-    asked = asyncio.ensure_future(stop.drain.wait())
-    await asyncio.wait((opening, asked), return_when=asyncio.FIRST_COMPLETED)
-    asked.cancel()
+    stopped = asyncio.ensure_future(stop.drain.wait())
+    await asyncio.wait((opening, stopped), return_when=asyncio.FIRST_COMPLETED)
+    stopped.cancel()
     if opening.done():
         await opening
         return True
@@ -114,39 +125,39 @@ async def _opened(mp: Millpond, stop: Stop, stack: contextlib.AsyncExitStack) ->
     return False
 
 
-def first_line(mp: Millpond, wanted: Wanted) -> str:
-    """Return what is served, from where, and how much at once."""
-    names = list(wanted.pools or (pool.name for pool in mp.pools()))
+def first_line(mp: Millpond, options: WorkerOptions) -> str:
+    """Return the first log line: pools, application, store and limit."""
+    names = list(options.pools or (pool.name for pool in mp.pools()))
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-    store = "a store of its own" if mp.url is None else plain(where(mp.url))
-    limit = wanted.concurrency
+    store = "a store of its own" if mp.url is None else plain(absolute_url(mp.url))
+    limit = options.concurrency
     most = "each pool up to its limit" if limit is None else f"at most {limit} at a time"
     return (
-        f"serving {', '.join(names[:NAMED])}{more} of {plain(wanted.app)} from {store}, "
-        f"{most}{', until idle' if wanted.once else ''} (pid {os.getpid()})"
+        f"serving {', '.join(names[:NAMED])}{more} of {plain(options.app)} from {store}, "
+        f"{most}{', until idle' if options.once else ''} (pid {os.getpid()})"
     )
 
 
-def where(url: str) -> str:
-    """Return the URL of a store, of a file with its whole path.
+def absolute_url(url: str) -> str:
+    """Return the URL of a store, with the absolute path if it is a file.
 
-    The commonest way to find a queue empty is to have started from another folder.
+    A worker that was started in another folder opens another file, and finds an empty queue.
     """
-    told = shown(url)
-    if told.startswith("sqlite:///") and not told.startswith("sqlite:////"):
-        return f"sqlite:///{Path.cwd()}/{told.removeprefix('sqlite:///')}"
-    return told
+    url_text = shown(url)
+    if url_text.startswith("sqlite:///") and not url_text.startswith("sqlite:////"):
+        return f"sqlite:///{Path.cwd()}/{url_text.removeprefix('sqlite:///')}"
+    return url_text
 
 
-async def _until_over(worker: Worker, stop: Stop, *, once: bool) -> None:
-    """Wait for a signal or for the end of all work; object if the worker died."""
+async def _wait_until_over(worker: Worker, stop: StopSignals, *, once: bool) -> None:
+    """Wait for a signal, or with `once` until idle; refuse if the worker died."""
     waits: set[asyncio.Future[bool]] = {asyncio.ensure_future(stop.drain.wait())}
     if once:
         waits.add(asyncio.ensure_future(_idle(worker)))
     try:
         while not worker.stopping:
             done, _ = await asyncio.wait(
-                waits, timeout=LOOK_EVERY, return_when=asyncio.FIRST_COMPLETED
+                waits, timeout=CHECK_EVERY, return_when=asyncio.FIRST_COMPLETED
             )
             if done:
                 done.pop().result()
@@ -155,34 +166,43 @@ async def _until_over(worker: Worker, stop: Stop, *, once: bool) -> None:
         for one in waits:
             one.cancel()
         await asyncio.gather(*waits, return_exceptions=True)
-    message = "the worker's loop ended by itself; what it held is given back, start it again"
+    message = "the worker's loop ended unexpectedly; its tasks were given back; start it again"
     raise Refusal(Exit.BROKE, message)
 
 
 async def _idle(worker: Worker) -> bool:
     await until_idle(worker)
-    log.info("idle: nothing is left that could start")
+    log.info(
+        "idle: no task is left that could start", extra=about("worker.idle", worker=worker.name)
+    )
     return True
 
 
-async def _drained(worker: Worker, stop: Stop, grace: float) -> Exit:
-    """Let what runs end, for `grace` seconds or until a second signal; give back the rest."""
+async def _drain(worker: Worker, stop: StopSignals, grace: float) -> Exit:
+    """Let running tasks end, for `grace` seconds or until a second signal; give back the rest."""
     if stop.drain.is_set():
-        told = (
-            "%s: draining, with %d running and up to %g s for that; a second signal cuts it short"
+        log.info(
+            "%s: draining, %d running, %g s to end; a second signal stops now",
+            stop.name,
+            len(worker.jobs),
+            grace,
+            extra=about("worker.draining", worker=worker.name, signal=stop.name),
         )
-        log.info(told, stop.name, len(worker.jobs), grace)
     stopping = asyncio.ensure_future(worker.stop(0.0 if stop.now.is_set() else grace))
     hurry = asyncio.ensure_future(stop.now.wait())
     await asyncio.wait((stopping, hurry), return_when=asyncio.FIRST_COMPLETED)
     if not stopping.done():
-        log.info("second signal: no more waiting, with %d running", len(worker.jobs))
+        log.info(
+            "second signal: stopping now, %d running",
+            len(worker.jobs),
+            extra=about("worker.hurried", worker=worker.name),
+        )
         worker.hurry()
     hurry.cancel()
     await stopping
     held = len(worker.held())
-    lost = f", {held} of which the store could not be told" if held else ""
-    log.info("stopped: %s%s", worker.tally, lost)
+    lost = f"; the results of {held} could not be stored" if held else ""
+    log.info("stopped: %s%s", worker.tally, lost, extra=about("worker.stopped", worker=worker.name))
     if held:
         return Exit.LOST
     return Exit.FORCED if stop.now.is_set() else Exit.CLEAN

@@ -1,4 +1,4 @@
-"""`python -m millpond.demo`: arguments in, a show out.
+"""`python -m millpond.demo`: parse arguments and run the demo.
 
 Exit codes: 0 every promise was kept, 1 one was broken, 2 the arguments are wrong, 130 interrupted.
 """
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from types import FrameType
 
-KEPT, BROKEN, INTERRUPTED, NOBODY_READS = 0, 1, 130, 141
+KEPT, BROKEN, INTERRUPTED, PIPE_CLOSED = 0, 1, 130, 141
 
 
 def whole_number(text: str) -> int:
-    """Return a seed, or say what a seed is."""
+    """Parse a seed."""
     if not text.isdecimal():
         message = f"{text!r} is not a whole number of 0 or more"
         raise argparse.ArgumentTypeError(message)
@@ -40,7 +40,7 @@ def whole_number(text: str) -> int:
 
 
 def factor(text: str) -> float:
-    """Return a speed, or say what a speed is."""
+    """Parse a speed."""
     try:
         speed = float(text)
     except ValueError:
@@ -52,7 +52,7 @@ def factor(text: str) -> float:
 
 
 def new_file(text: str) -> Path:
-    """Return where the show's file will be, or say why it cannot be there."""
+    """Parse the path of the store file; refuse one that cannot be created."""
     path = Path(text)
     if path.exists():
         message = f"{text!r} is there already; the show begins with a file of its own"
@@ -64,7 +64,7 @@ def new_file(text: str) -> Path:
 
 
 def parser(prog: str = "python -m millpond.demo") -> argparse.ArgumentParser:
-    """Return the command line of the demo, under the name it was called by."""
+    """Return the parser of the demo."""
     options = argparse.ArgumentParser(
         prog=prog,
         description="A bulkhead, a fair pool, and three worker processes on a SQLite file of which "
@@ -100,29 +100,31 @@ def parser(prog: str = "python -m millpond.demo") -> argparse.ArgumentParser:
 
 
 def main(arguments: Sequence[str] | None = None, *, prog: str = "python -m millpond.demo") -> int:
-    """Give the show and return the exit code."""
-    asked = parser(prog).parse_args(arguments)
-    # That a worker is gone is what the show is about; the log need not say it across the picture.
+    """Run the demo and return the exit code."""
+    options = parser(prog).parse_args(arguments)
+    # The demo shows the killed worker itself: log lines would break the picture.
     logging.getLogger("millpond").addHandler(logging.NullHandler())
     try:
-        with ended_by_signals(), file_at(asked.store) as file:
-            scene = Scene(seed=asked.seed, file=file, speed=None if asked.fast else asked.speed)
-            show = shown(scene, json=asked.json, plain=asked.plain)
+        with ended_by_signals(), file_at(options.store) as file:
+            scene = Scene(
+                seed=options.seed, file=file, speed=None if options.fast else options.speed
+            )
+            show = shown(scene, json=options.json, plain=options.plain)
     except CannotGoOn as error:
-        sys.stderr.write(f"the show cannot go on: {error}\n")
+        sys.stderr.write(f"the demo cannot go on: {error}\n")
         return BROKEN
     except KeyboardInterrupt:
         sys.stderr.write("\nstopped\n")
         return INTERRUPTED
     except BrokenPipeError:
-        # Whoever read has gone; what is still buffered must not be tried again at exit.
+        # The output pipe is closed: do not flush the buffer again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return NOBODY_READS
+        return PIPE_CLOSED
     return KEPT if show.kept else BROKEN
 
 
 def shown(scene: Scene, *, json: bool, plain: bool) -> Show:
-    """Give the show, as a document or on the best screen there is."""
+    """Run the demo, as JSON or on the best screen available."""
     if not json:
         return screen_for(sys.stdout, plain=plain).play(scene)
     show = give(msgspec.structs.replace(scene, speed=None))
@@ -134,7 +136,7 @@ def shown(scene: Scene, *, json: bool, plain: bool) -> Show:
 
 @contextlib.contextmanager
 def file_at(store: Path | None) -> Iterator[Path]:
-    """Make room for the show's file: where it was asked for, or where it will not stay."""
+    """Yield the folder of the store file: the given one, or a temporary one."""
     if store is not None:
         yield store
         return
@@ -144,11 +146,11 @@ def file_at(store: Path | None) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """Leave in good order when told to end: the workers and the folder must not stay behind."""
-    told: list[int] = []
+    """On SIGTERM or SIGHUP, end the workers and remove the folder before exiting."""
+    received: list[int] = []
 
     def ended(number: int, _frame: FrameType | None) -> None:
-        told.append(number)
+        received.append(number)
         if not call_off():
             raise SystemExit(128 + number)
 
@@ -156,8 +158,8 @@ def ended_by_signals() -> Iterator[None]:
     try:
         yield
     except asyncio.CancelledError:
-        if told:
-            raise SystemExit(128 + told[0]) from None
+        if received:
+            raise SystemExit(128 + received[0]) from None
         raise
     finally:
         for number, handler in before.items():

@@ -1,4 +1,4 @@
-"""The books of a pool: what its audit says, and nothing that the acts believe of themselves."""
+"""Read the figures of a pool from its audit, not from the acts' own counters."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from millpond.core.lifecycle import Status, Transition
+from millpond.pool.internals import internals_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Start(msgspec.Struct, frozen=True):
-    """The start of an attempt, and who had something ready to start at that moment."""
+    """The start of an attempt, and the keys with ready tasks at that time."""
 
     at: float
     key: str
@@ -27,14 +28,14 @@ class Start(msgspec.Struct, frozen=True):
 
 
 class Run(msgspec.Struct, frozen=True):
-    """An attempt that is at work: for whom, and on which worker."""
+    """A running attempt: its key and its worker."""
 
     key: str
     worker: str
 
 
 class Wait(msgspec.Struct):
-    """What a task saw of its queue until its first start."""
+    """The queue between a task's submit and its first start."""
 
     since: float
     ahead: int
@@ -44,44 +45,44 @@ class Wait(msgspec.Struct):
 
     @property
     def fair(self) -> bool:
-        """Whether nobody had more than a turn before each of its own key's, and one more."""
+        """Whether no other key had more than one turn per task of its own key, plus one."""
         return max(self.passed.values(), default=0) <= self.ahead + 1
 
 
-class Books:
-    """A pool's audit, counted per key as it is read."""
+class AuditReader:
+    """Counts per key from a pool's audit."""
 
     def __init__(self, mp: Millpond, pool: Pool) -> None:
         self._mp = mp
         self._pool = pool
         self._read = 0
         self._due: defaultdict[str, dict[int, float]] = defaultdict(dict)
-        """Of each key, what is queued and from when on it may start."""
+        """Per key: queued tasks and when each is due."""
         self._waiting: defaultdict[str, dict[int, Wait]] = defaultdict(dict)
-        """Of each key, the tasks that were never started."""
+        """Per key: tasks that were never started."""
         self._ends: Counter[int] = Counter()
         self._running: dict[int, Run] = {}
         self.done: Counter[str] = Counter()
         self.done_by: Counter[str] = Counter()
-        """How many attempts each worker has brought to an end of their task."""
+        """How many tasks each worker has ended."""
         self.ended: Counter[Status] = Counter()
         self.attempts: dict[int, int] = {}
-        """Of each task that completed, the attempt that did it."""
+        """Per completed task: the attempt that completed it."""
         self.starts: list[Start] = []
         self.lost: list[tuple[Record, str]] = []
-        """What was taken from workers that are gone, and from which."""
+        """Tasks recovered from dead workers, and those workers."""
         self.submitted = 0
         self.workers: dict[str, None] = {}
-        """Every worker that ever took a task, in the order in which they first did."""
+        """Every worker that leased a task, in the order of their first lease."""
         self.waits: defaultdict[str, list[tuple[float, Wait]]] = defaultdict(list)
-        """Of each key, how long each task waited from its submit to its first start."""
+        """Per key: how long each task waited from submit to first start."""
         self.most_running = 0
         self.most_of_a_key = 0
 
     async def read(self) -> None:
-        """Enter what is new in the audit."""
+        """Read the new records of the audit."""
         while True:
-            page = await self._mp.runtime.view.audit(after=self._read)
+            page = await internals_of(self._mp).runtime.view.audit(after=self._read)
             self._read = page.next
             for record in page.records:
                 if record.pool == self._pool.name:
@@ -134,7 +135,7 @@ class Books:
         return sum(due <= now for due in self._due[key].values())
 
     def waited(self, keys: Sequence[str], now: float) -> list[float]:
-        """Return how long tasks of some keys have waited: those that began, and those that wait."""
+        """Return the waits of tasks of some keys, started and still waiting ones."""
         begun = [seconds for key in keys for seconds, _ in self.waits[key]]
         still = (wait for key in keys for wait in self._waiting[key].values())
         return begun + [now - wait.since for wait in still]
@@ -148,12 +149,12 @@ class Books:
         return sum(run.key == key for run in self._running.values())
 
     def held(self, worker: str) -> int:
-        """Return how many tasks a worker has in hand."""
+        """Return how many tasks a worker holds."""
         return sum(run.worker == worker for run in self._running.values())
 
     @property
     def once(self) -> int:
-        """How many tasks ended exactly once."""
+        """Number of tasks that ended exactly once."""
         return sum(many == 1 for many in self._ends.values())
 
     def contested(self, keys: frozenset[str]) -> list[Start]:
@@ -167,7 +168,7 @@ class Books:
         return longest
 
     def agree(self, snapshot: Snapshot) -> bool:
-        """Return whether the pool's own counts are those of the audit, and all is accounted for."""
+        """Return whether the pool's counts equal those of the audit, and every task is in one."""
         return (
             snapshot.total == self.submitted
             and snapshot.running == len(self._running)

@@ -45,7 +45,7 @@ BILL = Bill(
 
 
 class Flood(msgspec.Struct, frozen=True, kw_only=True):
-    """All callers at once, with nothing in between."""
+    """All callers at once, without a bulkhead."""
 
     callers: int
     answered: int
@@ -54,7 +54,7 @@ class Flood(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Guarded(msgspec.Struct, frozen=True, kw_only=True):
-    """The same callers in front of a bulkhead."""
+    """The same callers behind a bulkhead."""
 
     callers: int
     answered: int
@@ -64,10 +64,10 @@ class Guarded(msgspec.Struct, frozen=True, kw_only=True):
     refused: dict[str, int]
     """How many were refused, by reason."""
     slowest_refusal: float
-    """Seconds the slowest caller waited to be told that the queue is full."""
+    """Longest time in seconds until a caller was refused."""
     in_order: bool
     left: int
-    """How many were inside or waiting when it was closed and drained."""
+    """How many were in flight or waiting after close and drain."""
     anomalies: int
 
 
@@ -95,7 +95,7 @@ class Api:
 
     @property
     def in_flight(self) -> int:
-        """How many calls it is answering now."""
+        """How many calls are in flight."""
         return len(self._calls)
 
     async def call(self) -> None:
@@ -124,7 +124,7 @@ class Api:
 
 
 class Stage:
-    """Two APIs alike, one behind a bulkhead, and callers who know how they were served."""
+    """Two identical APIs, one behind a bulkhead, and their callers."""
 
     def __init__(self, seed: int) -> None:
         dice = dice_of(seed)
@@ -134,17 +134,17 @@ class Stage:
         self.arrivals = sorted(dice.uniform(0.06, 0.54) for _ in range(CALLERS))
         self.came: list[int] = []
         self.served: list[int] = []
-        self.told_after: list[float] = []
+        self.refused_after: list[float] = []
         self.most_waiting = 0
 
     async def call_bare(self, number: int) -> None:
-        """Come, and call."""
+        """Arrive, and call the API."""
         await asyncio.sleep(self.arrivals[number])
         with contextlib.suppress(ApiDown):
             await self.bare.call()
 
     async def call_walled(self, number: int) -> None:
-        """Come, ask the bulkhead, and call if it lets one in."""
+        """Arrive, acquire the bulkhead, and call the API if admitted."""
         loop = asyncio.get_running_loop()
         await asyncio.sleep(self.arrivals[number])
         arrived = loop.time()
@@ -152,7 +152,7 @@ class Stage:
         loop.call_soon(self.count)
         permit = await self.llm.acquire()
         if not permit:
-            self.told_after.append(loop.time() - arrived)
+            self.refused_after.append(loop.time() - arrived)
             return
         with permit:
             self.served.append(number)
@@ -160,12 +160,12 @@ class Stage:
                 await self.walled.call()
 
     def count(self) -> None:
-        """Look how many wait."""
+        """Record how many wait."""
         self.most_waiting = max(self.most_waiting, self.llm.stats().pending)
 
 
 async def play(camera: Camera, scene: Scene) -> Ending[Figures]:
-    """Let everybody call, with and without."""
+    """Let all callers call, with and without a bulkhead."""
     stage = Stage(scene.seed)
 
     async def watch() -> None:
@@ -187,7 +187,7 @@ async def play(camera: Camera, scene: Scene) -> Ending[Figures]:
 
 
 def measured(stage: Stage, left: int) -> Figures:
-    """Return what both APIs and the bulkhead's own statistics say."""
+    """Return the figures of both APIs and of the bulkhead's statistics."""
     stats, served = stage.llm.stats(), stage.served
     reasons = stats.rejected_by_reason.items()
     return Figures(
@@ -204,7 +204,7 @@ def measured(stage: Stage, left: int) -> Figures:
             most_in_flight=stage.walled.most,
             most_waiting=stage.most_waiting,
             refused={str(reason): many for reason, many in reasons if many},
-            slowest_refusal=max(stage.told_after, default=0.0),
+            slowest_refusal=max(stage.refused_after, default=0.0),
             in_order=served == [number for number in stage.came if number in set(served)],
             left=left,
             anomalies=stats.underflow
@@ -247,16 +247,16 @@ def picture(stage: Stage) -> list[Row]:
 
 
 def said(seen: Figures) -> str:
-    """Say what to remember."""
+    """Return the conclusion of the act."""
     before, after = seen.without_bulkhead, seen.with_bulkhead
     return (
         f"{before.failed} of {CALLERS} callers got an error. Behind the bulkhead none did: "
-        f"{after.answered} were answered, {sum(after.refused.values())} told at once to come later."
+        f"{after.answered} were answered, {sum(after.refused.values())} refused at once."
     )
 
 
 def promises(seen: Figures) -> tuple[Promise, ...]:
-    """Hold the figures against what the bulkhead promises."""
+    """Compare the figures with the promises of a bulkhead."""
     before, after = seen.without_bulkhead, seen.with_bulkhead
     refused = sum(after.refused.values())
     return (
@@ -272,7 +272,7 @@ def promises(seen: Figures) -> tuple[Promise, ...]:
         ),
         Promise(
             promise="The rest refused at once, with a reason",
-            seen=f"{refused} queue_limit, told after {after.slowest_refusal * 1000:.0f} ms",
+            seen=f"{refused} queue_limit, after {after.slowest_refusal * 1000:.0f} ms",
             kept=after.slowest_refusal == 0.0
             and after.refused == {RejectReason.QUEUE_LIMIT: refused}
             and after.answered + refused == after.callers

@@ -1,4 +1,4 @@
-"""Drawing: pictures and words as lines of text, each piece with the tone it is to have."""
+"""Draw pictures and text as lines, each piece with its tone."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ Line: TypeAlias = list[tuple[str, Tone]]
 NARROWEST, WIDEST = 36, 116
 MARGIN = 2
 TAIL, SHORT_TAIL = 36, 13
-"""What is kept for words behind a bar, in one column and in two."""
+"""Columns reserved for the text behind a bar, in one column and in two."""
 NUMBERS = 12
 GAP = 3
 TWO_COLUMNS = 72
-"""From which width on two pictures stand side by side."""
+"""Two pictures are side by side from this width on."""
 
 
 class Glyphs(msgspec.Struct, frozen=True):
@@ -62,7 +62,7 @@ class Pen:
     def act(
         self, bill: Bill, place: str, rows: Sequence[Row], *, facts: str = "", said: str | None
     ) -> list[Line]:
-        """Draw an act at one moment; what is said of it comes once it has ended."""
+        """Draw an act at one moment; add the conclusion once it has ended."""
         lines = self._ruled(f"{place}  {bill.title}", facts, Tone.STRONG)
         lines += wrapped(bill.words, self.width, MARGIN, Tone.PLAIN)
         lines += [[(f"{' ' * MARGIN}{line}"[: self.width], Tone.QUIET)] for line in bill.code]
@@ -72,13 +72,13 @@ class Pen:
         return lines
 
     def played(self, act: Act[Any], place: str) -> list[Line]:
-        """Draw an act that is over: its most telling moment, and what is said of it."""
-        frame = act.telling
+        """Draw an act that is over: its key frame and its conclusion."""
+        frame = act.key_frame
         facts = "" if frame is act.frames[-1] else f"after {frame.at:.1f} s"
         return self.act(act.bill, place, frame.rows, facts=facts, said=act.ending.said)
 
     def summary(self, show: Show) -> list[Line]:
-        """Draw what was promised beside what was seen, and where to go from here."""
+        """Draw each promise beside its measured value, and links to read next."""
         promises = show.promises
         broken = sum(not promise.kept for promise in promises)
         column = max(len(promise.promise) for promise in promises) + 2
@@ -121,7 +121,7 @@ def drawn(
 
 
 def label_of(row: Row) -> str:
-    """Return what stands to the left of a row; the label of a plot stands above it."""
+    """Return the label left of a row; the label of a plot is above it."""
     match row:
         case Spark(height=1, label=label) | Bar(label=label) | Stack(label=label):
             return label
@@ -132,7 +132,7 @@ def label_of(row: Row) -> str:
 
 
 class Brush:
-    """Draws rows: labels to the left, words to the right, what is left between them for bars."""
+    """Draws rows: label, bar, text."""
 
     def __init__(self, width: int, glyphs: Glyphs, label: int, tail: int) -> None:
         self._width = width
@@ -211,11 +211,11 @@ class Brush:
         return [(words(f"{' ' * MARGIN}{shades}", self._width), Tone.QUIET)]
 
     def _strip(self, strip: Strip) -> Iterator[Line]:
-        """Draw letters in as few lines as will hold them all."""
+        """Draw letters in as few lines as possible."""
         room = self._width - MARGIN - self._label_room
-        whole = max(strip.length, len(strip.letters))
-        lines = -(-whole // room)
-        size = -(-whole // lines)
+        length = max(strip.length, len(strip.letters))
+        lines = -(-length // room)
+        size = -(-length // lines)
         for number in range(lines):
             part = strip.letters[number * size : (number + 1) * size]
             label = self._label(strip.label if number == 0 else "")
@@ -236,13 +236,13 @@ class Brush:
         ]
 
     def _heights(self, spark: Spark, room: int) -> list[int]:
-        """Return how many steps above the foot each cell of a curve is."""
+        """Return the height of each cell of a curve in steps."""
         steps = len(self._glyphs.levels) * spark.height
         values = squeezed(spark.values, max(spark.length, len(spark.values)), room)
         return [max(1, min(steps, round(value / spark.top * steps))) for value in values]
 
     def _plot(self, spark: Spark) -> list[Line]:
-        """Draw a curve over several lines, with what its top and its foot are."""
+        """Draw a curve over several lines, with the values of its top and foot."""
         levels, lines = self._glyphs.levels, list[Line]()
         heights = self._heights(spark, self._width - MARGIN - self._label_room)
         edges = {spark.height - 1: f"{spark.top:.0f}", 0: "0"}
@@ -290,7 +290,7 @@ def length(line: Line) -> int:
 
 
 def cells(value: float, top: float, size: int) -> int:
-    """Return how many cells of a bar a value fills: none for nothing, one for a little."""
+    """Return how many cells of a bar a value fills: 0 for zero, at least 1 otherwise."""
     return max(int(value > 0), min(size, round(value / top * size)))
 
 
@@ -304,9 +304,9 @@ def level(levels: str, height: int) -> str:
     return " " if height <= 0 else levels[min(height, len(levels)) - 1]
 
 
-def squeezed(values: Sequence[float], whole: int, room: int) -> list[float]:
+def squeezed(values: Sequence[float], length: int, room: int) -> list[float]:
     """Return a curve of `whole` values in `room` cells, each the highest of what it stands for."""
-    cell_of = [number * room // whole for number in range(len(values))] if whole > room else None
+    cell_of = [number * room // length for number in range(len(values))] if length > room else None
     if cell_of is None:
         return list(values)
     highest: dict[int, float] = {}

@@ -1,4 +1,4 @@
-"""Act 3, across processes: three workers on one file, one killed with tasks in its hands."""
+"""Act 3, across processes: three workers on one file, one killed while it holds tasks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import msgspec
 
 from millpond import Millpond, Pool, Status
 from millpond.demo import fleet_app as depot
-from millpond.demo.audit_reader import Books
+from millpond.demo.audit_reader import AuditReader
 from millpond.demo.fleet_app import LEASE, LIMIT, LIMIT_EACH
 from millpond.demo.scenes import (
     BLANK,
@@ -32,7 +32,8 @@ from millpond.demo.scenes import (
     Tone,
     dice_of,
 )
-from millpond.demo.worker_processes import Crew, Hand
+from millpond.demo.worker_processes import Hand, WorkerProcesses
+from millpond.pool.internals import internals_of
 
 TENANTS = {"acme": Tone.ONE, "bolt": Tone.TWO, "cara": Tone.THREE}
 SUBMITTED = {"acme": 120, "bolt": 60, "cara": 60}
@@ -42,13 +43,13 @@ WORKERS, EACH = 3, 5
 SHORTEST, LONGEST = 0.10, 0.20
 """Seconds that a task takes, at normal speed."""
 KILL_AFTER = 60
-"""How many tasks are done, at least, when the kill comes."""
+"""Least number of tasks done before the kill."""
 IN_HAND = 3
-"""How many tasks the victim has in hand at least, as far as one can see from outside."""
+"""Least number of tasks that the victim holds, by the audit."""
 SOON = 5.0
-"""Seconds within which a killed worker must have been found; its lease is six times as long."""
+"""Seconds within which a killed worker must be found; its lease is six times as long."""
 OVER = 30.0
-"""Seconds after which nobody waits any more: something was lost."""
+"""Seconds after which the act gives up: a task was lost."""
 TICK = 0.05
 
 BILL = Bill(
@@ -64,24 +65,24 @@ BILL = Bill(
 
 
 class Figures(msgspec.Struct, frozen=True, kw_only=True):
-    """What act 3 measured: on a real machine, so not the same twice."""
+    """The figures of act 3. They are measured in real time, so they vary."""
 
     tasks: int
     submitted: int
-    """How many the audit has seen come in."""
+    """How many submits the audit has."""
     completed: int
     ended_once: int
     left: int
-    """How many were queued or running in the end."""
+    """How many were queued or running at the end."""
     books_agree: bool
     workers: int
-    """How many processes took tasks."""
+    """How many processes leased tasks."""
     in_hand: int
-    """How many tasks the killed worker had begun and not ended."""
+    """How many tasks the killed worker held."""
     found_after: float
-    """Seconds from the kill until the last of them was back in the queue."""
+    """Seconds from the kill until the last of them was queued again."""
     charged: int
-    """How many of those were charged an attempt for it, and completed with a later one."""
+    """How many of those were charged an attempt, and completed with a later one."""
     charged_others: int
     """How many tasks that it did not hold were charged more than one attempt."""
     effects: int
@@ -92,19 +93,19 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     most_of_a_tenant: int
     starts_compared: int
     turns_apart: int
-    """How far two tenants' starts were ever apart while all three had work waiting."""
+    """Largest difference of two tenants' starts while all three had waiting tasks."""
     seconds: float
 
 
 class Yard:
-    """The pool on its file, the workers, and what is known of the kill."""
+    """The pool, the workers, and the record of the kill."""
 
-    def __init__(self, scene: Scene, mp: Millpond, crew: Crew) -> None:
+    def __init__(self, scene: Scene, mp: Millpond, crew: WorkerProcesses) -> None:
         self.mp = mp
         self.crew = crew
         self.file = scene.file
         self.pool: Pool = mp.get_pool("parcels")
-        self.books = Books(mp, self.pool)
+        self.audit = AuditReader(mp, self.pool)
         self.loop = asyncio.get_running_loop()
         self.began = self.loop.time()
         self.workers: frozenset[str] = frozenset()
@@ -112,7 +113,7 @@ class Yard:
         """Set when every worker has joined."""
         self.victim: Hand | None = None
         self.killed_at = 0.0
-        """By the clock of the store, which is the time of day."""
+        """By the clock of the store."""
         self.diary: list[str] = []
         dice, speed = dice_of(scene.seed), scene.speed or QUICK
         pack = mp.tasks["pack"]
@@ -123,7 +124,7 @@ class Yard:
         ]
 
     async def work(self) -> None:
-        """Submit everything, let it start once the workers are there, and wait for its end."""
+        """Submit all tasks, start them once the workers are registered, and wait for the end."""
         await self.pool.pause()
         handles = await self.pool.submit_many(self.calls)
         await self.complete.wait()
@@ -132,45 +133,45 @@ class Yard:
         await self.mp.wait(handles, timeout=OVER)
 
     async def look(self) -> None:
-        """Read what is new, and write down what is worth it."""
-        self.workers |= await self.mp.runtime.view.workers()
+        """Read new audit records, and log the events of the act."""
+        self.workers |= await internals_of(self.mp).runtime.view.workers()
         if None not in map(self.worker_of, self.crew.hands):
             self.complete.set()
-        await self.books.read()
+        await self.audit.read()
         victim = self.victim
         if victim is not None and len(self.diary) == 1 and not self.held(victim):
             many, after = len(self.lost), self.found_after
             self.note(f"its lock is free: {many} tasks back in the queue after {after:.2f} s")
-        if len(self.diary) == 2 and self.lost <= self.books.attempts.keys():
+        if len(self.diary) == 2 and self.lost <= self.audit.attempts.keys():
             self.note("the last of them is done, by another worker")
 
     def note(self, words: str) -> None:
-        """Write a line into the diary."""
+        """Add a line to the event list."""
         self.diary.append(f"{self.loop.time() - self.began:4.1f} s  {words}")
 
     def worker_of(self, hand: Hand) -> str | None:
-        """Return the name under which a process works; its owner has the pid in it."""
+        """Return the worker name of a process: it contains the pid."""
         mark = f"-{hand.pid}-"
         return next((name for name in self.workers if mark in name), None)
 
     def held(self, hand: Hand) -> int:
-        """Return how many tasks a worker has in hand."""
+        """Return how many tasks a worker holds."""
         name = self.worker_of(hand)
-        return 0 if name is None else self.books.held(name)
+        return 0 if name is None else self.audit.held(name)
 
     @property
     def lost(self) -> set[int]:
-        """The tasks that were taken from the killed worker."""
-        return {record.task for record, _ in self.books.lost if record.task is not None}
+        """The tasks recovered from the killed worker."""
+        return {record.task for record, _ in self.audit.lost if record.task is not None}
 
     @property
     def found_after(self) -> float:
-        """Seconds from the kill until the last of its tasks was back in the queue."""
-        return max((record.at for record, _ in self.books.lost), default=0.0) - self.killed_at
+        """Seconds from the kill until the last of its tasks was queued again."""
+        return max((record.at for record, _ in self.audit.lost), default=0.0) - self.killed_at
 
     def strike(self) -> bool:
-        """Kill a worker if the moment has come; answer whether it has."""
-        if sum(self.books.done.values()) < KILL_AFTER:
+        """Kill a worker if the conditions hold; return whether it did."""
+        if sum(self.audit.done.values()) < KILL_AFTER:
             return False
         victim = max(self.crew.hands, key=self.held)
         if self.held(victim) < IN_HAND:
@@ -178,15 +179,15 @@ class Yard:
         self.killed_at = time.time()
         victim.kill()
         self.victim = victim
-        self.note(f"kill -9 {victim.pid}: worker {victim.number} is gone, and says nothing")
+        self.note(f"kill -9 {victim.pid}: worker {victim.number} is gone without deregistering")
         return True
 
 
 async def play(camera: Camera, scene: Scene) -> Ending[Figures]:
-    """Let three processes work, kill one of them, and see what becomes of its tasks."""
+    """Run three worker processes, kill one, and follow its tasks."""
     async with depot.make(url_of(scene)) as mp:
         depot.lay_out(scene.file)
-        with Crew(url_of(scene), scene.file, WORKERS, EACH) as crew:
+        with WorkerProcesses(url_of(scene), scene.file, WORKERS, EACH) as crew:
             yard = Yard(scene, mp, crew)
             watching = asyncio.create_task(watch(yard, camera))
             working = asyncio.create_task(yard.work())
@@ -202,14 +203,14 @@ async def play(camera: Camera, scene: Scene) -> Ending[Figures]:
 
 
 async def called_off(task: asyncio.Task[Any], *expected: type[Exception]) -> None:
-    """Let a task end, wherever it is; raise what it raised, if that is not what one expects."""
+    """Cancel an asyncio task and wait; raise unexpected exceptions."""
     task.cancel()
     with contextlib.suppress(asyncio.CancelledError, *expected):
         await task
 
 
 async def watch(yard: Yard, camera: Camera) -> None:
-    """Look again and again; when the moment has come, kill."""
+    """Poll until the conditions for the kill hold, then kill."""
     struck = False
     while True:
         yard.crew.check()
@@ -220,32 +221,32 @@ async def watch(yard: Yard, camera: Camera) -> None:
 
 
 def url_of(scene: Scene) -> str:
-    """Return the address of the show's file."""
+    """Return the URL of the store file."""
     return f"sqlite:///{quote(str(scene.file.absolute()))}"
 
 
 async def measured(yard: Yard) -> Figures:
-    """Return what the audit, the snapshot and the ledger say."""
-    books, snapshot = yard.books, await yard.pool.snapshot()
+    """Return the figures of the audit, the snapshot and the ledger."""
+    audit, snapshot = yard.audit, await yard.pool.snapshot()
     ledger = Counter(depot.entries(yard.file))
-    later = {task for task, attempt in books.attempts.items() if attempt > 1}
-    contested = books.contested(frozenset(TENANTS))
+    later = {task for task, attempt in audit.attempts.items() if attempt > 1}
+    contested = audit.contested(frozenset(TENANTS))
     return Figures(
         tasks=TASKS,
-        submitted=books.submitted,
-        completed=books.ended[Status.COMPLETED],
-        ended_once=books.once,
+        submitted=audit.submitted,
+        completed=audit.ended[Status.COMPLETED],
+        ended_once=audit.once,
         left=snapshot.queued + snapshot.running,
-        books_agree=books.agree(snapshot),
-        workers=len(books.workers),
+        books_agree=audit.agree(snapshot),
+        workers=len(audit.workers),
         in_hand=len(yard.lost),
         found_after=round(yard.found_after, 3),
         charged=len(later & yard.lost),
         charged_others=len(later - yard.lost),
         effects=len(ledger),
         effects_twice=sum(times > 1 for times in ledger.values()),
-        most_running=books.most_running,
-        most_of_a_tenant=books.most_of_a_key,
+        most_running=audit.most_running,
+        most_of_a_tenant=audit.most_of_a_key,
         starts_compared=len(contested),
         turns_apart=turns_apart([start.key for start in contested]),
         seconds=round(yard.loop.time() - yard.began, 3),
@@ -253,7 +254,7 @@ async def measured(yard: Yard) -> Figures:
 
 
 def turns_apart(starts: list[str]) -> int:
-    """Return how far two tenants' numbers of starts ever were apart."""
+    """Return the largest difference of two tenants' numbers of starts."""
     turns, worst = dict.fromkeys(TENANTS, 0), 0
     for tenant in starts:
         turns[tenant] += 1
@@ -262,17 +263,17 @@ def turns_apart(starts: list[str]) -> int:
 
 
 def picture(yard: Yard) -> list[Row]:
-    """Draw the tenants, the workers and the diary."""
-    books = yard.books
-    running = sum(map(books.running, TENANTS))
+    """Draw the tenants, the workers and the event list."""
+    audit = yard.audit
+    running = sum(map(audit.running, TENANTS))
     return [
         Legend(),
         *(
             Stack(
                 label=name,
-                done=books.done[name],
-                running=books.running(name),
-                queued=books.queued(name),
+                done=audit.done[name],
+                running=audit.running(name),
+                queued=audit.queued(name),
                 top=max(SUBMITTED.values()),
                 tone=tone,
             )
@@ -283,10 +284,10 @@ def picture(yard: Yard) -> list[Row]:
         Bar(
             label="running",
             value=running,
-            peak=books.most_running,
+            peak=audit.most_running,
             top=LIMIT * 1.25,
             limit=LIMIT,
-            tail=f"{running:>2}  at most {books.most_running} of {LIMIT}",
+            tail=f"{running:>2}  at most {audit.most_running} of {LIMIT}",
             tone=Tone.WAIT,
         ),
         BLANK,
@@ -296,9 +297,9 @@ def picture(yard: Yard) -> list[Row]:
 
 
 def worker_bar(yard: Yard, hand: Hand) -> Bar:
-    """Draw a worker: what it has in hand, and what it has done."""
+    """Draw a worker: tasks held and tasks done."""
     name, held = yard.worker_of(hand), yard.held(hand)
-    done = yard.books.done_by[name] if name is not None else 0
+    done = yard.audit.done_by[name] if name is not None else 0
     if hand.killed:
         held = held or len(yard.lost)
         tail = f"killed, {held} in hand, {done} done"
@@ -314,7 +315,7 @@ def worker_bar(yard: Yard, hand: Hand) -> Bar:
 
 
 def said(seen: Figures) -> str:
-    """Say what to remember."""
+    """Return the conclusion of the act."""
     if seen.completed < seen.submitted:
         return f"{seen.completed} of {seen.submitted} completed: {seen.left} are left."
     return (
@@ -325,7 +326,7 @@ def said(seen: Figures) -> str:
 
 
 def headline(seen: Figures) -> str:
-    """Say the number to remember."""
+    """Return the key figure in a sentence."""
     return (
         f"A worker was killed with {seen.in_hand} tasks in hand: back in the queue after "
         f"{seen.found_after:.2f} s, {seen.completed} of {seen.submitted} completed."
@@ -333,7 +334,7 @@ def headline(seen: Figures) -> str:
 
 
 def promises(seen: Figures) -> tuple[Promise, ...]:
-    """Hold the figures against what a durable pool promises."""
+    """Compare the figures with the promises of a durable pool."""
     twice = f", {seen.effects_twice} twice" if seen.effects_twice else ""
     return (
         Promise(

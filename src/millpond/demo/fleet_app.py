@@ -1,4 +1,4 @@
-"""The application of act 3, as the demo and each of its worker processes import it.
+"""The application of act 3, imported by the demo and its worker processes.
 
 millpond worker millpond.demo.fleet_app:make --store sqlite:///work.db
 """
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 LIMIT, LIMIT_EACH = 12, 8
 LEASE = 30.0
 LEASH = "MILLPOND_DEMO_LEASH"
-"""Set for the demo's own workers: they end with whoever holds the other end of their stdin."""
+"""Set for the demo's workers: they exit when the demo closes their stdin."""
 
 
 def make(url: str | None = None) -> Millpond:
-    """Return the application; a worker says itself where its store is."""
+    """Return the application; the worker command adds its store."""
     mp = Millpond(url, lease=LEASE, resources=leash)
     parcels = mp.pool(
         "parcels",
@@ -41,7 +41,7 @@ def make(url: str | None = None) -> Millpond:
 
     @parcels.task(key="tenant")
     async def pack(ctx: Context, seconds: float, tenant: str) -> None:  # noqa: ARG001 - its key
-        """Take a while, then write down that it is done: in the transaction that ends the task."""
+        """Sleep, then write to the ledger in the transaction that settles the task."""
         await asyncio.sleep(seconds)
         await ctx.commit(partial(enter, task=ctx.task_id))
 
@@ -49,25 +49,25 @@ def make(url: str | None = None) -> Millpond:
 
 
 def lay_out(file: Path) -> None:
-    """Make the ledger: a table of our own in the file of the store. It would take a task twice."""
+    """Create the ledger: a table in the store's file, without a unique key, so it shows repeats."""
     with contextlib.closing(sqlite3.connect(file)) as database, database:
         database.execute("CREATE TABLE ledger (task INTEGER NOT NULL)")
 
 
 def enter(database: HandlerConnection, task: int) -> None:
-    """Write into the ledger that a task is done."""
+    """Add a task to the ledger."""
     database.execute("INSERT INTO ledger VALUES (?)", (task,))
 
 
 def entries(file: Path) -> list[int]:
-    """Return the tasks in the ledger, once for each time they were written."""
+    """Return the tasks in the ledger, with repeats."""
     with contextlib.closing(sqlite3.connect(file)) as database:
         return [task for (task,) in database.execute("SELECT task FROM ledger")]
 
 
 @contextlib.asynccontextmanager
 async def leash() -> AsyncIterator[None]:
-    """End this worker when the demo is gone, however that came about."""
+    """End this worker when the demo has exited, for whatever reason."""
     if os.environ.get(LEASH):
         threading.Thread(target=_until_it_is_loose, daemon=True).start()
     yield

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from millpond import Millpond, Pool, Status, fair_round_robin, fifo
-from millpond.demo.audit_reader import Books
+from millpond.demo.audit_reader import AuditReader
 from millpond.demo.scenes import (
     BLANK,
     Bar,
@@ -28,6 +28,7 @@ from millpond.demo.scenes import (
     dice_of,
     median,
 )
+from millpond.pool.internals import internals_of
 from millpond.store.sqlite import SqliteStore
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ TASKS = FLOOD + TRICKLE * len(QUIET)
 SOONEST, LATEST = 0.12, 0.25
 """Seconds between two tasks of a quiet tenant."""
 TICK = 0.05
-TELLING = 1.7
+KEY_MOMENT = 1.7
 """The moment at which the two pools differ most."""
 
 BILL = Bill(
@@ -71,17 +72,17 @@ class Served(msgspec.Struct, frozen=True, kw_only=True):
     starts: str
     """The tenants' initials in the order in which their tasks started."""
     quiet: Waits
-    """What the two quiet tenants waited."""
+    """The waits of the two quiet tenants."""
     flood: Waits
     passed: int
-    """How many tasks of the flood, at most, started while one of the quiet tenants' waited."""
+    """Most tasks of the flood that started while a task of a quiet tenant waited."""
     in_turns: bool
-    """Whether nobody had two turns while a quiet tenant waited for one."""
+    """Whether no tenant had two turns while a quiet tenant waited for one."""
     most_running: int
     completed: int
     ended_once: int
     books_agree: bool
-    """Whether the pool's own counts are those of its audit."""
+    """Whether the pool's counts equal those of its audit."""
     seconds: float
 
 
@@ -101,16 +102,16 @@ class Contest:
         loop = asyncio.get_running_loop()
         self.dice = dice_of(scene.seed)
         self.mp = Millpond()
-        self.mp.seed = scene.seed
-        # Time stands still while the store works, and nobody else may use it meanwhile.
-        self.mp.make_store = lambda: SqliteStore(
+        internals_of(self.mp).owner.seed = scene.seed
+        # Virtual time does not advance while the store works, so only one process may use the file.
+        internals_of(self.mp).owner.make_store = lambda: SqliteStore(
             scene.file, durability="normal", inline=True, clock=loop.time
         )
-        self.mp.shared = False
+        internals_of(self.mp).owner.shared = False
         self.began = loop.time()
         self.line = self.mp.pool("left", max_concurrent=SLOTS, queue=fifo())
         self.fair = self.mp.pool("right", max_concurrent=SLOTS, queue=fair_round_robin("tenant"))
-        self.books = {pool.name: Books(self.mp, pool) for pool in (self.line, self.fair)}
+        self.audit = {pool.name: AuditReader(self.mp, pool) for pool in (self.line, self.fair)}
         self.finished: dict[str, float] = {}
 
         @self.mp.task(key="tenant")
@@ -137,13 +138,13 @@ class Contest:
             await self.submit(tenant)
 
     async def drain(self, pool: Pool) -> None:
-        """Wait until a pool has nothing left to do, and look at the clock."""
+        """Wait until a pool is empty, and record the time."""
         await pool.drain()
         self.finished[pool.name] = asyncio.get_running_loop().time() - self.began
 
 
 async def play(camera: Camera, scene: Scene) -> Ending[Figures]:
-    """Let three tenants share both pools."""
+    """Run the tasks of three tenants in both pools."""
     contest = Contest(scene)
 
     async def watch() -> None:
@@ -152,8 +153,8 @@ async def play(camera: Camera, scene: Scene) -> Ending[Figures]:
             await asyncio.sleep(TICK)
 
     async def look() -> None:
-        for books in contest.books.values():
-            await books.read()
+        for audit in contest.audit.values():
+            await audit.read()
         camera.take(picture(contest))
 
     async with contest.mp:
@@ -173,49 +174,51 @@ async def play(camera: Camera, scene: Scene) -> Ending[Figures]:
             fifo=await served(contest, contest.line),
             fair=await served(contest, contest.fair),
         )
-    return Ending(said=said(figures), promises=promises(figures), figures=figures, telling=TELLING)
+    return Ending(
+        said=said(figures), promises=promises(figures), figures=figures, key_frame=KEY_MOMENT
+    )
 
 
 async def served(contest: Contest, pool: Pool) -> Served:
-    """Return how a pool did, from its audit and its snapshot."""
-    books, snapshot = contest.books[pool.name], await pool.snapshot()
-    quiet = [wait for tenant in QUIET for _, wait in books.waits[tenant]]
+    """Return the figures of a pool from its audit and its snapshot."""
+    audit, snapshot = contest.audit[pool.name], await pool.snapshot()
+    quiet = [wait for tenant in QUIET for _, wait in audit.waits[tenant]]
     return Served(
-        starts=letters(books),
-        quiet=waits_of(books, QUIET),
-        flood=waits_of(books, (FLOODS,)),
+        starts=letters(audit),
+        quiet=waits_of(audit, QUIET),
+        flood=waits_of(audit, (FLOODS,)),
         passed=max(wait.passed[FLOODS] for wait in quiet),
         in_turns=all(wait.fair for wait in quiet),
-        most_running=books.most_running,
-        completed=books.ended[Status.COMPLETED],
-        ended_once=books.once,
-        books_agree=books.agree(snapshot),
+        most_running=audit.most_running,
+        completed=audit.ended[Status.COMPLETED],
+        ended_once=audit.once,
+        books_agree=audit.agree(snapshot),
         seconds=round(contest.finished[pool.name], 3),
     )
 
 
-def letters(books: Books) -> str:
+def letters(audit: AuditReader) -> str:
     """Return the initials of the tenants in the order of their starts."""
-    return "".join(start.key[0].upper() for start in books.starts)
+    return "".join(start.key[0].upper() for start in audit.starts)
 
 
-def waits_of(books: Books, tenants: Sequence[str]) -> Waits:
-    """Return what the tasks of some tenants have waited, those too that still do."""
-    waits = books.waited(tenants, asyncio.get_running_loop().time())
+def waits_of(audit: AuditReader, tenants: Sequence[str]) -> Waits:
+    """Return the waits of tasks of some tenants, waiting ones included."""
+    waits = audit.waited(tenants, asyncio.get_running_loop().time())
     return Waits(median=round(median(waits), 3), worst=round(max(waits, default=0.0), 3))
 
 
 def picture(contest: Contest) -> list[Row]:
-    """Draw both pools side by side, and below them the number to remember."""
+    """Draw both pools side by side, and the key figure below."""
     left, right = (
-        (Note(text=title, tone=Tone.STRONG), *panel(contest.books[pool.name]))
+        (Note(text=title, tone=Tone.STRONG), *panel(contest.audit[pool.name]))
         for title, pool in (
             ("In order of arrival", contest.line),
             ("In turns, tenant by tenant", contest.fair),
         )
     )
     waits = {
-        word: waits_of(contest.books[pool.name], QUIET)
+        word: waits_of(contest.audit[pool.name], QUIET)
         for word, pool in (("fifo", contest.line), ("fair", contest.fair))
     }
     top = FLOOD * LONGEST / SLOTS
@@ -239,26 +242,26 @@ def picture(contest: Contest) -> list[Row]:
     ]
 
 
-def panel(books: Books) -> tuple[Row, ...]:
+def panel(audit: AuditReader) -> tuple[Row, ...]:
     """Draw the tenants of one pool."""
     return (
         *(
             Stack(
                 label=name,
-                done=books.done[name],
-                running=books.running(name),
-                queued=books.queued(name),
+                done=audit.done[name],
+                running=audit.running(name),
+                queued=audit.queued(name),
                 top=FLOOD,
                 tone=tone,
             )
             for name, tone in TENANTS.items()
         ),
-        Strip(label="starts", letters=letters(books), tones=LETTERS, length=TASKS),
+        Strip(label="starts", letters=letters(audit), tones=LETTERS, length=TASKS),
     )
 
 
 def said(seen: Figures) -> str:
-    """Say what to remember."""
+    """Return the conclusion of the act."""
     fifo_wait, fair_wait = seen.fifo.quiet, seen.fair.quiet
     return (
         f"bolt and cara waited {fifo_wait.median:.2f} s behind the flood (worst "
@@ -268,7 +271,7 @@ def said(seen: Figures) -> str:
 
 
 def headline(seen: Figures) -> str:
-    """Say the number to remember."""
+    """Return the key figure in a sentence."""
     return (
         f"Beside the flood, the quiet tenants waited {seen.fifo.quiet.median:.2f} s with fifo, "
         f"{seen.fair.quiet.median:.2f} s with fair."
@@ -276,7 +279,7 @@ def headline(seen: Figures) -> str:
 
 
 def promises(seen: Figures) -> tuple[Promise, ...]:
-    """Hold the figures against what a pool promises."""
+    """Compare the figures with the promises of a pool."""
     fifo_seen, fair_seen = seen.fifo, seen.fair
     most = max(fifo_seen.most_running, fair_seen.most_running)
     ended = min(fifo_seen.ended_once, fair_seen.ended_once)

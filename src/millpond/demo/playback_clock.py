@@ -1,4 +1,4 @@
-"""Time at the pace of a watch: what happens is the seed's doing, when is the audience's."""
+"""Play an act: the seed decides its events, the playback speed their pace."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ T = TypeVar("T")
 
 FRAMES_PER_SECOND = 20
 PLAYING: list[asyncio.Task[Any]] = []
-"""The act that is on, if one is."""
+"""The act that is playing, if any."""
 AGO = 60.0
-"""How long before now virtual time begins, so that it is over before real time goes on."""
+"""How long before now virtual time begins, so that it ends before the real time."""
 
 
 class Audience(msgspec.Struct, frozen=True):
-    """Somebody who watches."""
+    """A viewer of the demo."""
 
     speed: float
-    """How many seconds of an act are to pass in one of theirs."""
+    """Seconds of the act per real second."""
     paint: Callable[[], object]
-    """Shows them the latest picture."""
+    """Shows the latest picture."""
 
 
 class PacedClock(VirtualClock):
@@ -45,7 +45,7 @@ class PacedClock(VirtualClock):
         self._began = time.monotonic()
 
     def advance(self, seconds: float) -> None:
-        """Move on by `seconds`, once they have passed for those who watch."""
+        """Advance by `seconds`, after the same time at playback speed."""
         due = self._began + (self.now() - self._start + seconds) / self._audience.speed
         while (left := due - time.monotonic()) > 0:
             self._audience.paint()
@@ -54,7 +54,7 @@ class PacedClock(VirtualClock):
 
 
 def in_virtual_time(main: Coroutine[Any, Any, T], audience: Audience | None = None) -> T:
-    """Run to the end in no time, or in the time of those who watch.
+    """Run to the end at once, or at playback speed.
 
     It begins at a whole second, and from each of them floats go on in the same steps: when the
     show is given makes no difference to it.
@@ -65,7 +65,7 @@ def in_virtual_time(main: Coroutine[Any, Any, T], audience: Audience | None = No
 
 
 def in_real_time(main: Coroutine[Any, Any, T], audience: Audience | None = None) -> T:
-    """Run to the end in the time it takes, painting all the while."""
+    """Run to the end in real time, and paint meanwhile."""
 
     async def watched(audience: Audience) -> T:
         painting = asyncio.create_task(paint_on(audience))
@@ -78,7 +78,7 @@ def in_real_time(main: Coroutine[Any, Any, T], audience: Audience | None = None)
 
 
 async def on_stage(main: Coroutine[Any, Any, T]) -> T:
-    """Play it as the act that is on."""
+    """Run the coroutine as the current act."""
     act = cast("asyncio.Task[Any]", asyncio.current_task())
     PLAYING.append(act)
     try:
@@ -86,25 +86,25 @@ async def on_stage(main: Coroutine[Any, Any, T]) -> T:
     finally:
         PLAYING.remove(act)
         if act.cancelling():
-            # Who called it off must be heard, even if something within has swallowed that.
+            # The act was cancelled, even if something inside swallowed the CancelledError.
             raise asyncio.CancelledError
 
 
 def call_off() -> bool:
-    """Cancel the act that is on, from a signal handler; answer whether there is one.
+    """Cancel the current act from a signal handler; return whether there is one.
 
     Nothing may be raised in its place: it would come up within whatever task runs just now, and
     again where that task is waited for, and the loop would be left before the act had tidied up.
     """
     for act in PLAYING:
         act.cancel()
-        # As asyncio does it for Ctrl-C: a loop that waits must be told that there is work.
+        # Wake the loop, as asyncio does for Ctrl-C.
         act.get_loop().call_soon_threadsafe(lambda: None)
     return bool(PLAYING)
 
 
 async def paint_on(audience: Audience) -> None:
-    """Paint as often as an eye can tell."""
+    """Paint at the frame rate."""
     while True:
         audience.paint()
         await asyncio.sleep(1 / FRAMES_PER_SECOND)

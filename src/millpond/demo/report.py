@@ -1,4 +1,4 @@
-"""The show as one value: what `--json` prints."""
+"""The demo's results as one value, for `--json`."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ PIECES: tuple[Piece[Any], ...] = (
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The figures of all acts and the promises they were held against.
+    """The figures of all acts and the promises they were compared with.
 
     Times are seconds of the acts' own clock. The same seed gives the same `bulkhead` and `flood`;
     `fleet` is played by real processes, of which no two shows are alike.
     """
 
     shape: int
-    """3; a field that goes away or changes its meaning makes it 4."""
+    """Version of this document: 3. It grows when a field is removed or changes its meaning."""
     seed: int
     kept: bool
-    """Whether every promise was kept: the exit code in a word."""
+    """Whether every promise was kept."""
     promises: tuple[Promise, ...]
     bulkhead: bulkhead_act.Figures
     flood: flood_act.Figures
@@ -40,7 +40,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Show(msgspec.Struct, frozen=True, kw_only=True):
-    """All acts, as they were played."""
+    """All acts with their frames."""
 
     seed: int
     bulkhead: Act[bulkhead_act.Figures]
@@ -54,7 +54,7 @@ class Show(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def promises(self) -> tuple[Promise, ...]:
-        """What the acts claim, in the order in which it was shown."""
+        """The promises of all acts, in order."""
         return tuple(promise for act in self.acts for promise in act.ending.promises)
 
     @property
@@ -64,7 +64,7 @@ class Show(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def headline(self) -> str:
-        """The number to remember, in a sentence."""
+        """The key figure in a sentence."""
         return fleet_act.headline(self.fleet.ending.figures)
 
     def report(self) -> Report:
@@ -81,7 +81,7 @@ class Show(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Perform(Protocol):
-    """How an act is played: in no time, or before somebody's eyes."""
+    """Plays an act: at once, or for a viewer."""
 
     def __call__(self, piece: Piece[F], scene: Scene, /) -> Act[F]:
         """Play it to its end."""
@@ -89,7 +89,7 @@ class Perform(Protocol):
 
 
 def unseen(piece: Piece[F], scene: Scene, /) -> Act[F]:
-    """Play an act before nobody, as fast as it can be."""
+    """Play an act without a viewer, as fast as possible."""
     return piece.perform(scene)
 
 

@@ -1,4 +1,4 @@
-"""What an act is made of: pictures to look at, figures to read, promises that were kept or not.
+"""The parts of an act: pictures, figures and promises.
 
 An act runs on a loop of its own and answers with these values; nothing here knows a terminal.
 """
@@ -24,18 +24,18 @@ if TYPE_CHECKING:
 F = TypeVar("F")
 
 LONG = 60.0
-"""Seconds after which an act that hangs, because something was lost, ends the show."""
+"""Seconds after which an act that hangs ends the demo."""
 
 QUICK = 4.0
-"""How many times faster than normal real work goes when nobody watches."""
+"""Speed of real work without a viewer."""
 
 
 class CannotGoOn(Exception):
-    """The show has to stop: not because a promise was broken, but because it cannot be given."""
+    """The demo cannot run: no promise was broken, but it could not be checked."""
 
 
 class Tone(StrEnum):
-    """What a piece of the picture means; the screen gives each tone its colour."""
+    """The meaning of a piece of the picture; the screen maps each tone to a colour."""
 
     PLAIN = "plain"
     STRONG = "strong"
@@ -57,7 +57,7 @@ class Bar(msgspec.Struct, frozen=True, kw_only=True):
     top: float
     peak: float = 0.0
     limit: float | None = None
-    """Where a mark stands: a limit, or a share that was promised."""
+    """Position of a mark: a limit, or a promised share."""
     tail: str = ""
     tone: Tone = Tone.BUSY
 
@@ -74,7 +74,7 @@ class Stack(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Legend(msgspec.Struct, frozen=True):
-    """What the shades of the stacks below it mean, and the numbers behind them."""
+    """The legend of the stacks below."""
 
 
 class Strip(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,7 +84,7 @@ class Strip(msgspec.Struct, frozen=True, kw_only=True):
     letters: str
     tones: dict[str, Tone]
     length: int
-    """How long it will be in the end, so that the picture keeps its height while it grows."""
+    """Its final length, so that the picture keeps its height while it grows."""
 
     def tone(self, letter: str) -> Tone:
         """Return the tone of a letter."""
@@ -98,7 +98,7 @@ class Spark(msgspec.Struct, frozen=True, kw_only=True):
     values: tuple[float, ...]
     top: float
     length: int
-    """How many values it is expected to have in the end; with more it is squeezed."""
+    """Its expected final number of values; with more, values are merged."""
     tail: str = ""
     height: int = 1
     tone: Tone = Tone.BUSY
@@ -134,17 +134,17 @@ class Frame(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Bill(msgspec.Struct, frozen=True, kw_only=True):
-    """What is known of an act before it begins."""
+    """The title and description of an act."""
 
     title: str
     words: str
-    """What one is looking at, in a sentence or two."""
+    """The description, in a sentence or two."""
     code: tuple[str, ...]
-    """The lines of Python that it shows at work."""
+    """The lines of Python that the act demonstrates."""
 
 
 class Promise(msgspec.Struct, frozen=True, kw_only=True):
-    """A claim of the library, what was seen of it, and whether that is what was claimed."""
+    """A promise of the library, the measured value, and whether it was kept."""
 
     promise: str
     seen: str
@@ -152,41 +152,41 @@ class Promise(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ending(msgspec.Struct, Generic[F], frozen=True, kw_only=True):
-    """What an act came to."""
+    """The result of an act."""
 
     said: str
-    """What to take away from it, in a sentence."""
+    """The conclusion, in a sentence."""
     promises: tuple[Promise, ...]
     figures: F
-    telling: float | None = None
-    """The moment whose picture tells most, where that is not the last one."""
+    key_frame: float | None = None
+    """The time of the key frame, if it is not the last."""
 
 
 class Act(msgspec.Struct, Generic[F], frozen=True, kw_only=True):
-    """An act that was played, from its bill to its end."""
+    """An act that was played, with its frames and result."""
 
     bill: Bill
     frames: tuple[Frame, ...]
     ending: Ending[F]
 
     @property
-    def telling(self) -> Frame:
-        """The picture that stands for the act in print."""
-        moment = self.ending.telling
+    def key_frame(self) -> Frame:
+        """The frame that is printed for the act."""
+        moment = self.ending.key_frame
         if moment is None:
             return self.frames[-1]
         return min(self.frames, key=lambda frame: abs(frame.at - moment))
 
 
 class Camera:
-    """Keeps a frame for each moment at which a picture was taken; the first is the beginning."""
+    """Records frames; the first is the beginning."""
 
     def __init__(self) -> None:
         self.frames: list[Frame] = []
         self._began: float | None = None
 
     def take(self, rows: Sequence[Row]) -> None:
-        """Keep the picture of this moment; a later one of the same moment replaces it."""
+        """Record a frame; it replaces one of the same time."""
         now = asyncio.get_running_loop().time()
         if self._began is None:
             self._began = now
@@ -197,17 +197,17 @@ class Camera:
 
 
 class Scene(msgspec.Struct, frozen=True, kw_only=True):
-    """What an act is given."""
+    """The settings of an act."""
 
     seed: int
     file: Path
-    """The SQLite file that all pools of the show are kept in."""
+    """The SQLite file of all pools."""
     speed: float | None = None
-    """How many times faster than normal; None = nobody watches."""
+    """Playback speed; None = without a viewer."""
 
 
 class Piece(Generic[F]):
-    """An act that can be played: its bill, and the coroutine that is the play.
+    """An act that can be played: its description and its coroutine.
 
     One that starts processes plays in real time, because theirs is; the others in virtual time.
     """
@@ -226,7 +226,7 @@ class Piece(Generic[F]):
     def perform(
         self, scene: Scene, *, camera: Camera | None = None, audience: Audience | None = None
     ) -> Act[F]:
-        """Play it to the end on a loop of its own, before an audience or before nobody."""
+        """Play the act to the end on its own event loop."""
         seen = camera or Camera()
         run = in_real_time if self.real else in_virtual_time
         ending = run(asyncio.wait_for(self._play(seen, scene), LONG), audience)
@@ -234,15 +234,15 @@ class Piece(Generic[F]):
 
 
 def dice_of(seed: int) -> random.Random:
-    """Return the dice of an act: the same seed rolls the same numbers."""
-    return random.Random(seed)  # noqa: S311 - a show; nobody defends anything with it
+    """Return the random numbers of an act for a seed."""
+    return random.Random(seed)  # noqa: S311 - not for security
 
 
 def median(numbers: Sequence[float]) -> float:
-    """Return the number that half of them stay within, 0 of nothing."""
+    """Return the median, 0 if there are no values."""
     return sorted(numbers)[(len(numbers) - 1) // 2] if numbers else 0.0
 
 
-def share(part: float, whole: float) -> float:
-    """Return the part of a whole, 0 of nothing."""
-    return part / whole if whole else 0.0
+def share(part: float, total: float) -> float:
+    """Return part / total, 0 if the total is 0."""
+    return part / total if total else 0.0

@@ -1,4 +1,4 @@
-"""Screens: a show printed as plain lines, or played on a terminal and printed when it is over."""
+"""Screens: print the demo as plain lines, or play it on a terminal and print it at the end."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ READING = 1.6
 
 
 class Screen(Protocol):
-    """Where a show is seen."""
+    """Shows the demo."""
 
     def play(self, scene: Scene) -> Show:
-        """Show it from beginning to end, and return it."""
+        """Play all acts, and return them."""
         ...
 
 
 def written(show: Show, pen: Pen) -> list[Line]:
-    """Return the whole show as lines: the end of each act, then the summary."""
+    """Return the demo as lines: the key frame of each act, then the summary."""
     lines: list[Line] = []
     for piece, act in zip(PIECES, show.acts, strict=True):
         lines += [*pen.played(act, place_of(piece)), []]
@@ -84,7 +84,7 @@ STYLES = {
     Tone.TWO: "32",
     Tone.THREE: "35",
 }
-"""Of the sixteen colours, those that can be read on white and on black; text has none."""
+"""Colours that are readable on white and on black; plain text has none."""
 
 COLOURS = frozenset(tone for tone, style in STYLES.items() if style.startswith("3"))
 
@@ -97,7 +97,7 @@ ERASE_LINE = "\x1b[2K"
 
 
 class LiveScreen:
-    """A terminal: acts are played on its second page, and what they came to stays on the first."""
+    """A terminal: acts play on its alternate screen; the results are printed on the main screen."""
 
     def __init__(self, out: TextIO, *, colour: bool) -> None:
         self._out = out
@@ -140,7 +140,7 @@ class LiveScreen:
         return act
 
     def _repaint(self, lines: list[Line], size: os.terminal_size) -> None:
-        """Replace what is on the page, in one write; a page of a new size is cleared first."""
+        """Redraw the screen in one write; clear it first if its size has changed."""
         fresh = CLEAR if size != self._size else ""
         self._size = size
         spare = size.lines - len(lines)
@@ -152,7 +152,7 @@ class LiveScreen:
 
     @contextlib.contextmanager
     def _second_page(self) -> Iterator[None]:
-        """Turn to the terminal's second page without a cursor; whatever happens, turn back."""
+        """Use the alternate screen without a cursor, and restore the main screen afterwards."""
         try:
             self._out.write(ENTER)
             yield
@@ -161,7 +161,7 @@ class LiveScreen:
             self._out.flush()
 
     def _measured(self) -> os.terminal_size:
-        """Return the size of the terminal at this moment: windows are resized while one looks."""
+        """Return the current size of the terminal, which may change while the demo runs."""
         try:
             size = os.get_terminal_size(self._out.fileno())
         except (OSError, ValueError):

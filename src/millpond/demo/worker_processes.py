@@ -1,4 +1,4 @@
-"""The crew of act 3: worker processes, one of them to be killed, none to be left behind."""
+"""The worker processes of act 3: one is killed, none is left running."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing import Self
 
 PATIENCE = 5.0
-"""Seconds that a worker has to leave when it is told to."""
+"""Seconds for a worker to exit after SIGTERM."""
 
 
 class Hand:
@@ -28,26 +28,26 @@ class Hand:
         self.number = number
         self.killed = False
         self._log = log
-        with log.open("wb") as told:
-            # A group of its own: Ctrl-C is for the demo, which sees to its workers itself.
+        with log.open("wb") as log_file:
+            # Its own process group: Ctrl-C goes to the demo, which stops its workers.
             self._process = subprocess.Popen(  # noqa: S603 - our own command
                 command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
-                stderr=told,
+                stderr=log_file,
                 env={**os.environ, "PYTHONPATH": _path(), LEASH: "1"},
                 process_group=0,
             )
         self.pid = self._process.pid
 
     def kill(self) -> None:
-        """Kill it, as `kill -9` does: it cannot say good-bye."""
+        """Kill it with SIGKILL: it cannot deregister."""
         self.killed = True
         self._process.send_signal(signal.SIGKILL)
         self._process.wait()
 
     def check(self) -> None:
-        """Object to a worker that left by itself."""
+        """Raise if the worker exited on its own."""
         code = self._process.poll()
         if code is not None and not self.killed:
             words = self._log.read_text("utf-8", "replace").strip().splitlines()
@@ -65,16 +65,16 @@ class Hand:
             self._process.stdin.close()
 
     def left_with(self, patience: float) -> int:
-        """Wait until it has left by itself, and return its exit code."""
+        """Wait until it exits, and return its exit code."""
         return self._process.wait(patience)
 
     def ask_to_leave(self) -> None:
-        """Let it drain, and leave."""
+        """Send SIGTERM, so that it drains and exits."""
         if not self.gone:
             self._process.terminate()
 
     def see_off(self, patience: float) -> None:
-        """Wait until it has left; kill it if it does not."""
+        """Wait until it exits; kill it after a timeout."""
         try:
             self._process.wait(patience)
         except subprocess.TimeoutExpired:
@@ -84,8 +84,8 @@ class Hand:
         self._log.unlink(missing_ok=True)
 
 
-class Crew:
-    """Several workers on one file. When the block is left, however, none of them is left."""
+class WorkerProcesses:
+    """Several workers on one file. On exit of the block, all are ended."""
 
     def __init__(self, url: str, file: Path, many: int, concurrency: int) -> None:
         self._file = file
@@ -120,7 +120,7 @@ class Crew:
             hand.see_off(patience)
 
     def check(self) -> None:
-        """Object if one left that was not killed."""
+        """Raise if a worker exited that was not killed."""
         for hand in self.hands:
             hand.check()
 

@@ -1,4 +1,4 @@
-"""Log records that say which pool and task they are about, those of your own handlers too.
+"""Add the pool and task to log records, also to those that your handlers write.
 
 handler = logging.StreamHandler()
 handler.addFilter(TaskFilter())

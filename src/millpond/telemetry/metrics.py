@@ -1,4 +1,4 @@
-"""Meters: what this process does as it does it, and what the store knows when it is asked."""
+"""OpenTelemetry metrics: counters of this process, and gauges read from the store on export."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from millpond.telemetry.store_reader import PoolReading, Reader
 
 MOST_POOLS, MOST_FUNCTIONS, MOST_ERRORS = 100, 100, 100
-"""How many have series of their own; the others share one."""
+"""How many pools or functions have their own series; the others share one."""
 
 
 class Metering(Probe):
-    """Metrics: what this process does as it does it, and what the store knows when it is asked."""
+    """Metrics of this process, and gauges that read the store on each export."""
 
     def __init__(self, meter: Meter, reader: Reader) -> None:
         self.on = True
@@ -57,24 +57,24 @@ class Metering(Probe):
         self._observe(meter)
 
     def _observe(self, meter: Meter) -> None:
-        """Have the store asked whenever metrics are read."""
+        """Register the gauges that read the store on each export."""
         meter.create_observable_gauge(
-            names.TASKS, [self._asked(_depths)], "{message}", "Tasks that wait or run, by state"
+            names.TASKS, [self._callback(_depths)], "{message}", "Tasks that wait or run, by state"
         )
         meter.create_observable_gauge(
-            names.OLDEST, [self._asked(_oldest)], "s", "Age of the oldest task that waits"
+            names.OLDEST, [self._callback(_oldest)], "s", "Age of the oldest task that waits"
         )
         meter.create_observable_gauge(
-            names.LIMIT, [self._asked(_limit)], "{message}", "How many may run at once"
+            names.LIMIT, [self._callback(_limit)], "{message}", "How many may run at once"
         )
         meter.create_observable_gauge(
             names.DEAD,
-            [self._asked(_dead)],
+            [self._callback(_dead)],
             "{message}",
             "Failed tasks that are kept: what a redrive would bring back",
         )
         meter.create_observable_counter(
-            names.ENDED, [self._asked(_ended)], "{message}", "Tasks that ever ended, by status"
+            names.ENDED, [self._callback(_ended)], "{message}", "Tasks that ever ended, by status"
         )
         meter.create_observable_counter(
             names.DETOURS,
@@ -83,18 +83,18 @@ class Metering(Probe):
             "Verbs of this process that left the fast path of PostgreSQL, by verb and reason",
         )
         meter.create_observable_counter(
-            names.STALE, [self._asked(_stale)], "{message}", "Settlements that came too late"
+            names.STALE, [self._callback(_stale)], "{message}", "Settlements that came too late"
         )
 
-    def _asked(
-        self, tell: Callable[[PoolReading], Iterable[tuple[str, float]]]
+    def _callback(
+        self, values: Callable[[PoolReading], Iterable[tuple[str, float]]]
     ) -> Callable[[CallbackOptions], Iterable[Observation]]:
         def observed(_options: CallbackOptions) -> Iterable[Observation]:
             reading = self._reader.read() if self.on else None
             for pool in () if reading is None else reading.pools:
-                for state, number in tell(pool):
-                    told = {names.SYSTEM: names.MILLPOND, names.POOL: pool.name}
-                    yield Observation(number, told | ({names.STATE: state} if state else {}))
+                for state, number in values(pool):
+                    attributes = {names.SYSTEM: names.MILLPOND, names.POOL: pool.name}
+                    yield Observation(number, attributes | ({names.STATE: state} if state else {}))
 
         return observed
 
@@ -105,26 +105,26 @@ class Metering(Probe):
             yield Observation(count, told)
 
     def submitting(self, pool: str, count: int) -> tuple[str, float]:  # noqa: ARG002
-        """Note when it began."""
+        """Return the pool and the start time of a submit."""
         return pool, time.perf_counter()
 
     def submitted(
         self,
         begun: tuple[str, float] | None,
-        tasks: Sequence[NewTask],  # noqa: ARG002 - those who were stored are told of by themselves
+        tasks: Sequence[NewTask],  # noqa: ARG002 - stored tasks are counted elsewhere
         answer: BatchAnswer | None,
         error: BaseException | None,
     ) -> None:
-        """Tell how long it took."""
+        """Record how long a submit took."""
         if begun is None:
             return
         pool, at = begun
-        told = self._about(pool, names.SUBMIT) | {names.OPERATION_TYPE: names.SEND}
+        attributes = self._about(pool, names.SUBMIT) | {names.OPERATION_TYPE: names.SEND}
         if answer is not None and answer.refusal is not None:
-            told[names.ERROR] = str(answer.refusal.reason)
+            attributes[names.ERROR] = str(answer.refusal.reason)
         elif error is not None:
-            told[names.ERROR] = self._error(kind_of(error))
-        self._submits.record(time.perf_counter() - at, told)
+            attributes[names.ERROR] = self._error(kind_of(error))
+        self._submits.record(time.perf_counter() - at, attributes)
 
     def accepted(self, pool: str, count: int) -> None:
         """Count tasks that were stored."""
@@ -135,10 +135,10 @@ class Metering(Probe):
         self._rejected.add(count, self._about(pool, names.SUBMIT) | {names.REASON: reason})
 
     def began(self, job: Job, jobs: Sequence[Job], waited: Sequence[float]) -> None:  # noqa: ARG002
-        """Tell how long tasks waited."""
-        told = self._about(pool_of(job.leased), names.PROCESS)
+        """Record how long tasks waited."""
+        attributes = self._about(pool_of(job.leased), names.PROCESS)
         for one in waited:
-            self._waits.record(one, told)
+            self._waits.record(one, attributes)
 
     def over(
         self,
@@ -148,23 +148,23 @@ class Metering(Probe):
         value: Any,  # noqa: ANN401
         outcome: Outcome,
     ) -> None:
-        """Tell how long a handler ran."""
-        told = self._about(pool_of(job.leased), names.PROCESS) | self._of_function(job)
+        """Record how long a handler ran."""
+        attributes = self._about(pool_of(job.leased), names.PROCESS) | self._of_function(job)
         if isinstance(outcome, Raised):
-            told[names.ERROR] = self._error(kind_of(value))
-        self._runs.record(seconds, told)
+            attributes[names.ERROR] = self._error(kind_of(value))
+        self._runs.record(seconds, attributes)
 
     def settled(self, job: Job, ended: str) -> None:
         """Count an attempt."""
-        told = self._about(pool_of(job.leased), names.PROCESS) | self._of_function(job)
-        self._consumed.add(1, told | {names.OUTCOME: ended})
+        attributes = self._about(pool_of(job.leased), names.PROCESS) | self._of_function(job)
+        self._consumed.add(1, attributes | {names.OUTCOME: ended})
 
     def lost(self, pool: str, count: int) -> None:
         """Count lost leases."""
         self._lost.add(count, self._about(pool, names.PROCESS))
 
     def recovered(self, count: int) -> None:
-        """Count tasks that were moved on."""
+        """Count recovered tasks."""
         self._recovered.add(count, {names.SYSTEM: names.MILLPOND})
 
     def _about(self, pool: str, operation: str) -> dict[str, str]:

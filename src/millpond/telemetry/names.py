@@ -1,4 +1,4 @@
-"""The names under which telemetry is told: all of them here, for some may change.
+"""The names of spans, metrics and attributes. All are here, because some may change.
 
 Those that begin with `messaging.` are OpenTelemetry's conventions for messaging, which are not
 stable yet; a pool is a destination, a task a message. What they have no word for is `millpond.`.
@@ -59,11 +59,11 @@ SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300,
 """The bounds of histograms: from a lookup in a cache to a job that takes an hour."""
 
 OTHER = "~other"
-"""Stands for whatever is one too many to have a label of its own; no pool can have this name."""
+"""The label of all names beyond the limit; no pool can have this name."""
 
 
 def plain_name(pool: str) -> str:
-    """Return the name of a pool without whose it is: `reviews`, not `tenant:acme:reviews`.
+    """Return the name of a pool without its scope: `reviews`, not `tenant:acme:reviews`.
 
     The name of a span says what is done; there may be as many tenants as there are customers.
     """
@@ -72,21 +72,21 @@ def plain_name(pool: str) -> str:
 
 
 def kind_of(error: object) -> str:
-    """Return the type of an error; of one that was raised in another process, what it was there."""
+    """Return the type of an error; for one from another process, its type there."""
     if isinstance(error, RemoteError):
         return error.kinds[0]
     return qualified_name(type(error)) if isinstance(error, BaseException) else "error"
 
 
 class Few:
-    """The first so many names, and one for all the others: so labels stay few."""
+    """Bounds the number of labels: the first names keep theirs, all others share OTHER."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._known: set[str] = set()
 
     def __call__(self, name: str) -> str:
-        """Return the name, or OTHER if it is one too many."""
+        """Return the name, or OTHER beyond the limit."""
         if name in self._known:
             return name
         if len(self._known) >= self._most:

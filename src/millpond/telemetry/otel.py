@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from millpond.core.validation import Seconds, seconds
 from millpond.errors import ConfigError, DriverMissing
+from millpond.pool.internals import internals_of
 from millpond.telemetry import names
 from millpond.telemetry.store_reader import Reader
 
@@ -44,20 +45,24 @@ def instrument(
     one_trace: bool = False,
     timeout: Seconds = 5.0,
 ) -> Callable[[], None]:
-    """Let a Millpond tell OpenTelemetry what it does; return a function that ends it.
+    """Send spans and metrics of a Millpond to OpenTelemetry; return a function that stops it.
 
     Without providers the global ones are used, also if they are set later. `one_trace` makes the
     span of an attempt a child of its submit, and not only linked to it: one trace from end to end,
     as long as the task may wait. `timeout` is for how long reading the pools may take.
     """
-    if any(isinstance(probe, Tracing) for probe in mp.hooks.attached):
-        raise ConfigError("mp", mp, "is instrumented already; call what that returned to end it")
+    if any(isinstance(probe, Tracing) for probe in internals_of(mp).owner.hooks.attached):
+        reason = "is already instrumented; first call the function that instrument() returned"
+        raise ConfigError("mp", mp, reason)
     tracing = Tracing(trace.get_tracer(names.MILLPOND, tracer_provider=tracer_provider), one_trace)
     patience = seconds("timeout", timeout, above=0.0)
-    # Each metric of a pool is asked for by itself, one after another: that is one look.
+    # An export reads the gauges one after another: they share one reading of the store.
     reader = Reader(mp, MOST_POOLS, patience, fresh=0.5)
     metering = Metering(metrics.get_meter(names.MILLPOND, meter_provider=meter_provider), reader)
-    ends = [mp.hooks.attach(tracing), mp.hooks.attach(metering)]
+    ends = [
+        internals_of(mp).owner.hooks.attach(tracing),
+        internals_of(mp).owner.hooks.attach(metering),
+    ]
 
     def stop() -> None:
         metering.on = False

@@ -1,4 +1,4 @@
-"""Prometheus: a collector that asks the store when it is scraped.
+"""Prometheus: a collector that reads the store when it is scraped.
 
     from prometheus_client import REGISTRY, start_http_server
 
@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from millpond.core.lifecycle import Status
 from millpond.core.validation import Seconds, integer, seconds
 from millpond.errors import DriverMissing
+from millpond.pool.internals import internals_of
 from millpond.runtime.observe.probe import Probe, pool_of
 from millpond.telemetry import names
 from millpond.telemetry.store_reader import Reader, Reading, read
@@ -64,11 +65,11 @@ TROUBLES = (
     "stuck",
     "stalls",
 )
-"""What `mp.counts` has besides, and what should stay at zero as well."""
+"""Further fields of `mp.counts` that should stay at zero."""
 
 
 class Collector(BaseCollector):
-    """Metrics of one Millpond. Register it; it is asked whenever somebody scrapes.
+    """Metrics of one Millpond. Register it; each scrape reads the store.
 
     What the store knows (`millpond_pool_*`) is read then, and is the same in every process that
     shares it: take the maximum over instances. What this process counted itself is its own: sum it.
@@ -89,30 +90,30 @@ class Collector(BaseCollector):
         self._patience = seconds("timeout", timeout, above=0.0)
         self._reader = Reader(mp, self._most, self._patience)
         self._counted = Counted(self._most, integer("max_functions", max_functions, least=1))
-        self.stop = mp.hooks.attach(self._counted)
-        """Counts nothing more, once it is called."""
+        self.stop = internals_of(mp).owner.hooks.attach(self._counted)
+        """Stops the counting."""
 
     def describe(self) -> Iterable[Metric]:
-        """Tell what there will be, without asking anybody: a registry refuses a second one."""
+        """Return the metric families without reading the store; registries compare them."""
         return self._metrics(None)
 
     def collect(self) -> Iterable[Metric]:
-        """Read the store and tell; from any thread but that of the loop, which has `text`."""
-        if self._mp.is_open and self._mp.runtime.thread == threading.get_ident():
+        """Read the store and yield metrics; on the event loop's thread, use `text` instead."""
+        if self._mp.is_open and internals_of(self._mp).runtime.thread == threading.get_ident():
             raise RuntimeError(
-                "metrics were asked for on the thread of the loop that would have to read them: "
+                "collect() was called on the event loop's thread, which has to read the store: "
                 "`await collector.text()` there, or serve them from a thread"
             )
         return self._metrics(self._reader.read())
 
     async def text(self) -> bytes:
-        """Return the metrics as Prometheus reads them; for an application to answer with."""
+        """Return the metrics in the text format of Prometheus, for an HTTP response."""
         reading = None
         if self._mp.is_open:
             try:
                 async with asyncio.timeout(self._patience):
                     reading = await read(self._mp, self._most)
-            except Exception:  # noqa: BLE001 - a store that is away must not break a scrape
+            except Exception:  # noqa: BLE001 - an unreachable store must not break a scrape
                 reading = None
         return generate_latest(_Given(list(self._metrics(reading))))
 
@@ -127,7 +128,7 @@ class Collector(BaseCollector):
 
 
 class _Given:
-    """Metrics that were collected already, as a registry."""
+    """A registry of metrics that are already collected."""
 
     def __init__(self, metrics: list[Metric]) -> None:
         self._metrics = metrics
@@ -136,7 +137,7 @@ class _Given:
         return self._metrics
 
 
-# What the store knows
+# Read from the store
 
 
 def _of_store(reading: Reading) -> Iterator[Metric]:
@@ -158,8 +159,8 @@ def _of_store(reading: Reading) -> Iterator[Metric]:
     yield _gauge(
         pools, "millpond_pool_tasks", "Tasks that wait or run", ["state"], lambda one: one.states()
     )
-    for name, about, tell in _GAUGES:
-        yield _gauge(pools, name, about, [], tell)
+    for name, about, values_of in _GAUGES:
+        yield _gauge(pools, name, about, [], values_of)
     for name, about, pick in _QUANTILES:
         yield _gauge(pools, name, about, ["quantile"], lambda one, pick=pick: _quantiles(pick(one)))  # type: ignore[misc]
     ended = CounterMetricFamily(
@@ -183,11 +184,11 @@ def _gauge(
     name: str,
     about: str,
     labels: list[str],
-    tell: Callable[[PoolReading], Iterable[tuple[str, float]]],
+    values_of: Callable[[PoolReading], Iterable[tuple[str, float]]],
 ) -> Metric:
     gauge = GaugeMetricFamily(name, about, labels=["pool", *labels])
     for one in pools:
-        for label, value in tell(one):
+        for label, value in values_of(one):
             gauge.add_metric([one.name, label][: 1 + len(labels)], value)
     return gauge
 
@@ -258,11 +259,11 @@ def _quantiles(measured: Quantiles) -> Iterator[tuple[str, float]]:
         yield "0.99", measured.p99
 
 
-# What this process counted
+# Counted by this process
 
 
 class Counted(Probe):
-    """What happened here. Told from the loop and from threads; read from whichever scrapes."""
+    """Counters of this process. The loop and threads add to them; any thread may read them."""
 
     def __init__(self, max_pools: int, max_functions: int) -> None:
         self._lock = threading.Lock()
@@ -287,7 +288,7 @@ class Counted(Probe):
             self._rejected[self._pool(pool), reason] += count
 
     def began(self, job: Job, jobs: Sequence[Job], waited: Sequence[float]) -> None:  # noqa: ARG002
-        """Take in how long tasks waited."""
+        """Add the waits of tasks."""
         with self._lock:
             spread = self._waits.setdefault(self._pool(pool_of(job.leased)), Spread())
             for seconds in waited:
@@ -301,7 +302,7 @@ class Counted(Probe):
         value: Any,  # noqa: ANN401, ARG002 - what the handler returned or raised
         outcome: Outcome,  # noqa: ARG002
     ) -> None:
-        """Take in how long a handler ran: a batch, for each of its tasks."""
+        """Add the run time of a handler, for each task of a batch."""
         with self._lock:
             spread = self._runs.setdefault(self._pool(pool_of(job.leased)), Spread())
             for _ in jobs:
@@ -319,19 +320,19 @@ class Counted(Probe):
             self._lost[self._pool(pool),] += count
 
     def recovered(self, count: int) -> None:
-        """Count tasks that were moved on."""
+        """Count recovered tasks."""
         with self._lock:
             self._recovered += count
 
     def know(self, pools: Iterable[str]) -> None:
-        """Let counters of these pools begin at zero: a rate cannot see what begins at one."""
+        """Create the counters of these pools at zero: a rate misses a counter's first value."""
         with self._lock:
             for pool in pools:
                 for counts in (self._submitted, self._lost):
                     counts[self._pool(pool),] += 0
 
     def metrics(self) -> Iterator[Metric]:
-        """Yield what was counted so far."""
+        """Yield the metrics counted so far."""
         with self._lock:
             yield _counter(
                 "millpond_submitted_tasks",
@@ -384,12 +385,12 @@ class Spread:
         self.total = 0.0
 
     def add(self, seconds: float) -> None:
-        """Take in one more."""
+        """Add one time."""
         self.counts[bisect_left(names.SECONDS, seconds)] += 1
         self.total += seconds
 
     def buckets(self) -> Iterator[tuple[str, float]]:
-        """Yield how many were within each bound, the last of which is no bound at all."""
+        """Yield the count within each bound; the last bound is infinity."""
         within = 0
         for bound, count in zip((*names.SECONDS, "+Inf"), self.counts, strict=True):
             within += count

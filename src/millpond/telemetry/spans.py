@@ -28,13 +28,13 @@ if TYPE_CHECKING:
     from millpond.store.protocol import BatchAnswer
 
 LARGEST = 4096
-"""Bytes of context that a task carries at most; beyond that only the trace itself goes along."""
+"""Most bytes of trace context that a task carries; a longer one is cut to NEEDED."""
 
 NEEDED = ("traceparent", "tracestate")
 
 
 class Attempt:
-    """The span of an attempt: it ends when its handler has, but says how it was settled."""
+    """The span of an attempt. It ends when its handler ends, and records how it was settled."""
 
     __slots__ = ("ended", "ended_at", "span")
 
@@ -44,14 +44,14 @@ class Attempt:
         self.ended: str | None = None
 
     def end(self) -> None:
-        """End the span with what is known of it."""
+        """End the span at the recorded time."""
         if self.ended is not None:
             self.span.set_attribute(names.OUTCOME, self.ended)
         self.span.end(end_time=self.ended_at)
 
 
 class Tracing(Probe):
-    """Spans."""
+    """Creates the spans of submits and attempts."""
 
     def __init__(self, tracer: trace.Tracer, one_trace: bool) -> None:
         self._tracer = tracer
@@ -61,12 +61,14 @@ class Tracing(Probe):
     # Submits
 
     def submitting(self, pool: str, count: int) -> tuple[Span, Any]:
-        """Begin the span of a submit; what it makes is made inside."""
-        told: dict[str, Any] = _about(pool, names.SUBMIT, names.SEND)
+        """Begin the span of a submit; tasks are created inside."""
+        attributes: dict[str, Any] = _about(pool, names.SUBMIT, names.SEND)
         if count != 1:
-            told[names.COUNT] = count
+            attributes[names.COUNT] = count
         span = self._tracer.start_span(
-            f"{names.SUBMIT} {names.plain_name(pool)}", kind=SpanKind.PRODUCER, attributes=told
+            f"{names.SUBMIT} {names.plain_name(pool)}",
+            kind=SpanKind.PRODUCER,
+            attributes=attributes,
         )
         return span, trace_context.attach(trace.set_span_in_context(span))
 
@@ -77,7 +79,7 @@ class Tracing(Probe):
         answer: BatchAnswer | None,
         error: BaseException | None,
     ) -> None:
-        """End it."""
+        """End the span of a submit."""
         if begun is None:
             return
         span, token = begun
@@ -86,13 +88,13 @@ class Tracing(Probe):
             if len(tasks) == 1:
                 span.set_attributes(_of_task(tasks[0]))
             if answer is not None:
-                _tell_answer(span, answer)
+                _record_answer(span, answer)
             elif error is not None:
-                _tell_error(span, error)
+                _record_error(span, error)
         span.end()
 
     def carrier(self) -> dict[str, str]:
-        """Return the trace under way, as headers."""
+        """Return the current trace context as headers."""
         carried: dict[str, str] = {}
         propagate.inject(carried)
         if sum(len(name) + len(value) for name, value in carried.items()) > LARGEST:
@@ -119,23 +121,23 @@ class Tracing(Probe):
     def over(
         self,
         job: Job,
-        jobs: Sequence[Job],  # noqa: ARG002 - told to those who count
+        jobs: Sequence[Job],  # noqa: ARG002 - used by metrics
         seconds: float,  # noqa: ARG002
         value: Any,  # noqa: ANN401 - what the handler returned or raised
         outcome: Outcome,
     ) -> None:
-        """Note when the handler came to its end, and what it raised."""
+        """Record when the handler ended, and the exception it raised."""
         attempt = self._attempts.get(job)
         if attempt is None:
             return
         attempt.ended_at = time.time_ns()
         match outcome:
             case Raised() if isinstance(value, BaseException):
-                _tell_error(attempt.span, value)
+                _record_error(attempt.span, value)
             case Raised():
                 attempt.span.set_status(Status(StatusCode.ERROR, outcome.reason))
             case Stopped() | Interrupted() if isinstance(value, BaseException):
-                # It was told to: no error of its own.
+                # Cancelled on request: not an error.
                 attempt.span.add_event("interrupted")
         if isinstance(job.body, BatchCall) and attempt.ended is None:
             attempt.ended = "completed" if isinstance(outcome, Succeeded) else "failed"
@@ -143,7 +145,7 @@ class Tracing(Probe):
             self._end(job)
 
     def settled(self, job: Job, ended: str) -> None:
-        """Note how the attempt ended; its span is over unless its handler goes on after that."""
+        """Record the outcome of the attempt; end its span unless the handler still runs."""
         attempt = self._attempts.get(job)
         if attempt is None:
             return
@@ -158,7 +160,7 @@ class Tracing(Probe):
         self._attempts.pop(job).end()
 
     def trace_for_process(self, job: Job) -> dict[str, str] | None:
-        """Return the trace that a handler in a process of its own is to go on with."""
+        """Return the trace context for a handler in a child process."""
         attempt = self._attempts.get(job)
         if attempt is None:
             return None
@@ -168,7 +170,7 @@ class Tracing(Probe):
 
     @contextlib.contextmanager
     def inside(self, carrier: dict[str, str]) -> Iterator[None]:
-        """Go on with a trace."""
+        """Continue a trace."""
         token = trace_context.attach(propagate.extract(carrier, context=Context()))
         try:
             yield
@@ -176,7 +178,7 @@ class Tracing(Probe):
             trace_context.detach(token)
 
     def closing(self) -> None:
-        """End the spans of attempts of which nobody will hear."""
+        """End the spans of attempts that will not be settled."""
         for job in list(self._attempts):
             self._end(job)
 
@@ -191,31 +193,31 @@ def _about(pool: str, operation: str, kind: str) -> dict[str, Any]:
 
 
 def _of_task(new: NewTask) -> dict[str, Any]:
-    told: dict[str, Any] = {names.TASK: str(new.id), names.FUNCTION: new.call.function}
+    attributes: dict[str, Any] = {names.TASK: str(new.id), names.FUNCTION: new.call.function}
     if new.key is not None:
-        told[names.KEY] = new.key
-    return told
+        attributes[names.KEY] = new.key
+    return attributes
 
 
 def _of_job(job: Job, jobs: Sequence[Job], waited: Sequence[float]) -> dict[str, Any]:
     leased = job.leased
-    told: dict[str, Any] = {
+    attributes: dict[str, Any] = {
         names.FUNCTION: leased.call.function,
         names.WORKER: job.worker.name,
         names.WAITED: max(waited),
     }
     if len(jobs) > 1 or isinstance(job.body, BatchCall):
-        return told | {names.COUNT: len(jobs)}
-    told |= {names.TASK: str(leased.fence.task), names.ATTEMPT: leased.fence.attempt}
+        return attributes | {names.COUNT: len(jobs)}
+    attributes |= {names.TASK: str(leased.fence.task), names.ATTEMPT: leased.fence.attempt}
     if leased.key is not None:
-        told[names.KEY] = leased.key
+        attributes[names.KEY] = leased.key
     if leased.lane is not None:
-        told[names.LANE] = leased.lane
-    return told
+        attributes[names.LANE] = leased.lane
+    return attributes
 
 
 def _links(origins: Sequence[Context]) -> Iterator[Link]:
-    """Yield a link to each span that tasks come from; those of one submit have one in common."""
+    """Yield a link to the submit span of each task; tasks of one submit share one."""
     seen = set()
     for origin in origins:
         found = trace.get_current_span(origin).get_span_context()
@@ -224,7 +226,7 @@ def _links(origins: Sequence[Context]) -> Iterator[Link]:
             yield Link(found)
 
 
-def _tell_answer(span: Span, answer: BatchAnswer) -> None:
+def _record_answer(span: Span, answer: BatchAnswer) -> None:
     refusal = answer.refusal
     if refusal is not None:
         span.set_attributes({names.ERROR: str(refusal.reason), names.REASON: str(refusal.reason)})
@@ -240,7 +242,7 @@ def _tell_answer(span: Span, answer: BatchAnswer) -> None:
         span.set_attribute(names.REASON, ", ".join(sorted(reasons)))
 
 
-def _tell_error(span: Span, error: BaseException) -> None:
+def _record_error(span: Span, error: BaseException) -> None:
     span.record_exception(error)
     span.set_attribute(names.ERROR, kind_of(error))
     span.set_status(Status(StatusCode.ERROR, f"{type(error).__name__}: {error}"[:LARGEST]))

@@ -1,4 +1,4 @@
-"""Reading: pools as the store knows them, for whoever asks from whatever thread."""
+"""Read the pools of a store from any thread."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from millpond.core.log_fields import about
 from millpond.core.task import CALLBACKS
+from millpond.pool.internals import internals_of
 from millpond.runtime.fleet.closure_worker import OWN
 from millpond.store.protocol import PoolView
 
@@ -25,7 +27,7 @@ log = logging.getLogger("millpond.telemetry")
 
 
 class PoolReading(msgspec.Struct, frozen=True, kw_only=True):
-    """One pool as it was when it was read."""
+    """The state of one pool at one time."""
 
     name: str
     view: PoolView
@@ -34,10 +36,10 @@ class PoolReading(msgspec.Struct, frozen=True, kw_only=True):
     blocked: int
     """Submitters of this process that wait for room."""
     oldest: float
-    """Seconds since the first of those that wait was submitted."""
+    """Age in seconds of the oldest waiting task."""
 
     def states(self) -> Iterator[tuple[str, int]]:
-        """Yield how many tasks are in each state; each task is in one."""
+        """Yield the number of tasks in each state; each task is in one state."""
         view = self.view
         apart = view.scheduled + view.parked + view.claimed
         yield "ready", max(view.queued - apart, 0)
@@ -48,7 +50,7 @@ class PoolReading(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):
-    """All pools of a Millpond that were read, and how many were not."""
+    """The pools that were read, and how many were left out."""
 
     pools: tuple[PoolReading, ...] = ()
     left_out: int = 0
@@ -58,8 +60,8 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def read(mp: Millpond, most: int) -> Reading:
-    """Read the pools that were declared here, the first `most` of them; on the loop."""
-    runtime = mp.runtime
+    """Read the first `most` declared pools; call it on the loop."""
+    runtime = internals_of(mp).runtime
     names = list(runtime.declarations.specs)
     found = [await _pool(runtime, name) for name in names[:most]]
     workers = [name for name in await runtime.view.workers() if not name.endswith(OWN)]
@@ -93,9 +95,9 @@ async def _pool(runtime: Runtime, name: str) -> PoolReading | None:
 
 
 class Reader:
-    """Reads pools for other threads, which wait for it; at most `timeout` seconds.
+    """Reads pools from other threads, which wait at most `timeout` seconds.
 
-    Who asks again within `fresh` seconds is given what was read before.
+    A call within `fresh` seconds of the last one returns the same reading.
     """
 
     def __init__(self, mp: Millpond, most: int, timeout: float, fresh: float = 0.0) -> None:
@@ -106,7 +108,7 @@ class Reader:
         self._lock = threading.Lock()
         self._latest: Reading | None = None
         self._good_until = 0.0
-        self._said = False
+        self._warned = False
 
     def read(self) -> Reading | None:
         """Return the pools, or None if they cannot be read now."""
@@ -119,25 +121,29 @@ class Reader:
     def _read(self) -> Reading | None:
         if not self._mp.is_open:
             return None
-        runtime = self._mp.runtime
+        runtime = internals_of(self._mp).runtime
         if runtime.thread == threading.get_ident():
-            self._say("metrics were asked for on the loop that would have to read them")
+            self._warn_once("metrics were read on the event loop's thread, which reads the store")
             return None
         reading = asyncio.run_coroutine_threadsafe(read(self._mp, self._most), runtime.loop)
         try:
             found = reading.result(self._timeout)
         except concurrent.futures.TimeoutError:
             reading.cancel()
-            self._say(f"pools could not be read within {self._timeout:g} s")
-        except Exception as error:  # noqa: BLE001 - a store that is away must not break a scrape
-            self._say(f"pools could not be read: {error}")
+            self._warn_once(f"pools could not be read within {self._timeout:g} s")
+        except Exception as error:  # noqa: BLE001 - an unreachable store must not break a scrape
+            self._warn_once(f"pools could not be read: {error}")
         else:
-            self._said = False
+            self._warned = False
             return found
         return None
 
-    def _say(self, trouble: str) -> None:
-        """Say it once; the next time only after it went well."""
-        if not self._said:
-            log.warning("%s; what this process counted itself is told nevertheless", trouble)
-        self._said = True
+    def _warn_once(self, trouble: str) -> None:
+        """Log the failure once, and again only after a reading succeeded."""
+        if not self._warned:
+            log.warning(
+                "%s; only the counts of this process are exported",
+                trouble,
+                extra=about("metrics.unavailable", reason=trouble),
+            )
+        self._warned = True

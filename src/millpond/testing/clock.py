@@ -26,7 +26,7 @@ class Deadlock(RuntimeError):
 
 
 class VirtualClock:
-    """A clock that moves only when told to."""
+    """A clock that moves only by its `advance`."""
 
     def __init__(self, start: float = 0.0) -> None:
         self._now = start
@@ -81,7 +81,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     @_clock_resolution.setter
     def _clock_resolution(self, _seconds: float) -> None:
-        """Be told the resolution of the real clock, which does not matter here."""
+        """Accept the resolution of the real clock, which does not matter here."""
 
     def time(self) -> float:
         """Return the virtual time: `asyncio.sleep`, timeouts and `call_at` all follow it."""
@@ -101,7 +101,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """Wait for at least a microsecond where any wait is asked for.
 
         Real time moves on by itself; here a wait too small for a float to hold would stand still,
-        and whoever waits again for the rest of it would wait for ever.
+        and a task that waits again for the rest would wait for ever.
         """
         shortest = max(_TICK, self._clock_resolution) if delay > 0 else delay
         return super().call_later(max(delay, shortest), callback, *args, context=context)

@@ -1,4 +1,4 @@
-"""Faults: a store that fails when it is told to, before a verb takes effect or after."""
+"""Inject faults: a store that fails on request, before a verb takes effect or after."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class FaultyStore:
     async def _do(self, verb: Verb, carry_out: Callable[[int], Coroutine[Any, Any, T]]) -> T:
         """Carry out a verb, unless it is to fail before or after."""
         if self.cut_off:
-            raise StoreError("this process is dead; nobody hears it")
+            raise StoreError("this process is dead: its calls do not reach the store")
         self._fail(verb, "before")
         answer = await carry_out(self._dice.getrandbits(64))
         self._fail(verb, "after")

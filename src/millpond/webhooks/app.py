@@ -1,7 +1,7 @@
-"""The ASGI app: a request that is signed as it must be is stored as an event, and then answered.
+"""The ASGI app: verify the signature of a request, store it as an event, then answer.
 
 202  it is stored: the receipt names the event. Sent again, it is the same event
-400  the body is no JSON, or tells no id or name where it must
+400  the body is not JSON, or lacks the id or name
 401  it is not signed, or not by one of the secrets; 403: it is, but too long ago
 404, 405, 408, 413, 415  no such endpoint; not POST; too slow; too large; not JSON
 409  the same id was used for another body
@@ -22,6 +22,7 @@ from millpond.core import validation as check
 from millpond.core.bounds import MAX_EVENT_ID
 from millpond.core.escape import one_line
 from millpond.core.event import EVENTS, Event, text_at
+from millpond.core.log_fields import about
 from millpond.errors import (
     BadPayload,
     ConfigError,
@@ -34,6 +35,7 @@ from millpond.errors import (
     PoolFull,
     StoreError,
 )
+from millpond.pool.internals import internals_of
 from millpond.webhooks.refusal import Refused
 from millpond.webhooks.signatures import digest
 
@@ -52,11 +54,11 @@ log = logging.getLogger("millpond.webhooks")
 
 LARGEST = 1 << 20
 HEADER = "header:"
-"""What a name begins with that is told in a header, and not in the body."""
+"""Prefix of a `name_from` that refers to a header instead of the body."""
 
 
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
-    """One path, who may post there, and what event that is."""
+    """One path, its signature scheme, and the event it emits."""
 
     path: str
     emits: str
@@ -107,7 +109,7 @@ class Webhooks:
         max_body: int = LARGEST,
         first_wins: bool = False,
     ) -> None:
-        """Let requests to a path be events of a name, if they are signed as `verify` says.
+        """Emit an event for each request to a path whose signature `verify` accepts.
 
         `id_from` is a path into the body, such as `data.id`, to the id of the event; else it is the
         one that was signed, or a digest of the body. `name_from` is a path to what is appended to
@@ -128,7 +130,9 @@ class Webhooks:
             verify=verify,
             id_from=None if id_from is None else check.text("id_from", id_from),
             name_from=None if name_from is None else check.text("name_from", name_from),
-            max_body=check.integer("max_body", max_body, least=1, most=self._mp.max_payload),
+            max_body=check.integer(
+                "max_body", max_body, least=1, most=internals_of(self._mp).owner.max_payload
+            ),
             first_wins=first_wins,
         )
 
@@ -144,10 +148,10 @@ class Webhooks:
             case "websocket":
                 await send({"type": "websocket.close", "code": 1000})
             case other:
-                raise NotImplementedError(f"webhooks know no {other!r}")
+                raise NotImplementedError(f"webhooks do not support {other!r}")
 
     async def _live(self, receive: Receive, send: Send) -> None:
-        """Open the Millpond while the server runs, unless somebody else has."""
+        """Open the Millpond while the server runs, unless the application has opened it."""
         opened = False
         while True:
             message = await receive()
@@ -157,7 +161,10 @@ class Webhooks:
                         await self._mp.__aenter__()
                         opened = True
                 except Exception as error:
-                    log.exception("the Millpond of the webhooks could not be opened")
+                    log.exception(
+                        "could not open the Millpond of the webhooks",
+                        extra=about("webhooks.open_failed"),
+                    )
                     await send({"type": "lifespan.startup.failed", "message": str(error)})
                     return
                 await send({"type": "lifespan.startup.complete"})
@@ -169,35 +176,36 @@ class Webhooks:
 
     async def _answer(self, scope: Message, receive: Receive, send: Send) -> None:
         try:
-            told = await self._taken(scope, receive)
+            value = await self._accept(scope, receive)
         except Refused as refused:
             log.info(
-                "%s %s: %d %s",
+                "refused a request to %s with %d %s: %s",
                 ascii(_path(scope)),
-                refused.code,
                 refused.status,
+                refused.code,
                 one_line(refused.message),
+                extra=about("webhook.refused", reason=refused.code, status=refused.status),
             )
             document = {"error": refused.code, "message": refused.message}
             await _respond(send, refused.status, document, refused.headers)
         except _GoneAway:
             return
         else:
-            await _respond(send, 202, told, {})
+            await _respond(send, 202, value, {})
 
-    async def _taken(self, scope: Message, receive: Receive) -> dict[str, Any]:
-        """Return the receipt of a request that was stored."""
+    async def _accept(self, scope: Message, receive: Receive) -> dict[str, Any]:
+        """Verify and store a request; return its receipt."""
         endpoint = self._endpoint(scope)
         headers = _headers(scope)
         _check_headers(headers, endpoint)
         if self._under_way >= self._most:
-            raise _busy("too many requests are under way; try again in a moment")
+            raise _busy("too many concurrent requests; try again in a moment")
         self._under_way += 1
         try:
             body = await self._body(receive, endpoint)
             signed = endpoint.verify.verify(headers, body, self._clock())
             name, identity, payload = _event(endpoint, headers, body, signed)
-            return await self._emitted(endpoint, name, identity, payload)
+            return await self._store_event(endpoint, name, identity, payload)
         finally:
             self._under_way -= 1
 
@@ -212,7 +220,7 @@ class Webhooks:
         return endpoint
 
     async def _body(self, receive: Receive, endpoint: Endpoint) -> bytes:
-        """Read the body, at most as much as is allowed, for as long as is allowed."""
+        """Read the body, up to the allowed size and time."""
         parts: list[bytes] = []
         size = 0
         try:
@@ -231,50 +239,50 @@ class Webhooks:
         except TimeoutError:
             raise Refused(408, "too_slow", "the body did not come in time") from None
 
-    async def _emitted(
+    async def _store_event(
         self, endpoint: Endpoint, name: str, identity: str, payload: object
     ) -> dict[str, Any]:
-        """Store the event; what keeps it from being stored is told as HTTP has it."""
+        """Store the event; turn errors into HTTP refusals."""
         try:
             self._check_loop()
             await self._check_backlog()
-            told = await self._mp.emit(name, payload, event_id=identity)
-            return _receipt(name, identity, told.task_id, duplicate=told.duplicate)
+            value = await self._mp.emit(name, payload, event_id=identity)
+            return _receipt(name, identity, value.task_id, duplicate=value.duplicate)
         except IdempotencyConflict as conflict:
             if endpoint.first_wins:
                 return _receipt(name, identity, conflict.task_id, duplicate=True)
-            message = f"the id {identity!r} was used for another body before"
+            message = f"the id {identity!r} was already used with another body"
             raise Refused(409, "conflict", message) from None
         except (PoolFull, NoCapacity):
-            raise _busy("no more events are taken for now; try again in a moment") from None
+            raise _busy("no more events are accepted for now; try again in a moment") from None
         except PayloadTooLarge as error:
             raise _too_large(error.limit) from None
         except (BadPayload, ConfigError) as error:
             raise Refused(400, "bad_event", error.message) from None
         except (StoreError, NotOpen, OSError) as error:
-            log.warning("an event could not be stored: %s", one_line(str(error)))
+            _log_not_stored(name, error)
             message = "the event could not be stored; try again later"
             raise Refused(503, "store_away", message, **{"retry-after": "5"}) from None
         except MillpondError as error:
-            log.warning("an event could not be stored: %s", one_line(str(error)))
+            _log_not_stored(name, error)
             raise Refused(500, "not_stored", "the event could not be stored") from None
 
     def _check_loop(self) -> None:
-        """Object to a Millpond that another loop has open: its answers would come there."""
-        if self._mp.runtime.loop is not asyncio.get_running_loop():
-            raise NotOpen("the Millpond of the webhooks is open on another loop than the server's")
+        """Refuse a Millpond that is open on another event loop."""
+        if internals_of(self._mp).runtime.loop is not asyncio.get_running_loop():
+            raise NotOpen("the Millpond is open on another event loop than the server's")
 
     async def _check_backlog(self) -> None:
-        """Object while more events wait for their triggers than is allowed."""
+        """Refuse while more than `max_backlog` events wait for their triggers."""
         if self._backlog is None:
             return
-        view = await self._mp.runtime.view.pool(EVENTS, measured=False)
+        view = await internals_of(self._mp).runtime.view.pool(EVENTS, measured=False)
         if view is not None and view.queued >= self._backlog:
-            raise _busy("too many events wait to be dealt with; try again later")
+            raise _busy("too many events are waiting; try again later")
 
 
 class _GoneAway(Exception):
-    """Whoever sent the request does not wait for an answer any more."""
+    """The client has closed the connection."""
 
 
 def _path(scope: Message) -> str:
@@ -283,7 +291,7 @@ def _path(scope: Message) -> str:
 
 
 def _headers(scope: Message) -> dict[str, list[str]]:
-    """Return the headers by name; one that is no text is told apart from every other."""
+    """Return the headers by name; bytes that are not UTF-8 are kept distinct."""
     found: dict[str, list[str]] = {}
     for name, value in scope["headers"]:
         text = value.decode("utf-8", "surrogateescape").strip()
@@ -292,15 +300,15 @@ def _headers(scope: Message) -> dict[str, list[str]]:
 
 
 def _check_headers(headers: dict[str, list[str]], endpoint: Endpoint) -> None:
-    """Object to what can be refused before a body is read."""
+    """Refuse a request by its headers, before its body is read."""
     kinds = headers.get("content-type", [])
     kind = kinds[0].partition(";")[0].strip().lower() if len(kinds) == 1 else ""
     if kind != "application/json" and not (
         kind.startswith("application/") and kind.endswith("+json")
     ):
-        raise Refused(415, "not_json", "the body must be JSON, and content-type say so")
+        raise Refused(415, "not_json", "the content-type must be JSON")
     if headers.get("content-encoding", ["identity"]) != ["identity"]:
-        raise Refused(415, "encoded", "the body must come as it is, not compressed")
+        raise Refused(415, "encoded", "the body must not be compressed")
     length = headers.get("content-length", ["0"])[0]
     if length.isascii() and length.isdecimal() and int(length[:20]) > endpoint.max_body:
         raise _too_large(endpoint.max_body)
@@ -309,47 +317,56 @@ def _check_headers(headers: dict[str, list[str]], endpoint: Endpoint) -> None:
 def _event(
     endpoint: Endpoint, headers: dict[str, list[str]], body: bytes, signed: str | None
 ) -> tuple[str, str, object]:
-    """Return the name, the id and the payload of what a request tells."""
+    """Return the name, the id and the payload of the event."""
     try:
         payload = msgspec.json.decode(body)
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise Refused(400, "bad_json", f"the body is no JSON: {error}") from None
-    about = Event(endpoint.emits, "", payload)
+        raise Refused(400, "bad_json", f"the body is not JSON: {error}") from None
+    event = Event(endpoint.emits, "", payload)
     identity = signed or digest(body)
     if endpoint.id_from is not None:
-        told = text_at(about, _in_body(endpoint.id_from))
-        if told is None:
-            raise Refused(400, "no_id", f"there is no id of the event at {endpoint.id_from}")
-        identity = told
+        value = text_at(event, _in_body(endpoint.id_from))
+        if value is None:
+            raise Refused(400, "no_id", f"the body has no event id at {endpoint.id_from}")
+        identity = value
     if not check.fits(identity, MAX_EVENT_ID):
         message = f"the id of an event has 1 to {MAX_EVENT_ID} bytes of UTF-8, none of them NUL"
         raise Refused(400, "bad_id", message)
-    return _name(endpoint, headers, about), identity, payload
+    return _name(endpoint, headers, event), identity, payload
 
 
-def _name(endpoint: Endpoint, headers: dict[str, list[str]], about: Event) -> str:
-    """Return the name of an event, with what is told of its kind."""
+def _name(endpoint: Endpoint, headers: dict[str, list[str]], event: Event) -> str:
+    """Return the name of an event, with the kind that the request names."""
     source = endpoint.name_from
     if source is None:
         return endpoint.emits
     if source.startswith(HEADER):
-        told = "".join(headers.get(source.removeprefix(HEADER).lower(), [])) or None
+        value = "".join(headers.get(source.removeprefix(HEADER).lower(), [])) or None
     else:
-        told = text_at(about, _in_body(source))
+        value = text_at(event, _in_body(source))
     try:
-        return check.name("name", f"{endpoint.emits}.{told}" if told else "")
+        return check.name("name", f"{endpoint.emits}.{value}" if value else "")
     except ConfigError:
-        message = f"what is told at {source} cannot be part of the name of an event"
+        message = f"the value at {source} cannot be part of an event name"
         raise Refused(400, "bad_name", message) from None
 
 
+def _log_not_stored(name: str, error: Exception) -> None:
+    reason = one_line(str(error))
+    log.warning(
+        "could not store an event: %s",
+        reason,
+        extra=about("webhook.store_failed", reason=reason, webhook_event=name),
+    )
+
+
 def _receipt(name: str, identity: str, task: int, *, duplicate: bool) -> dict[str, Any]:
-    # The id of a task is longer than the numbers of many a reader of JSON.
+    # A task id has more bits than many JSON parsers keep.
     return {"event": name, "event_id": identity, "task_id": str(task), "duplicate": duplicate}
 
 
 def _in_body(path: str) -> str:
-    """Return a path as triggers write it: they also know where an event has its own id and name."""
+    """Return a path as triggers write it: into an event, whose payload is the body."""
     return path if path.startswith("payload.") else f"payload.{path}"
 
 
@@ -365,7 +382,7 @@ async def _respond(
     send: Send, status: int, document: dict[str, Any], headers: dict[str, str]
 ) -> None:
     body = msgspec.json.encode(document)
-    told = {
+    value = {
         "content-type": "application/json",
         "content-length": str(len(body)),
         "cache-control": "no-store",
@@ -375,7 +392,7 @@ async def _respond(
         {
             "type": "http.response.start",
             "status": status,
-            "headers": [(name.encode(), value.encode()) for name, value in told.items()],
+            "headers": [(name.encode(), value.encode()) for name, value in value.items()],
         }
     )
     await send({"type": "http.response.body", "body": body})

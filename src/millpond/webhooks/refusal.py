@@ -1,10 +1,10 @@
-"""What an endpoint says to a request that it does not take."""
+"""The refusal of a request."""
 
 from __future__ import annotations
 
 
 class Refused(Exception):
-    """A request is not taken; what is said of it tells its sender nothing that helps to forge."""
+    """A request is refused. The message contains nothing that helps to forge a request."""
 
     def __init__(self, status: int, code: str, message: str, **headers: str) -> None:
         super().__init__(message)
@@ -15,5 +15,5 @@ class Refused(Exception):
 
 
 def unsigned(message: str) -> Refused:
-    """Return the refusal of a request that is not signed as it must be."""
+    """Return the refusal of a request with a bad signature."""
     return Refused(401, "bad_signature", message)

@@ -1,12 +1,12 @@
-"""Signatures: who may tell us something, and whether it is told for the first time.
+"""Verify the signatures of requests.
 
-Pure: a request's headers and body and the time go in, what was signed comes out, or a refusal. Each
-scheme is HMAC-SHA256 under a secret that both sides know. Several secrets may be good at a time, so
-that one can be exchanged for another without a gap.
+Pure functions of headers, body and time: they return the signed id or raise a refusal. Each scheme
+is HMAC-SHA256 with a shared secret. Several secrets may be valid at a time, so that one can be
+rotated without a gap.
 
     standard     the Standard Webhooks scheme: id, timestamp and body are signed
     timestamped  `t=...,v1=...` in one header, as Stripe has it: timestamp and body are signed
-    github       `sha256=...`: only the body is signed, so there is no telling how old it is
+    github       `sha256=...`: only the body is signed, so its age is not known
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
     from millpond.core.validation import Seconds
 
 SHORTEST = 16
-"""Bytes that a secret must have at least."""
+"""Shortest secret in bytes."""
 
 MOST_SIGNATURES = 16
-"""How many signatures of one request are looked at: each costs a hash per secret."""
+"""Most signatures to check per request: each costs a comparison per secret."""
 
 TOLERANCE = 300.0
-"""Seconds that a request may be old, or ahead of our clock."""
+"""Most seconds between the timestamp of a request and our clock."""
 
 PREFIX = "whsec_"
 
 
 class Secret:
-    """A secret that cannot be seen by looking at it."""
+    """A secret that repr() and pickle do not reveal."""
 
     __slots__ = ("_value",)
 
@@ -47,23 +47,23 @@ class Secret:
         self._value = value
 
     def sign(self, content: bytes) -> bytes:
-        """Return the signature of something."""
+        """Return the signature of the content."""
         return hmac.new(self._value, content, hashlib.sha256).digest()
 
     def __repr__(self) -> str:
         return "<secret>"
 
     def __reduce__(self) -> str:
-        raise TypeError("a secret is not to be pickled")
+        raise TypeError("a secret cannot be pickled")
 
 
 class Scheme(Protocol):
-    """How the requests of an endpoint are signed."""
+    """A signature scheme."""
 
     def verify(self, headers: Mapping[str, Sequence[str]], body: bytes, now: float) -> str | None:
-        """Return the id that was signed with the body, if any; raise Refused if none was signed.
+        """Return the signed id, if the scheme has one; raise Refused for a bad signature.
 
-        The names of headers are in small letters.
+        Header names are in lower case.
         """
         ...
 
@@ -96,8 +96,8 @@ def timestamped(
 def github(*secrets: str | bytes, header: str = "x-hub-signature-256") -> BodyOnly:
     """`sha256=...` over the body alone, as GitHub and many others sign.
 
-    Nothing says when that was. So the id of the event is a digest of the body, whatever the headers
-    say: what is sent once more is the same event for as long as events are known.
+    No timestamp is signed. So the id of the event is a digest of the body, whatever the headers
+    say: the same body, sent again, is the same event for as long as events are kept.
     """
     return BodyOnly(_secrets(secrets), header.lower())
 
@@ -113,21 +113,21 @@ class Standard:
     def verify(self, headers: Mapping[str, Sequence[str]], body: bytes, now: float) -> str | None:
         """Return the id that was signed."""
         identity = _one(headers, f"{self._prefix}-id")
-        told_at = _one(headers, f"{self._prefix}-timestamp")
+        timestamp = _one(headers, f"{self._prefix}-timestamp")
         given = _one(headers, f"{self._prefix}-signature")
         versions = [one.partition(",") for one in given.split(" ")]
         found = [_base64(signature) for version, _, signature in versions if version == "v1"]
-        _must_match(self._secrets, found, _content(identity, told_at, body=body))
-        _must_be_recent(told_at, now, self._tolerance)
+        _must_match(self._secrets, found, _content(identity, timestamp, body=body))
+        _must_be_recent(timestamp, now, self._tolerance)
         return identity
 
     def sign(self, event_id: str, body: bytes, now: float) -> dict[str, str]:
         """Return the headers that a sender with our first secret would send."""
-        told_at = str(int(now))
-        signed = self._secrets[0].sign(_content(event_id, told_at, body=body))
+        timestamp = str(int(now))
+        signed = self._secrets[0].sign(_content(event_id, timestamp, body=body))
         return {
             f"{self._prefix}-id": event_id,
-            f"{self._prefix}-timestamp": told_at,
+            f"{self._prefix}-timestamp": timestamp,
             f"{self._prefix}-signature": f"v1,{base64.b64encode(signed).decode()}",
         }
 
@@ -144,11 +144,11 @@ class Timestamped:
         self._version = version
 
     def verify(self, headers: Mapping[str, Sequence[str]], body: bytes, now: float) -> str | None:
-        """Return nothing: the id of what happened is in the body, where there is one."""
+        """Return None: the id of the event, if there is one, is in the body."""
         parts = [one.strip().partition("=") for one in _one(headers, self._header).split(",")]
         times = [value for name, _, value in parts if name == "t"]
         if len(times) != 1:
-            raise unsigned(f"the header {self._header} must tell one timestamp, t=...")
+            raise unsigned(f"the header {self._header} must have one timestamp, t=...")
         found = [_hexadecimal(value) for name, _, value in parts if name == self._version]
         _must_match(self._secrets, found, _content(times[0], body=body))
         _must_be_recent(times[0], now, self._tolerance)
@@ -156,9 +156,9 @@ class Timestamped:
 
     def sign(self, body: bytes, now: float) -> dict[str, str]:
         """Return the header that a sender with our first secret would send."""
-        told_at = str(int(now))
-        signed = self._secrets[0].sign(_content(told_at, body=body)).hex()
-        return {self._header: f"t={told_at},{self._version}={signed}"}
+        timestamp = str(int(now))
+        signed = self._secrets[0].sign(_content(timestamp, body=body)).hex()
+        return {self._header: f"t={timestamp},{self._version}={signed}"}
 
 
 class BodyOnly:
@@ -168,8 +168,8 @@ class BodyOnly:
         self._secrets = secrets
         self._header = header
 
-    def verify(self, headers: Mapping[str, Sequence[str]], body: bytes, now: float) -> str | None:  # noqa: ARG002 - it tells no time
-        """Return a digest of the body: nothing else was signed."""
+    def verify(self, headers: Mapping[str, Sequence[str]], body: bytes, now: float) -> str | None:  # noqa: ARG002 - no timestamp is signed
+        """Return a digest of the body: nothing else is signed."""
         kind, _, signature = _one(headers, self._header).partition("=")
         found = [_hexadecimal(signature)] if kind == "sha256" else []
         _must_match(self._secrets, found, body)
@@ -181,7 +181,7 @@ class BodyOnly:
 
 
 def digest(body: bytes) -> str:
-    """Return what stands for the id of an event that tells none."""
+    """Return the id of an event without one: a digest of its body."""
     return f"sha256:{hashlib.sha256(body).hexdigest()}"
 
 
@@ -190,12 +190,12 @@ def digest(body: bytes) -> str:
 
 def _secrets(given: Sequence[str | bytes], *, encoded: bool = False) -> tuple[Secret, ...]:
     if not given:
-        raise ConfigError("secrets", "none", "must be given, one or several: anybody could sign")
+        raise ConfigError("secrets", "none", "must be given, one or several")
     return tuple(Secret(_secret(one, encoded=encoded)) for one in given)
 
 
 def _secret(given: str | bytes, *, encoded: bool) -> bytes:
-    """Return the bytes of a secret; no error tells what they are."""
+    """Return the bytes of a secret; errors do not reveal them."""
     if not isinstance(given, (str, bytes)):
         raise ConfigError("secrets", type(given).__name__, "must be text or bytes")
     if isinstance(given, bytes):
@@ -221,14 +221,14 @@ def _decoded(text: str) -> bytes:
 def _one(headers: Mapping[str, Sequence[str]], name: str) -> str:
     found = headers.get(name, ())
     if len(found) != 1:
-        told = "is missing" if not found else "was sent more than once"
-        raise unsigned(f"the header {name} {told}")
+        problem = "is missing" if not found else "was sent more than once"
+        raise unsigned(f"the header {name} {problem}")
     return found[0]
 
 
-def _content(*told: str, body: bytes) -> bytes:
-    """Return what is signed: the parts, with dots between them."""
-    return b".".join([*(one.encode("utf-8", "surrogateescape") for one in told), body])
+def _content(*parts: str, body: bytes) -> bytes:
+    """Return the signed content: the parts and the body, joined by dots."""
+    return b".".join([*(one.encode("utf-8", "surrogateescape") for one in parts), body])
 
 
 def _base64(text: str) -> bytes:
@@ -246,25 +246,23 @@ def _hexadecimal(text: str) -> bytes:
 
 
 def _must_match(secrets: tuple[Secret, ...], found: list[bytes], content: bytes) -> None:
-    """Object unless one of the signatures is that of one of the secrets.
+    """Refuse unless one of the signatures matches one of the secrets.
 
-    All are compared, whichever fits: how long it takes tells nothing.
+    It compares all, so that the time it takes reveals nothing.
     """
     if not found or len(found) > MOST_SIGNATURES:
-        raise unsigned("there is no signature of a kind that is known here, or there are too many")
+        raise unsigned("no signature of a known kind, or too many")
     expected = [secret.sign(content) for secret in secrets]
     fits = [hmac.compare_digest(ours, theirs) for ours in expected for theirs in found]
     if not any(fits):
-        raise unsigned("the signature does not fit the request, under any secret in use")
+        raise unsigned("the signature does not match the request with any secret in use")
 
 
-def _must_be_recent(told_at: str, now: float, tolerance: float) -> None:
-    """Object to a request that is too old, or from the future; it was signed, so it may be told."""
-    if not (told_at.isascii() and told_at.isdecimal() and len(told_at) <= 12):
+def _must_be_recent(timestamp: str, now: float, tolerance: float) -> None:
+    """Refuse a request that is too old or from the future. Only its signer sees this message."""
+    if not (timestamp.isascii() and timestamp.isdecimal() and len(timestamp) <= 12):
         raise Refused(400, "bad_timestamp", "the timestamp must be whole seconds since 1970")
-    away = now - int(told_at)
+    away = now - int(timestamp)
     if abs(away) > tolerance:
-        told = f"{abs(away):.0f} s {'old' if away > 0 else 'ahead of our clock'}"
-        raise Refused(
-            403, "replayed", f"the request is {told}; at most {tolerance:g} s are allowed"
-        )
+        age = f"{abs(away):.0f} s {'old' if away > 0 else 'ahead of our clock'}"
+        raise Refused(403, "replayed", f"the request is {age}; at most {tolerance:g} s are allowed")

@@ -4,4 +4,4 @@ from tests.cli.apps.shop import mp as mp
 
 from millpond.cli import worker_process as serve
 
-serve.LEAVE_WITHIN = 0.3
+serve.EXIT_WITHIN = 0.3

@@ -14,14 +14,14 @@ def make(folder: Path | None = None) -> Millpond:
     jobs = mp.pool("jobs", max_concurrent=4)
 
     def note(*words: object) -> None:
-        """Write one line, whole, whoever else writes at the same time."""
+        """Append one line in one write, also while other processes write."""
         with (place / "ledger").open("ab", buffering=0) as ledger:
             ledger.write((" ".join(map(str, words)) + "\n").encode())
 
     @jobs.task
     async def job(ctx: Context, number: int) -> int:
         note("begun", number, ctx.attempt, os.getpid())
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0.01)  # so that a kill can come between the two lines
         note("done", number, ctx.attempt, os.getpid())
         return number * number
 
@@ -29,7 +29,7 @@ def make(folder: Path | None = None) -> Millpond:
     async def held(ctx: Context, number: int) -> int:
         note("begun", number, ctx.attempt, os.getpid())
         print("held", number, flush=True)  # noqa: T201
-        while not (place / "go").exists():  # noqa: ASYNC110 - a file tells nobody
+        while not (place / "go").exists():  # noqa: ASYNC110 - a file sends no event
             await asyncio.sleep(0.02)
         note("done", number, ctx.attempt, os.getpid())
         return number * number

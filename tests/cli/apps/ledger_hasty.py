@@ -4,5 +4,5 @@ from tests.cli.apps.ledger import make as make
 
 from millpond.cli import worker_process as serve
 
-serve.LEAVE_WITHIN = 0.3
+serve.EXIT_WITHIN = 0.3
 serve.CLOSE_WITHIN = 0.1

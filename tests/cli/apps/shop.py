@@ -11,18 +11,19 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from millpond import Context, Millpond, Rate, Retry
+from millpond.pool.internals import internals_of
 from millpond.store.memory import MemoryStore
 
 
-def tell(*words: object) -> None:
+def report(*words: object) -> None:
     """Print a line at once."""
     print(*words, flush=True)  # noqa: T201
 
 
 @asynccontextmanager
 async def work() -> AsyncIterator[None]:
-    """Submit what SHOP_WORK names, and tell in the end how each task stands."""
-    tell("threads", threading.active_count())
+    """Submit the tasks that SHOP_WORK names, and print each task's status at the end."""
+    report("threads", threading.active_count())
     named = os.environ.get("SHOP_WORK", "").split()
     for name in named:
         await mp.tasks[name].submit()
@@ -30,11 +31,11 @@ async def work() -> AsyncIterator[None]:
         yield
     finally:
         for task in await mp.unsettled():
-            tell("left", task.function, task.status, task.attempt, task.runs)
+            report("left", task.function, task.status, task.attempt, task.runs)
 
 
 mp = Millpond(resources=work)
-mp.make_store = lambda: MemoryStore(clock=time.time)
+internals_of(mp).owner.make_store = lambda: MemoryStore(clock=time.time)
 jobs = mp.pool("jobs", max_concurrent=4)
 other = mp.pool("other")
 paced = mp.pool("paced", rate=Rate(1, per=0.3))
@@ -43,7 +44,7 @@ paced = mp.pool("paced", rate=Rate(1, per=0.3))
 @jobs.task
 async def quick() -> None:
     """End at once."""
-    tell("quick", "done")
+    report("quick", "done")
 
 
 @jobs.task(retry=Retry.never())
@@ -67,69 +68,69 @@ async def parent(ctx: Context) -> None:
 @other.task
 async def child() -> None:
     """Come after `parent`."""
-    await asyncio.sleep(0.05)
-    tell("child", "done")
+    await asyncio.sleep(0.05)  # its parent has ended and left its pool idle by then
+    report("child", "done")
 
 
 @paced.task
 async def slowly() -> None:
     """Wait for the rate of its pool."""
-    tell("slowly", "done")
+    report("slowly", "done")
 
 
 @jobs.task
 async def brief() -> None:
     """Need a moment that a grace period has."""
-    tell("brief", "begun")
-    await asyncio.sleep(0.5)
-    tell("brief", "done")
+    report("brief", "begun")
+    await asyncio.sleep(0.5)  # longer than a signal needs to get here
+    report("brief", "done")
 
 
 @jobs.task
 async def endless() -> None:
     """Go on until interrupted."""
-    tell("endless", "begun")
+    report("endless", "begun")
     try:
         await asyncio.Event().wait()
     finally:
-        tell("endless", "interrupted")
+        report("endless", "interrupted")
 
 
 @jobs.task
 async def stubborn() -> None:
     """Go on though interrupted."""
-    tell("stubborn", "begun")
+    report("stubborn", "begun")
     while True:
         try:
             await asyncio.Event().wait()
         except asyncio.CancelledError:
-            tell("stubborn", "interrupted")
+            report("stubborn", "interrupted")
 
 
 @jobs.task
 def threaded() -> None:
     """Keep a thread, for ever."""
-    tell("threaded", "begun")
+    report("threaded", "begun")
     threading.Event().wait()
 
 
 @jobs.task
 async def elsewhere() -> None:
     """Keep a thread of the loop's own executor, for ever."""
-    tell("elsewhere", "begun")
+    report("elsewhere", "begun")
     await asyncio.to_thread(threading.Event().wait)
 
 
 @jobs.task(executor="process")
 def apart() -> None:
     """Keep a process, for ever."""
-    tell("apart", os.getpid())
-    time.sleep(3600)
+    report("apart", os.getpid())
+    threading.Event().wait()
 
 
 @jobs.task
 async def blocking() -> None:
     """Keep the loop, for ever."""
-    tell("blocking", "begun")
+    report("blocking", "begun")
     while True:
         time.sleep(60)  # noqa: ASYNC251 - that is the point

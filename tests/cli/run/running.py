@@ -3,8 +3,6 @@
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 PATIENCE = 30.0
@@ -35,23 +33,15 @@ def started(
     return process
 
 
-def until(what: Callable[[], bool]) -> None:
-    """Wait for something that another process does."""
-    deadline = time.monotonic() + PATIENCE
-    while not what():
-        assert time.monotonic() < deadline, "it does not come"
-        time.sleep(0.01)
-
-
 def lines(file: Path) -> list[str]:
     """Return what commands have written to a file so far."""
     return file.read_text().splitlines() if file.exists() else []
 
 
 def is_at_work(pid: int) -> bool:
-    """Return whether a process runs; one that has ended and that nobody reaped does not."""
+    """Return whether a process runs; a zombie does not."""
     try:
-        told = Path(f"/proc/{pid}/stat").read_text()
+        output = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return False
-    return told.rpartition(")")[2].split()[0] != "Z"
+    return output.rpartition(")")[2].split()[0] != "Z"

@@ -6,16 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millpond.cli.run.items import Known, Splitter, packed, unpacked
+from millpond.cli.run.items import ItemNames, Splitter, packed, unpacked
 
 
 @given(st.lists(st.binary(max_size=20)), st.sampled_from([b"\n", b"\0", b","]))
-def test_items_do_not_depend_on_how_they_come(chunks: list[bytes], end: bytes) -> None:
+def test_items_do_not_depend_on_chunk_boundaries(chunks: list[bytes], end: bytes) -> None:
     """Bit by bit or all at once, they are the same."""
     bit_by_bit = Splitter(end)
-    found = [item for chunk in chunks for item in bit_by_bit.fed(chunk)] + bit_by_bit.last()
+    found = [item for chunk in chunks for item in bit_by_bit.feed(chunk)] + bit_by_bit.last()
     at_once = Splitter(end)
-    assert at_once.fed(b"".join(chunks)) + at_once.last() == found
+    assert at_once.feed(b"".join(chunks)) + at_once.last() == found
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def test_items_do_not_depend_on_how_they_come(chunks: list[bytes], end: bytes) -
 def test_an_empty_line_is_no_item(end: bytes, text: bytes, expected: list[str]) -> None:
     """But an empty text between two NULs is."""
     splitter = Splitter(end)
-    assert expected == splitter.fed(text) + splitter.last()
+    assert expected == splitter.feed(text) + splitter.last()
 
 
 @given(st.binary(max_size=50))
@@ -44,8 +44,8 @@ def test_an_item_is_stored_whatever_bytes_it_has(item: bytes) -> None:
 @given(st.lists(st.sampled_from("abc")), st.randoms())
 def test_the_same_items_have_the_same_names_in_any_order(items: list[str], chance: object) -> None:
     """Two of the same text are two items."""
-    first = Known()
+    first = ItemNames()
     names = [first.name(item) for item in items]
     assert len(set(names)) == len(items)
-    again = Known()
+    again = ItemNames()
     assert sorted(names) == sorted(again.name(item) for item in sorted(items))

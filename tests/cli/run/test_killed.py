@@ -1,4 +1,4 @@
-"""`millpond run` in a process that is killed, interrupted, or talks to nobody."""
+"""`millpond run` in a process that is killed, interrupted, or loses its output pipe."""
 
 import asyncio
 import json
@@ -10,17 +10,19 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from tests.cli.run.running import PATIENCE, is_at_work, lines, started, until
+from tests.cli.run.running import PATIENCE, is_at_work, lines, started
+from tests.waiting import until
 
 from millpond.cli.run.exits import RunExit
 from millpond.core.control import Purge
+from millpond.pool.internals import internals_of
 from millpond.pool.millpond import Millpond
 
 ITEMS = [str(number) for number in range(300)]
 
 
-def test_nothing_that_was_done_is_done_again_after_a_kill(tmp_path: Path) -> None:
-    """Killed in the middle and resumed, every item is done; only what was at work is repeated."""
+def test_finished_items_do_not_run_again_after_a_kill(tmp_path: Path) -> None:
+    """Killed in the middle and resumed, every item is done; only running items are repeated."""
     log = tmp_path / "log"
     line = ("-j2", "--shell", "echo {} >> log")
     killed = started(*line, cwd=tmp_path, items="\n".join(ITEMS))
@@ -33,9 +35,9 @@ def test_nothing_that_was_done_is_done_again_after_a_kill(tmp_path: Path) -> Non
     done = {one["item"] for one in kept if one["status"] == "completed"}
     assert 0 < len(done) < len(ITEMS), "it was not in the middle"
     resumed = started("--resume", *line, cwd=tmp_path, items="\n".join(ITEMS))
-    told = resumed.communicate(timeout=PATIENCE)
-    assert RunExit.DONE == resumed.returncode, told
-    assert "300 of 300 done" in told[1]
+    output = resumed.communicate(timeout=PATIENCE)
+    assert RunExit.DONE == resumed.returncode, output
+    assert "300 of 300 done" in output[1]
     runs = Counter(lines(log))
     assert set(ITEMS) == set(runs)
     repeated = {item for item, count in runs.items() if count > 1}
@@ -58,8 +60,8 @@ def test_a_kill_repeats_no_more_items_than_were_allowed_at_once(tmp_path: Path) 
     killed.communicate(timeout=PATIENCE)
     other.close()
     resumed = started("--resume", *line, cwd=tmp_path, items="\n".join(ITEMS))
-    told = resumed.communicate(timeout=PATIENCE)
-    assert RunExit.DONE == resumed.returncode, told
+    output = resumed.communicate(timeout=PATIENCE)
+    assert RunExit.DONE == resumed.returncode, output
     assert begun < len(ITEMS), "it was not in the middle"
     runs = Counter(lines(log))
     assert set(ITEMS) == set(runs)
@@ -67,7 +69,7 @@ def test_a_kill_repeats_no_more_items_than_were_allowed_at_once(tmp_path: Path) 
 
 
 @pytest.mark.rows("TR-12")
-def test_a_kill_repeats_no_more_than_was_at_work(tmp_path: Path) -> None:
+def test_a_kill_repeats_only_running_commands(tmp_path: Path) -> None:
     """At most -j items run again: what had ended was stored, whatever was claimed ahead."""
     log = tmp_path / "log"
     line = ("-j8", "--shell", "echo {} >> log; [ -e again ] || sleep 0.02")
@@ -77,8 +79,8 @@ def test_a_kill_repeats_no_more_than_was_at_work(tmp_path: Path) -> None:
     killed.communicate(timeout=PATIENCE)
     (tmp_path / "again").touch()
     resumed = started("--resume", *line, cwd=tmp_path, items="\n".join(ITEMS))
-    told = resumed.communicate(timeout=PATIENCE)
-    assert RunExit.DONE == resumed.returncode, told
+    output = resumed.communicate(timeout=PATIENCE)
+    assert RunExit.DONE == resumed.returncode, output
     runs = Counter(lines(log))
     assert set(ITEMS) == set(runs)
     assert sum(runs.values()) - len(ITEMS) <= 8
@@ -94,15 +96,15 @@ def test_after_a_kill_a_new_run_says_what_is_left_and_how_to_go_on(tmp_path: Pat
     killed.kill()
     killed.communicate(timeout=PATIENCE)
     (tmp_path / "go").touch()
-    told = started(*line, ":::", "z", cwd=tmp_path).communicate(timeout=PATIENCE)[1]
-    assert "3 items are left of the run of this command" in told
-    store = told.partition("--resume --store ")[2].split()[0]
+    notice = started(*line, ":::", "z", cwd=tmp_path).communicate(timeout=PATIENCE)[1]
+    assert "3 items are left of an earlier run of this command" in notice
+    store = notice.partition("--resume --store ")[2].split()[0]
     resumed = started("--resume", "--store", store, *line, cwd=tmp_path)
     assert "4 of 4 done" in resumed.communicate(timeout=PATIENCE)[1]
     assert ["a", "b", "z", "b", "c", "d"] == lines(log)
 
 
-def test_commands_that_outlived_a_kill_are_ended_before_they_run_again(tmp_path: Path) -> None:
+def test_resume_kills_orphaned_commands_first(tmp_path: Path) -> None:
     """No item is ever at work twice at a time."""
     script = (
         "mkdir lock-{} || exit 9; [ -e again ] || { echo $$ > asleep; sleep 30; }; rmdir lock-{}"
@@ -115,38 +117,38 @@ def test_commands_that_outlived_a_kill_are_ended_before_they_run_again(tmp_path:
     (tmp_path / "again").touch()
     (tmp_path / "lock-a").rmdir()
     resumed = started("--resume", *line, cwd=tmp_path)
-    told = resumed.communicate(timeout=PATIENCE)
-    assert RunExit.DONE == resumed.returncode, told
-    assert "1 commands of the run that was killed are still at work" in told[1]
+    output = resumed.communicate(timeout=PATIENCE)
+    assert RunExit.DONE == resumed.returncode, output
+    assert "1 command(s) of the killed run still running" in output[1]
     (orphan,) = lines(tmp_path / "asleep")
     assert not is_at_work(int(orphan))
 
 
-def test_the_first_signal_lets_what_runs_end(tmp_path: Path) -> None:
+def test_the_first_signal_lets_running_work_end(tmp_path: Path) -> None:
     """Nothing more is started; what is left is for --resume."""
     line = ("-j1", "--shell", "> at-{}; until [ -e go ]; do sleep 0.01; done; echo {}", ":::")
     run = started(*line, "a", "b", cwd=tmp_path)
     until((tmp_path / "at-a").exists)
     run.send_signal(signal.SIGINT)
     assert run.stderr is not None
-    assert "1 still at work" in run.stderr.readline()
+    assert "1 command(s) still running" in run.stderr.readline()
     (tmp_path / "go").touch()
-    told = run.communicate(timeout=PATIENCE)
-    assert (RunExit.INTERRUPTED, "a\n") == (run.returncode, told[0])
-    assert "1 of 2 done, 1 left" in told[1]
+    output = run.communicate(timeout=PATIENCE)
+    assert (RunExit.INTERRUPTED, "a\n") == (run.returncode, output[0])
+    assert "1 of 2 done, 1 left" in output[1]
     resumed = started("--resume", *line, cwd=tmp_path)
     assert "b\n" == resumed.communicate(timeout=PATIENCE)[0]
     assert RunExit.DONE == resumed.returncode
 
 
-def test_a_second_signal_kills_what_runs_and_leaves_it_to_be_run_again(tmp_path: Path) -> None:
+def test_a_second_signal_kills_commands_and_resume_runs_them_again(tmp_path: Path) -> None:
     """It has not failed: it was killed."""
     line = ("-j1", "--shell", "> at-{}; until [ -e go ]; do sleep 0.01; done; echo {}", ":::", "a")
     run = started(*line, cwd=tmp_path)
     until((tmp_path / "at-a").exists)
     run.send_signal(signal.SIGTERM)
     assert run.stderr is not None
-    assert "1 still at work" in run.stderr.readline()
+    assert "1 command(s) still running" in run.stderr.readline()
     # Signals that come within a quarter of a second count as one.
     until(lambda: _ends_after_another(run, signal.SIGTERM))
     assert RunExit.TERMINATED == run.returncode
@@ -164,57 +166,57 @@ def _ends_after_another(run: "subprocess.Popen[str]", number: signal.Signals) ->
     return True
 
 
-def test_a_run_ends_when_nobody_reads_its_output(tmp_path: Path) -> None:
+def test_a_run_ends_when_its_output_pipe_is_closed(tmp_path: Path) -> None:
     """As `| head` asks for."""
     run = started("-j1", "echo", cwd=tmp_path, items="\n".join(ITEMS))
     assert run.stdout is not None
     assert "0\n" == run.stdout.readline()
     run.stdout.close()
     run.stdout = None
-    told = run.communicate(timeout=PATIENCE)
+    output = run.communicate(timeout=PATIENCE)
     assert RunExit.PIPE == run.returncode
-    assert "left" in told[1]
+    assert "left" in output[1]
 
 
-def test_two_are_never_at_one_run(tmp_path: Path) -> None:
-    """The second is told who is."""
+def test_two_processes_never_run_the_same_run(tmp_path: Path) -> None:
+    """The second one names the process of the first."""
     line = ("--store", "x.db", "--shell", "> at-{}; until [ -e go ]; do sleep 0.01; done", ":::")
     first = started(*line, "a", cwd=tmp_path)
     until((tmp_path / "at-a").exists)
     second = started("--resume", *line, "a", cwd=tmp_path)
-    told = second.communicate(timeout=PATIENCE)
+    output = second.communicate(timeout=PATIENCE)
     assert RunExit.STORE == second.returncode
-    assert f"(process {first.pid}) is at" in told[1]
+    assert f"(process {first.pid}) is running" in output[1]
     (tmp_path / "go").touch()
     first.communicate(timeout=PATIENCE)
     assert RunExit.DONE == first.returncode
 
 
-def test_output_that_cannot_be_written_is_not_lost_in_silence(tmp_path: Path) -> None:
-    """A full disk ends the run; what was done is kept."""
+def test_output_that_cannot_be_written_ends_the_run_with_an_error(tmp_path: Path) -> None:
+    """A full disk ends the run; finished items are kept."""
     with Path("/dev/full").open("w") as full:
         run = started("-j1", "echo", cwd=tmp_path, items="a\nb\nc", stdout=full.fileno())
-        told = run.communicate(timeout=PATIENCE)
-    assert RunExit.BROKE == run.returncode, told
-    assert "the output cannot be written: No space left on device" in told[1]
+        output = run.communicate(timeout=PATIENCE)
+    assert RunExit.BROKE == run.returncode, output
+    assert "cannot write the output: No space left on device" in output[1]
     shown = started("--show", "1", cwd=tmp_path)
     assert "a\n" == shown.communicate(timeout=PATIENCE)[0]
 
 
-def test_what_others_cancel_is_not_waited_for(tmp_path: Path) -> None:
+def test_items_cancelled_by_another_process_end_the_run(tmp_path: Path) -> None:
     """Its store is one as any other: another process may purge it."""
     script = "> at-{}; until [ -e go ]; do sleep 0.01; done"
     run = started("-j1", "--store", "x.db", "--shell", script, ":::", *"abc", cwd=tmp_path)
     until((tmp_path / "at-a").exists)
     purged = asyncio.run(_purge(tmp_path / "x.db"))
     (tmp_path / "go").touch()
-    told = run.communicate(timeout=PATIENCE)
+    output = run.communicate(timeout=PATIENCE)
     assert 1 <= purged <= 2
-    assert f"{3 - purged} of 3 done, {purged} cancelled" in told[1]
+    assert f"{3 - purged} of 3 done, {purged} cancelled" in output[1]
     assert RunExit.DONE == run.returncode
 
 
 async def _purge(file: Path) -> int:
     mp = Millpond(f"sqlite:///{file}", work=False)
     async with mp:
-        return (await mp.runtime.control.order(Purge("run", None))).count
+        return (await internals_of(mp).runtime.control.order(Purge("run", None))).count

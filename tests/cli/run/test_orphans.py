@@ -16,10 +16,10 @@ def sleeper() -> "subprocess.Popen[bytes]":
     return subprocess.Popen(["/bin/sleep", "60"], process_group=0)
 
 
-def test_who_is_noted_and_at_work_is_found_and_ended(
+def test_running_commands_in_the_ledger_are_found_and_killed(
     tmp_path: Path, sleeper: "subprocess.Popen[bytes]"
 ) -> None:
-    """Whoever left is not; nor is a process that is gone."""
+    """A command that has ended is not, nor one whose process is gone."""
     ledger = Ledger(tmp_path / "at-work", 3)
     gone = subprocess.Popen(["/bin/true"])
     left = ledger.enter(os.getpid())
@@ -36,7 +36,7 @@ def test_who_is_noted_and_at_work_is_found_and_ended(
 def test_a_process_that_was_started_at_another_time_is_another(
     tmp_path: Path, sleeper: "subprocess.Popen[bytes]", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Numbers of processes are used again; nobody is ended for having one."""
+    """Pids are reused: a later process with the same pid is not killed."""
     now = orphans._now
     monkeypatch.setattr(orphans, "_now", lambda: now() - 5_000)
     Ledger(tmp_path / "at-work", 1).enter(sleeper.pid)
@@ -45,7 +45,7 @@ def test_a_process_that_was_started_at_another_time_is_another(
     sleeper.wait()
 
 
-def test_a_ledger_of_before_the_machine_started_tells_nothing(
+def test_a_ledger_from_before_a_reboot_is_ignored(
     tmp_path: Path, sleeper: "subprocess.Popen[bytes]", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nor does one that is not there."""
@@ -57,7 +57,7 @@ def test_a_ledger_of_before_the_machine_started_tells_nothing(
     sleeper.wait()
 
 
-def test_more_commands_than_it_has_room_for_are_not_noted(tmp_path: Path) -> None:
+def test_a_full_ledger_lists_no_more_commands(tmp_path: Path) -> None:
     """Nothing breaks."""
     ledger = Ledger(tmp_path / "at-work", 1)
     first = ledger.enter(os.getpid())

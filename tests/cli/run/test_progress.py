@@ -3,33 +3,35 @@
 import pytest
 
 from millpond.cli.run import progress
-from millpond.cli.run.progress import Line, Tally, summary
+from millpond.cli.run.progress import ProgressLine, Tally, summary
 
 
-def test_the_line_tells_how_far_how_fast_and_how_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_progress_line_shows_count_rate_and_remaining_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """The time that is left goes by the rate of late."""
     monkeypatch.setattr(progress, "cut", lambda text: text)
     tally = Tally(total=1_000, running=4, reading=False)
-    line = Line(tally, shown=True)
+    line = ProgressLine(tally, shown=True)
     line.text(0.0)
     tally.completed, tally.failed = 240, 10
-    told = line.text(10.0)
-    assert "250/1,000  4 running  25/s  0:30 left  10 failed" in told
+    output = line.text(10.0)
+    assert "250/1,000  4 running  25/s  0:30 left  10 failed" in output
 
 
-def test_no_time_is_told_while_items_are_still_read() -> None:
-    """Nobody knows how many there will be."""
+def test_no_remaining_time_is_shown_while_items_are_read() -> None:
+    """The total is not known yet."""
     tally = Tally(total=10, completed=5)
-    line = Line(tally, shown=True)
+    line = ProgressLine(tally, shown=True)
     line.text(0.0)
-    told = line.text(1.0)
-    assert "5/10+" in told
-    assert "left" not in told
+    output = line.text(1.0)
+    assert "5/10+" in output
+    assert "left" not in output
 
 
 def test_nothing_is_drawn_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     """Nor taken away."""
-    line = Line(Tally(), shown=False)
+    line = ProgressLine(Tally(), shown=False)
     line.draw()
     line.clear()
     assert "" == capsys.readouterr().err
@@ -42,10 +44,10 @@ def test_nothing_is_drawn_where_there_is_no_terminal(capsys: pytest.CaptureFixtu
         (
             Tally(total=9_000, completed=5_000, failed=2, retried=7, before=1),
             3_725.0,
-            "5,000 of 9,000 done, 2 failed, 3,998 left, 7 tried again, 1 ended before, in 1:02:05",
+            "5,000 of 9,000 done, 2 failed, 3,998 left, 7 retried, 1 ended earlier, in 1:02:05",
         ),
     ],
 )
-def test_a_summary_tells_what_became_of_all(tally: Tally, seconds: float, expected: str) -> None:
-    """What there is none of is not told."""
+def test_a_summary_counts_every_outcome(tally: Tally, seconds: float, expected: str) -> None:
+    """Counts of zero are left out."""
     assert expected == summary(tally, seconds)

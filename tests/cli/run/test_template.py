@@ -49,7 +49,7 @@ def test_paths_are_cut_as_gnu_parallel_cuts_them(
     assert ["x", stem, last, folder] == made
 
 
-def test_the_item_comes_last_where_nothing_stands_for_it() -> None:
+def test_the_item_is_the_last_argument_by_default() -> None:
     """As with xargs; a number alone stands for it too."""
     assert ["gzip", "-9", "a b"] == Template(["gzip", "-9"]).arguments("a b", 1)
     assert ["echo", "3"] == Template(["echo", "{#}"]).arguments("a b", 3)
@@ -78,17 +78,17 @@ def test_another_text_may_stand_for_the_item() -> None:
 def test_an_item_is_one_word_of_a_script_wherever_it_stands(script: str, tmp_path: Path) -> None:
     """Between quotes of either kind, or none; nothing in it is obeyed."""
     arguments = Template([script], shell=True).arguments(NASTY, 1)
-    told = subprocess.run(arguments, capture_output=True, text=True, cwd=tmp_path, check=True)
-    assert NASTY == told.stdout
+    output = subprocess.run(arguments, capture_output=True, text=True, cwd=tmp_path, check=True)
+    assert NASTY == output.stdout
     assert [] == list(tmp_path.iterdir())
 
 
-def test_an_item_is_never_obeyed_even_where_a_script_is_not_understood(tmp_path: Path) -> None:
+def test_an_item_is_never_run_as_code_even_in_a_here_document(tmp_path: Path) -> None:
     """In a here-document the quotes stay in the text, and the item stays an item."""
     script = "cat <<END\n{}\nEND"
     arguments = Template([script], shell=True).arguments(NASTY, 1)
-    told = subprocess.run(arguments, capture_output=True, text=True, cwd=tmp_path, check=True)
-    assert f'"{NASTY}"\n' == told.stdout
+    output = subprocess.run(arguments, capture_output=True, text=True, cwd=tmp_path, check=True)
+    assert f'"{NASTY}"\n' == output.stdout
     assert [] == list(tmp_path.iterdir())
 
 
@@ -101,7 +101,7 @@ def test_each_replacement_string_has_its_own_parameter_in_a_script() -> None:
 @pytest.mark.parametrize(
     "command", [["sh", "-c", "rm {}"], ["/bin/bash", "-e", "-xc", "rm {/}"], ["zsh", "-c", "{}"]]
 )
-def test_an_item_is_not_handed_to_a_shell_as_text(command: list[str]) -> None:
+def test_a_command_that_puts_an_item_into_shell_text_is_refused(command: list[str]) -> None:
     """It is refused, and --shell is named, which does the same safely."""
     with pytest.raises(Refusal, match="--shell") as refused:
         Template(command)

@@ -12,11 +12,11 @@ import psycopg
 import pytest
 from verify.servers.pgbouncer import Pooler, find_pgbouncer
 from verify.servers.postgres import OwnServer
-from verify.torture.place import on
-from verify.torture.plan import Orders
+from verify.torture.plan import Settings
+from verify.torture.store_setup import on
 
 from millpond import Millpond
-from millpond.cli.doctor import of_server
+from millpond.cli.doctor import check_server
 from millpond.errors import (
     MillpondError,
     PoolerBetween,
@@ -25,10 +25,11 @@ from millpond.errors import (
     StoreUnreachable,
     TooManyConnections,
 )
+from millpond.pool.internals import internals_of
 from millpond.store.postgres.connect import connect, is_pooled, settings
 from millpond.store.postgres.url import address_of
 
-pytestmark = pytest.mark.real_loop
+pytestmark = [pytest.mark.real_loop, pytest.mark.pgbouncer]
 
 
 @pytest.fixture(scope="module")
@@ -73,8 +74,8 @@ async def test_tasks_run_with_and_without_hints(url: str, said: str) -> None:
         assert [2 * number for number in range(40)] == [await handle for handle in handles]
         assert "completed" == (await mp.handle(handles[0].id)).status
     with psycopg.connect(url, autocommit=True, prepare_threshold=None) as connection:
-        asked = "SELECT count(*) FROM pg_prepared_statements WHERE name LIKE 'millpond%'"
-        found = {connection.execute(asked).fetchone() for _ in range(5)}
+        expected = "SELECT count(*) FROM pg_prepared_statements WHERE name LIKE 'millpond%'"
+        found = {connection.execute(expected).fetchone() for _ in range(5)}
         assert {(0,)} == found
         ours = sorted(settings("full").keys() - {"TimeZone"})  # of which a pooler keeps track
         left = "SELECT name FROM pg_settings WHERE source = 'session' AND name = ANY(%s)"
@@ -103,8 +104,8 @@ async def test_every_transaction_brings_its_settings(pooler: Pooler, url: str) -
         assert [("30s", "1min")] == admin.execute("SELECT DISTINCT * FROM public.noted").fetchall()
 
 
-def test_a_mutant_is_noticed(pooler: Pooler, url: str) -> None:
-    """By the number of the session, which is not that of the server's process."""
+def test_a_pooler_is_detected(pooler: Pooler, url: str) -> None:
+    """The session's process id differs from the one that the server reports."""
     with connect(address_of(url)) as through:
         assert is_pooled(through)
     with connect(address_of(f"{url}?pooler=0")) as believed:
@@ -125,15 +126,15 @@ async def test_a_silent_listener_is_logged_once(url: str, caplog: pytest.LogCapt
             assert await asyncio.to_thread(told.wait, 30.0)
     finally:
         logger.removeHandler(handler)
-    assert 1 == caplog.text.count("is reached through a pooler")
+    assert 1 == caplog.text.count("LISTEN is not available through the pooler")
     assert "listen=" in caplog.text
 
 
 async def test_one_may_listen_at_the_server_itself(pooler: Pooler, url: str) -> None:
-    """Then it is told as ever."""
+    """Then it receives hints as without a pooler."""
     ear = quote(direct(pooler, url), safe="")
     async with shop(f"{url}?listen={ear}") as mp, asyncio.timeout(30):
-        while not mp.runtime.shared_store.receives_hints:
+        while not internals_of(mp).runtime.shared_store.receives_hints:
             assert 2 == await (await mp.tasks["double"].submit(1))
 
 
@@ -147,7 +148,7 @@ def test_a_fleet_that_is_tortured_listens_past_it_or_not_at_all(pooler: Pooler) 
             assert [False, True] == [is_pooled(straight), is_pooled(through)]
     assert silent is silent.listener
     assert (1.0, 3.0) == tuple(
-        Orders(home="", seed=0, **place.orders).cancelled_within for place in (hears, deaf)
+        Settings(home="", seed=0, **place.settings).cancelled_within for place in (hears, deaf)
     )
 
 
@@ -160,7 +161,7 @@ def test_the_doctor_leaves_nothing_behind(url: str) -> None:
 
     asyncio.run(once())
     for _ in range(3):
-        assert [] == of_server(url, address_of(url)).wrong
+        assert [] == check_server(url, address_of(url)).wrong
 
 
 def test_prepared_statements_that_a_pooler_loses_are_explained(url: str) -> None:

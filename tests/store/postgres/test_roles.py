@@ -11,10 +11,11 @@ import pytest
 from verify.servers.postgres import OwnServer
 
 from millpond import Millpond
-from millpond.cli.doctor import of_server
+from millpond.cli.doctor import check_server
 from millpond.cli.migrate import main as migrate_command
 from millpond.core import bounds
 from millpond.errors import MigrationNeeded, MissingRights
+from millpond.pool.internals import internals_of
 from millpond.store.migration import Migration
 from millpond.store.postgres.connect import connect
 from millpond.store.postgres.migrate import known_migrations, migrate
@@ -230,11 +231,11 @@ async def test_a_reader_looks_and_changes_nothing(at: At) -> None:
     with by_hand(at(Role.SUBMITTER)) as own:
         own.execute('SELECT "Work\'s ""pool""".submit(\'jobs\', \'double\')')
     async with Millpond(at(Role.READER), work=False, migrate=False) as mp:
-        assert ["jobs"] == list(await mp.runtime.view.names())
-        seen = await mp.runtime.view.pool("jobs")
+        assert ["jobs"] == list(await internals_of(mp).runtime.view.names())
+        seen = await internals_of(mp).runtime.view.pool("jobs")
         assert seen is not None
-        assert 1 == len((await mp.runtime.view.tasks("jobs")).tasks)
-        assert (await mp.runtime.view.audit()).records
+        assert 1 == len((await internals_of(mp).runtime.view.tasks("jobs")).tasks)
+        assert (await internals_of(mp).runtime.view.audit()).records
         with pytest.raises(MissingRights, match="GRANT INSERT, UPDATE, DELETE") as caught:
             await mp.cancel(1)
         assert USERS[Role.READER] in str(caught.value)
@@ -265,12 +266,12 @@ def test_what_acts_with_the_owners_rights_is_for_those_who_were_let(
 def test_the_doctor_knows_them(at: At, role: Role) -> None:
     """Nothing is wrong with having few rights."""
     url = at(role)
-    found = of_server(url, address_of(url))
+    found = check_server(url, address_of(url))
     assert ([], role) == (found.wrong, found.facts["role"])
     told = {
         Role.OWNER: "owns the store",
-        Role.WORKER: "has all rights that workers need",
-        Role.SUBMITTER: "sees no table",
+        Role.WORKER: "has the rights of a worker",
+        Role.SUBMITTER: "may read no table",
         Role.READER: "may read the store",
     }
     assert told[role] in "\n".join(found.notes)

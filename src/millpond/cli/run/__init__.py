@@ -1,4 +1,4 @@
-"""`millpond run`: a durable `xargs`. Items and what became of them are kept in a SQLite store."""
+"""`millpond run`: a durable `xargs`. A SQLite store keeps the items and their results."""
 
 from millpond.cli.run.arguments import parser as parser
 from millpond.cli.run.command import main as main

@@ -1,4 +1,4 @@
-"""`millpond run`: which of its errands is meant, and where the run is kept."""
+"""`millpond run`: parse the command line, choose the store of the run, and run or show."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from millpond.cli.terminal_text import plain
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
-    from millpond.cli.run.run_store import About, Place
+    from millpond.cli.run.run_store import RunIdentity, RunStore
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run commands, or show what became of those that ran."""
-    options, given, files = _parsed(arguments)
+    """Run commands, or show the results of a run."""
+    options, given, files = _parse(arguments)
     try:
         if options.list or options.failed or options.show is not None:
-            return asyncio.run(_look(options))
+            return asyncio.run(_show(options))
         if not options.command:
-            _refuse("no command is given; to run each line as one: --shell 'eval \"$1\"'")
+            _refuse("no command given; to run each line as a command: --shell 'eval \"$1\"'")
         template = Template(options.command, shell=options.shell, replace=options.replace)
         if options.dry_run:
             return asyncio.run(_dry_run(template, options, given, files))
@@ -40,8 +40,8 @@ def main(arguments: Sequence[str]) -> int:
         return RunExit.PIPE
 
 
-def _parsed(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str] | None, str | None]:
-    """Return the options, and items or a file of items from the end of the line."""
+def _parse(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str] | None, str | None]:
+    """Return the options, and the items or the file of items behind `:::` or `::::`."""
     line, mark, rest = _split(list(arguments))
     made = parser()
     options = made.parse_args(line)
@@ -56,10 +56,10 @@ def _parsed(arguments: Sequence[str]) -> tuple[argparse.Namespace, list[str] | N
 
 
 def _split(arguments: list[str]) -> tuple[list[str], str, list[str]]:
-    """Return the line up to `:::` or `::::`, that, and what follows."""
+    """Return the arguments before `:::` or `::::`, the mark, and the arguments behind it."""
     marks = [at for at, one in enumerate(arguments) if one in (":::", "::::")]
     if len(marks) > 1:
-        _refuse("only one list of items can be given: ::: is there more than once")
+        _refuse("::: is given more than once")
     if not marks:
         return arguments, "", []
     at = marks[0]
@@ -67,11 +67,11 @@ def _split(arguments: list[str]) -> tuple[list[str], str, list[str]]:
 
 
 def _check(made: argparse.ArgumentParser, options: argparse.Namespace, mark: str) -> None:
-    """Object to options that do not go together."""
-    looks = options.list or options.failed or options.show is not None
+    """Refuse options that exclude each other."""
+    shows = options.list or options.failed or options.show is not None
     if mark and options.arg_file is not None:
-        made.error(f"items are given by -a and by {mark}; one of them is enough")
-    if options.json and not looks:
+        made.error(f"-a and {mark} exclude each other")
+    if options.json and not shows:
         made.error("--json goes with --show, --failed or --list")
     if options.key is not None and options.key_regex is not None:
         made.error("--key and --key-regex exclude each other")
@@ -94,46 +94,48 @@ def _items(
     end = b"\0" if options.null else options.delimiter or b"\n"
     descriptor = 0 if file is None else items.opened(file)
     if descriptor == 0 and file is None and os.isatty(0):
-        sys.stderr.write("millpond run: items are read from the terminal, one per line; ")
+        sys.stderr.write("millpond run: reading items from the terminal, one per line; ")
         sys.stderr.write("Ctrl-D ends them\n")
     return items.read(descriptor, end)
 
 
-# Its errands
+# What it can do
 
 
-async def _look(options: argparse.Namespace) -> int:
+async def _show(options: argparse.Namespace) -> int:
     from millpond.cli.run import show
-    from millpond.cli.run.run_store import NothingThere, all_runs, chosen
+    from millpond.cli.run.run_store import RunNotFound, all_runs, chosen
 
     try:
         if options.list:
             places = [chosen(options.store)] if options.store is not None else all_runs()
             return await show.list_runs(places, as_json=options.json)
-        place = _place_to_look_at(options)
+        run_store = _store_to_show(options)
         if options.failed:
-            return await show.show_failed(place, as_json=options.json)
-        return await show.show_item(place, options.show, as_json=options.json)
-    except NothingThere as nothing:
+            return await show.show_failed(run_store, as_json=options.json)
+        return await show.show_item(run_store, options.show, as_json=options.json)
+    except RunNotFound as nothing:
         sys.stderr.write(f"millpond run: {plain(str(nothing))}\n")
         return RunExit.NOTHING
 
 
-def _place_to_look_at(options: argparse.Namespace) -> Place:
-    from millpond.cli.run.run_store import About, NothingThere, all_runs, chosen, latest
+def _store_to_show(options: argparse.Namespace) -> RunStore:
+    from millpond.cli.run.run_store import RunIdentity, RunNotFound, all_runs, chosen, latest
 
     if options.store is not None:
         return chosen(options.store)
     if options.command:
-        about = About.of(Template(options.command, shell=options.shell, replace=options.replace))
-        place = latest(about)
-        if place is None:
-            told = f"no run of {shlex.join(options.command)} from this folder is kept"
-            raise NothingThere(told)
-        return place
+        identity = RunIdentity.of(
+            Template(options.command, shell=options.shell, replace=options.replace)
+        )
+        run_store = latest(identity)
+        if run_store is None:
+            message = f"no stored run of {shlex.join(options.command)} from this folder"
+            raise RunNotFound(message)
+        return run_store
     places = all_runs()
     if not places:
-        raise NothingThere("no run is kept")
+        raise RunNotFound("no stored run")
     return places[-1]
 
 
@@ -143,7 +145,7 @@ async def _dry_run(
     given: list[str] | None,
     file: str | None,
 ) -> int:
-    left, known, number = await _known(template, options)
+    left, known, number = await _known_items(template, options)
     for at, item in left:
         _print_command(template, item, at)
     async for items in _items(options, given, file):
@@ -156,20 +158,20 @@ async def _dry_run(
     return RunExit.DONE
 
 
-async def _known(
+async def _known_items(
     template: Template, options: argparse.Namespace
 ) -> tuple[list[tuple[int, str]], Counter[str], int]:
-    """Return what a resumed run would begin with, which items it has, and their last number."""
-    from millpond.cli.run.run_store import About, chosen, latest
+    """Return the unfinished items of the run to resume, all its items, and their last number."""
+    from millpond.cli.run.run_store import RunIdentity, chosen, latest
     from millpond.cli.run.show import unfinished
 
     if not (options.resume or options.resume_failed):
         return [], Counter(), 0
-    about = About.of(template)
-    place = latest(about) if options.store is None else chosen(options.store)
-    if place is None or place.about() is None:
+    identity = RunIdentity.of(template)
+    run_store = latest(identity) if options.store is None else chosen(options.store)
+    if run_store is None or run_store.identity() is None:
         return [], Counter(), 0
-    left, known = await unfinished(place)
+    left, known = await unfinished(run_store)
     return left, known, known.total()
 
 
@@ -183,17 +185,16 @@ def _run(
     given: list[str] | None,
     file: str | None,
 ) -> int:
-    from millpond.cli import gc_tuning as collector
-    from millpond.cli.run import process
-    from millpond.cli.run import run_store as place
+    from millpond.cli import gc_tuning
+    from millpond.cli.run import process, run_store
     from millpond.cli.run.execution import run
-    from millpond.cli.run.request import Wanted
+    from millpond.cli.run.request import RunOptions
     from millpond.errors import MillpondError
 
     if template.program is not None and process.found(template.program) is None:
-        return _not_there(template.program)
+        return _no_program(template.program)
     jobs = min(options.jobs, process.most_at_once())
-    wanted = Wanted(
+    run_options = RunOptions(
         jobs=jobs,
         retries=options.retries,
         retry_delay=options.retry_delay,
@@ -211,18 +212,18 @@ def _run(
         redo_failed=options.resume_failed,
     )
     source = _items(options, given, file)
-    where = _place(place.About.of(template), options)
-    collector.let_it_rest()
+    store = _store_of_run(run_store.RunIdentity.of(template), options)
+    gc_tuning.tune_garbage_collection()
     try:
-        return asyncio.run(run(where, template, wanted, source))
+        return asyncio.run(run(store, template, run_options, source))
     except MillpondError as error:
         raise Refusal(Exit.STORE, str(error)) from error
     finally:
-        where.let_go()
+        store.unlock()
 
 
 def _per_key(options: argparse.Namespace) -> int | None:
-    """Return how many of a key may run: one, unless something else limits them."""
+    """Return how many items of a key may run at a time: 1 by default."""
     if options.key is None and options.key_regex is None:
         return None
     if options.per_key is None and options.rate_per_key is not None:
@@ -230,79 +231,77 @@ def _per_key(options: argparse.Namespace) -> int | None:
     return int(options.per_key or 1)
 
 
-def _place(about: About, options: argparse.Namespace) -> Place:
-    """Return where this run is kept, taken for this process alone."""
-    from millpond.cli.run import orphans
-    from millpond.cli.run import run_store as place
+def _store_of_run(identity: RunIdentity, options: argparse.Namespace) -> RunStore:
+    """Return the store of this run, locked for this process."""
+    from millpond.cli.run import orphans, run_store
 
     again = options.resume or options.resume_failed
     if options.store is not None:
-        where = place.chosen(options.store)
-        _check_store(where, about, again=again)
+        store = run_store.chosen(options.store)
+        _check_store(store, identity, again=again)
     else:
-        where = (place.latest(about) if again else None) or place.fresh(about)
-    if where.about() is None:
+        store = (run_store.latest(identity) if again else None) or run_store.fresh(identity)
+    if store.identity() is None:
         if again and not options.quiet:
-            sys.stderr.write("millpond run: there is nothing to resume; this is a new run\n")
+            sys.stderr.write("millpond run: no run to resume; starting a new one\n")
         if not again and options.store is None and not options.quiet:
-            _say_what_is_left(place.latest(about))
-        where.make(about)
-    where.take()
-    groups = orphans.left_behind(where.ledger)
+            _mention_unfinished(run_store.latest(identity))
+        store.create(identity)
+    store.lock()
+    groups = orphans.left_behind(store.ledger)
     if groups:
         sys.stderr.write(
-            f"millpond run: {len(groups)} commands of the run that was killed are still at work; "
-            "they are ended, and run again\n"
+            f"millpond run: {len(groups)} command(s) of the killed run still running; "
+            "killing them, and running them again\n"
         )
         orphans.end(groups)
     if options.store is None:
-        place.clear_out(about, time.time())
-    return where
+        run_store.clear_out(identity, time.time())
+    return store
 
 
-def _say_what_is_left(earlier: Place | None) -> None:
-    """Say that an earlier run of the same command has not ended, and how to go on with it.
+def _mention_unfinished(earlier: RunStore | None) -> None:
+    """Print a note if an earlier run of the same command has unfinished items.
 
-    This one begins anew all the same: that is what its line asks for. It says nothing of a run
-    that is at work, nor of one that cannot be read.
+    It says nothing about a run that is running now, or that cannot be read.
     """
-    from millpond.cli.run.run_store import NothingThere
-    from millpond.cli.run.show import left_of
+    from millpond.cli.run.run_store import RunNotFound
+    from millpond.cli.run.show import unfinished_count
     from millpond.errors import MillpondError
 
-    if earlier is None or earlier.is_taken:
+    if earlier is None or earlier.is_locked:
         return
-    with contextlib.suppress(MillpondError, NothingThere, Refusal):
-        about, left = earlier.about(), asyncio.run(left_of(earlier))
-        if about is None or not left:
+    with contextlib.suppress(MillpondError, RunNotFound, Refusal):
+        identity, left = earlier.identity(), asyncio.run(unfinished_count(earlier))
+        if identity is None or not left:
             return
-        at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(about.started_at))
+        at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(identity.started_at))
         items = "1 item is" if left == 1 else f"{left:,} items are"
         sys.stderr.write(
-            f"millpond run: {items} left of the run of this command that began at {at}; this is a "
-            "new run, which begins with all of its own. To go on with the earlier one instead, "
-            f"stop this and add: --resume --store {shlex.quote(plain(str(earlier.file)))}\n"
+            f"millpond run: {items} left of an earlier run of this command, started at {at}; this "
+            "is a new run with all its items. To continue the earlier run instead, stop this one "
+            f"and add: --resume --store {shlex.quote(plain(str(earlier.file)))}\n"
         )
 
 
-def _check_store(where: Place, about: About, *, again: bool) -> None:
-    from millpond.cli.run.run_store import resumed
+def _check_store(store: RunStore, identity: RunIdentity, *, again: bool) -> None:
+    from millpond.cli.run.run_store import check_identity
 
-    if where.about() is None:
-        if where.file.exists():
-            _refuse(f"{where.file} is there, and is not a run; give --store another name")
+    if store.identity() is None:
+        if store.file.exists():
+            _refuse(f"{store.file} exists and is not a run; give --store another name")
         return
-    resumed(where, about)
+    check_identity(store, identity)
     if not again:
         _refuse(
-            f"{where.file} is a run of this command already: --resume goes on with it; to begin "
-            "anew, remove it or give --store another name"
+            f"{store.file} is already a run of this command: use --resume to continue it; to start "
+            "over, remove it or give --store another name"
         )
 
 
-def _not_there(program: str) -> int:
+def _no_program(program: str) -> int:
     is_there = os.path.exists(program)  # noqa: PTH110 - a path, or a name that is none
-    told = "cannot be run" if is_there else "is not there"
+    message = "cannot be run" if is_there else "was not found"
     with contextlib.suppress(OSError):
-        sys.stderr.write(f"millpond run: the command {program!r} {told}; nothing was started\n")
+        sys.stderr.write(f"millpond run: the command {program!r} {message}; nothing was started\n")
     return RunExit.NOT_RUN if is_there else RunExit.NOT_FOUND

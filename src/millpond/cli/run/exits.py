@@ -1,4 +1,4 @@
-"""How `millpond run` ends: by the numbers that xargs and shells use."""
+"""The exit codes of `millpond run`: those of xargs and shells."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Self
 
 
 class RunExit(IntEnum):
-    """The exit codes; `meaning` is what the help and the documentation say of each."""
+    """The exit codes; the help and the documentation print `meaning`."""
 
     meaning: str
 
@@ -19,21 +19,21 @@ class RunExit(IntEnum):
         made.meaning = meaning
         return made
 
-    DONE = 0, "every item is done"
-    BROKE = 1, "something broke that should not; the traceback is on stderr"
+    DONE = 0, "every item succeeded"
+    BROKE = 1, "unexpected error; the traceback is on stderr"
     USAGE = 2, "the arguments are wrong, or the run is of another command"
-    STORE = 4, "the run could not be kept, or another process is at it"
-    NOTHING = 7, "there is no such run or item to show"
-    FAILED = 123, "some items failed, as with xargs, now or before it was resumed"
+    STORE = 4, "the run could not be stored, or another process runs it"
+    NOTHING = 7, "no such run or item to show"
+    FAILED = 123, "some items failed, in this run or before it was resumed (as xargs)"
     NOT_RUN = 126, "the command cannot be run; nothing was started"
-    NOT_FOUND = 127, "there is no such command; nothing was started"
-    HUNG_UP = 129, "SIGHUP: what is left is run by --resume"
-    INTERRUPTED = 130, "Ctrl-C: what is left is run by --resume"
-    PIPE = 141, "nobody reads the output any more: what is left is run by --resume"
-    TERMINATED = 143, "SIGTERM: what is left is run by --resume"
+    NOT_FOUND = 127, "command not found; nothing was started"
+    HUNG_UP = 129, "SIGHUP; --resume runs the rest"
+    INTERRUPTED = 130, "Ctrl-C; --resume runs the rest"
+    PIPE = 141, "the reader of the output closed the pipe; --resume runs the rest"
+    TERMINATED = 143, "SIGTERM; --resume runs the rest"
 
 
-OF_A_SIGNAL = {
+SIGNAL_EXITS = {
     signal.SIGHUP: RunExit.HUNG_UP,
     signal.SIGINT: RunExit.INTERRUPTED,
     signal.SIGTERM: RunExit.TERMINATED,

@@ -1,7 +1,7 @@
-"""Items: where they come from, and what each is known by.
+"""Read items, and name them.
 
-An item is known by its text and by how often that came before, so the same list given again,
-longer, shorter or in another order, names the same items.
+The name of an item is a digest of its text, and a count if the same text came before. So the same
+list, given again longer, shorter or in another order, names the same items.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
 AT_ONCE = 1_000
-"""How many items are stored in one step."""
+"""How many items are submitted in one batch."""
 
 CHUNK = 1 << 16
 
@@ -32,10 +32,10 @@ class Splitter:
         self._end = end
         self._rest = b""
 
-    def fed(self, chunk: bytes) -> list[str]:
+    def feed(self, chunk: bytes) -> list[str]:
         """Return the items that are complete now."""
-        *whole, self._rest = (self._rest + chunk).split(self._end)
-        return self._items(whole)
+        *complete, self._rest = (self._rest + chunk).split(self._end)
+        return self._items(complete)
 
     def last(self) -> list[str]:
         """Return the last item, if nothing ends it."""
@@ -43,7 +43,7 @@ class Splitter:
         return self._items([rest] if rest else [])
 
     def _items(self, found: list[bytes]) -> list[str]:
-        # An empty line is no item, as with xargs; what ends with a byte of one's choice may be.
+        # An empty line is no item, as with xargs; with another delimiter an item may be empty.
         return [os.fsdecode(one) for one in found if one or self._end != b"\n"]
 
 
@@ -55,7 +55,7 @@ async def read(descriptor: int, end: bytes) -> AsyncIterator[list[str]]:
         if not is_file:
             await _readable(descriptor)
         chunk = os.read(descriptor, CHUNK)
-        found = splitter.fed(chunk) if chunk else splitter.last()
+        found = splitter.feed(chunk) if chunk else splitter.last()
         for first in range(0, len(found), AT_ONCE):
             yield found[first : first + AT_ONCE]
         if not chunk:
@@ -63,7 +63,7 @@ async def read(descriptor: int, end: bytes) -> AsyncIterator[list[str]]:
 
 
 async def _readable(descriptor: int) -> None:
-    """Wait until a read would not; a thread that reads could not be told to stop."""
+    """Wait until a read would not block. A thread that reads could not be stopped."""
     loop = asyncio.get_running_loop()
     there = loop.create_future()
     try:
@@ -98,15 +98,15 @@ async def words(given: Sequence[str]) -> AsyncIterator[list[str]]:
         yield list(given[first : first + AT_ONCE])
 
 
-class Known:
-    """Tells items of the same text apart, by how often each came before."""
+class ItemNames:
+    """Gives each item a name; items of the same text are numbered."""
 
     def __init__(self) -> None:
         self._seen: set[bytes] = set()
         self._again: Counter[bytes] = Counter()
 
     def name(self, item: str) -> str:
-        """Return what the next item of this text is known by."""
+        """Return the name of the next item of this text."""
         digest = blake2b(os.fsencode(item), digest_size=16).digest()
         if digest not in self._seen:
             self._seen.add(digest)
@@ -120,7 +120,7 @@ _AS_BYTES = "\0"
 
 
 def packed(item: str) -> str:
-    """Return an item as text that can be stored, whatever bytes it has."""
+    """Return an item as text that can be stored; bytes that are not UTF-8 are encoded."""
     try:
         item.encode()
     except UnicodeEncodeError:
@@ -132,7 +132,7 @@ def packed(item: str) -> str:
 
 
 def unpacked(stored: str) -> str:
-    """Return an item as it came."""
+    """Return the item that `packed` encoded."""
     if not stored.startswith(_AS_BYTES):
         return stored
     return os.fsdecode(base64.b64decode(stored.removeprefix(_AS_BYTES)))

@@ -1,4 +1,4 @@
-"""What the words of the command line mean: jobs, times, rates, when to halt."""
+"""Parse the values of options: jobs, times, rates, when to halt."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from millpond.core.rate import Rate
 from millpond.errors import ConfigError
 
 UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
-"""Seconds in a unit of time; without one, seconds are meant."""
+"""Seconds per unit of time; the default unit is seconds."""
 
 MOST_JOBS = 100_000
 
@@ -29,13 +29,13 @@ class Halt(msgspec.Struct, frozen=True):
     """When to end a run before all its items are done."""
 
     when: Literal["now", "soon"]
-    """Whether what runs is killed, or only nothing more is started."""
+    """`now` kills running commands, `soon` lets them end."""
     of: Literal["fail", "success", "done"]
     count: int
     percent: bool = False
 
-    def reached(self, *, failed: int, succeeded: int, total: int | None) -> bool:
-        """Return whether it is time; a percentage needs to know how many there are in all."""
+    def open_store(self, *, failed: int, succeeded: int, total: int | None) -> bool:
+        """Return whether to halt. A percentage needs the total, None while items are read."""
         counted = {"fail": failed, "success": succeeded, "done": failed + succeeded}[self.of]
         if not self.percent:
             return counted >= self.count
@@ -58,10 +58,10 @@ def jobs(text: str) -> int:
 
 def count(text: str) -> int:
     """Return a whole number from 1 on."""
-    return whole(text, least=1)
+    return whole_number(text, least=1)
 
 
-def whole(text: str, least: int = 0) -> int:
+def whole_number(text: str, least: int = 0) -> int:
     """Return a whole number."""
     if not (text.isascii() and text.isdecimal()) or int(text) < least:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number of {least} or more")

@@ -1,7 +1,7 @@
 """Orphans: commands that outlived the `millpond run` that started them.
 
-A ledger has the process of each command at work. A run that was killed leaves them in
-it; whoever goes on with that run ends them first, so that no item is at work twice.
+A ledger lists the process of each running command. A killed run leaves them listed. A resumed run
+kills them first, so that no item runs twice at the same time.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from pathlib import Path
 from millpond.cli.run.process import KILL_AFTER
 
 _ENTRY = struct.Struct("<QQ")
-"""A process, and when it was started, in milliseconds since the machine was."""
+"""A pid, and its start time in milliseconds since the machine was booted."""
 
 _HEAD = 64
 
 _NO_LINKS = getattr(os, "O_NOFOLLOW", 0)
 
 CLOSE_ENOUGH = 500
-"""Milliseconds between when a process was started and when that was noted."""
+"""Most milliseconds between the start of a process and its entry in the ledger."""
 
-LOOK_EVERY = 0.02
+CHECK_EVERY = 0.02
 
 
 class Ledger:
-    """The commands at work, in a file that is mapped: to note one is no call of the system.
+    """The running commands, in a mapped file: adding an entry needs no system call.
 
-    What is in it outlives this process, however that ends, but not the machine's next start.
+    Its content survives this process, however that ends, but not a reboot.
     """
 
     def __init__(self, path: Path, slots: int) -> None:
@@ -46,7 +46,7 @@ class Ledger:
         self._free = [_HEAD + slot * _ENTRY.size for slot in reversed(range(slots))]
 
     def enter(self, pid: int) -> int | None:
-        """Note a process; return the slot to leave, if there is one."""
+        """Add a process; return its slot, or None if the ledger is full."""
         if not self._free:
             return None
         slot = self._free.pop()
@@ -54,34 +54,34 @@ class Ledger:
         return slot
 
     def leave(self, slot: int | None) -> None:
-        """Note that the process of a slot has ended."""
+        """Free the slot of a process that has ended."""
         if slot is not None:
             _ENTRY.pack_into(self._map, slot, 0, 0)
             self._free.append(slot)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._map.close()
 
 
 def left_behind(path: Path) -> list[int]:
-    """Return the process groups of a ledger that are still at work."""
+    """Return the process groups of a ledger that still run."""
     try:
-        told = path.read_bytes()
+        content = path.read_bytes()
     except OSError:
         return []
-    if told[:_HEAD] != _boot() or not Path("/proc/self/stat").exists():
+    if content[:_HEAD] != _boot() or not Path("/proc/self/stat").exists():
         return []
-    entries = told[_HEAD : _HEAD + (len(told) - _HEAD) // _ENTRY.size * _ENTRY.size]
+    entries = content[_HEAD : _HEAD + (len(content) - _HEAD) // _ENTRY.size * _ENTRY.size]
     return [pid for pid, since in _ENTRY.iter_unpack(entries) if pid and _is_the_same(pid, since)]
 
 
 def end(groups: list[int]) -> None:
-    """Ask process groups to end, and kill those that do not in time."""
+    """Send SIGTERM to process groups, and SIGKILL to those that do not end in time."""
     deadline = time.monotonic() + KILL_AFTER
     _signal(groups, signal.SIGTERM)
     while any(map(_is_there, groups)) and time.monotonic() < deadline:
-        time.sleep(LOOK_EVERY)
+        time.sleep(CHECK_EVERY)
     _signal(groups, signal.SIGKILL)
 
 
@@ -102,27 +102,27 @@ def _is_there(group: int) -> bool:
 
 
 def _is_the_same(pid: int, since: int) -> bool:
-    """Return whether a process is the one that was started then, and not a later one."""
+    """Return whether a pid is still the process that was started then."""
     try:
-        told = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
+        content = Path(f"/proc/{pid}/stat").read_text("utf-8", "replace")
     except OSError:
         return False
-    # The name in parentheses may have anything in it; what follows has not.
-    fields = told.rpartition(")")[2].split()
+    # The program's name in parentheses may contain any character; the fields behind it not.
+    fields = content.rpartition(")")[2].split()
     started = int(fields[19]) * 1_000 // os.sysconf("SC_CLK_TCK")
     return fields[0] != "Z" and abs(started - since) <= CLOSE_ENOUGH
 
 
 def _now() -> int:
-    """Return milliseconds since the machine was started, its sleep included."""
+    """Return milliseconds since boot, sleep included."""
     clock = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
     return int(time.clock_gettime(clock) * 1_000)
 
 
 def _boot() -> bytes:
-    """Return what is different after every start of the machine."""
+    """Return the id of this boot."""
     try:
-        told = Path("/proc/sys/kernel/random/boot_id").read_bytes()
+        content = Path("/proc/sys/kernel/random/boot_id").read_bytes()
     except OSError:
-        told = b""
-    return told.strip().ljust(_HEAD, b" ")[:_HEAD]
+        content = b""
+    return content.strip().ljust(_HEAD, b" ")[:_HEAD]

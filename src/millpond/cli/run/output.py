@@ -1,7 +1,7 @@
-"""Output: what commands wrote, kept with how they ended.
+"""Keep the output of commands.
 
-A little of a command that went well is kept with its task, in the store. What is more, or of a
-command that failed, is in two files named by the task.
+Small output of a successful command is stored with its task. Larger output, and that of a failed
+command, is in two files named by the task.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
     from millpond.cli.run.process import Process
 
 SMALL = 16 << 10
-"""As many bytes of output are kept in the store."""
+"""Output of up to this many bytes is kept in the store."""
 
 LONGEST_LINE = 200
-"""How much of its last line an error tells."""
+"""Longest part of the last line that an error message contains."""
 
 
 class Ran(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How a command ended that went well, as it is stored."""
+    """The stored result of a successful command."""
 
     seconds: float
     out: bytes = b""
@@ -49,7 +49,7 @@ class Ended(msgspec.Struct, frozen=True):
 
     @property
     def verdict(self) -> str:
-        """How it ended, in a word or two."""
+        """The exit code, signal or timeout, in a word or two."""
         if self.timed_out:
             return "timeout"
         return f"exit {self.code}" if self.code >= 0 else f"signal {signal_name(-self.code)}"
@@ -58,10 +58,10 @@ class Ended(msgspec.Struct, frozen=True):
 class CommandFailed(Exception):
     """A command did not end with exit code 0."""
 
-    def __init__(self, verdict: str, told: str) -> None:
-        super().__init__(told)
-        # How it is stored with the task: no traceback of ours explains a command.
-        self.info = ErrorInfo(verdict, told)
+    def __init__(self, verdict: str, message: str) -> None:
+        super().__init__(message)
+        # Stored with the task. A traceback of ours would not explain a command.
+        self.info = ErrorInfo(verdict, message)
 
 
 def signal_name(number: int) -> str:
@@ -73,12 +73,12 @@ def signal_name(number: int) -> str:
 
 
 def files_of(folder: Path, task: int) -> tuple[Path, Path]:
-    """Return where the output of a task is kept, if it is in files."""
+    """Return the files for the output of a task."""
     return folder / f"{task}.out", folder / f"{task}.err"
 
 
-def collected(process: Process, code: int, folder: Path, task: int, *, final: bool) -> Ended:
-    """Return what a process wrote; on files where that is much, or all there will be of it."""
+def collect(process: Process, code: int, folder: Path, task: int, *, final: bool) -> Ended:
+    """Return the output of a process; move it to files if it is large or final and failed."""
     sizes = [os.fstat(one).st_size for one in (process.out, process.err)]
     failed = code != 0 or process.timed_out
     seconds = round(process.seconds, 6)
@@ -104,10 +104,10 @@ def last_line(output: bytes | Path) -> str:
             file.seek(max(output.stat().st_size - 4096, 0))
             tail = file.read()
     lines = tail.decode("utf-8", "replace").split("\n")
-    told = next((line.strip() for line in reversed(lines) if line.strip()), "")
-    return told if len(told) <= LONGEST_LINE else told[: LONGEST_LINE - 3] + "..."
+    message = next((line.strip() for line in reversed(lines) if line.strip()), "")
+    return message if len(message) <= LONGEST_LINE else message[: LONGEST_LINE - 3] + "..."
 
 
 def failure(ended: Ended) -> CommandFailed:
-    """Return the error of a command that failed: how it ended, and the last it said."""
+    """Return the error of a failed command: its verdict and its last line of output."""
     return CommandFailed(ended.verdict, last_line(ended.err) or last_line(ended.out))

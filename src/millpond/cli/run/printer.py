@@ -1,4 +1,4 @@
-"""The printer: output of one item after another, each whole, as they end or in their order."""
+"""Print the output of items, one after another, as they end or in order."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CHUNK = 1 << 20
 
 
 class Printer:
-    """Writes output to the standard streams of this process; OSError if it cannot."""
+    """Writes output to stdout and stderr; raises OSError if it cannot."""
 
     def __init__(
         self, *, in_order: bool, tag: bool, before: Callable[[], None] = lambda: None
@@ -25,20 +25,20 @@ class Printer:
         self.in_order = in_order
         self._tag = tag
         self._before = before
-        """Called before anything is written: a progress line must not be in its way."""
+        """Called before each write, to clear the progress line."""
         self._expected: deque[int] = deque()
-        """Tasks whose output is still to come, in order, where that matters."""
+        """With `in_order`: tasks whose output is still to be printed, in order."""
         self._held: dict[int, tuple[str, Ended] | None] = {}
 
     def expect(self, tasks: Iterable[int]) -> None:
-        """Take in which tasks come next."""
+        """Add the tasks that come next."""
         if self.in_order:
             self._expected.extend(tasks)
             # One of them may have ended already.
             self._print_what_is_due()
 
     def ended(self, task: int, item: str, ended: Ended | None) -> None:
-        """Print the output of a task, now or when it is its turn; it may have none."""
+        """Print the output of a task, now or when its turn comes."""
         if not self.in_order:
             if ended is not None:
                 self._print(item, ended)
@@ -53,7 +53,7 @@ class Printer:
                 self._print(*held)
 
     def flush(self) -> None:
-        """Print what is still held back, because not all of what comes before it has ended."""
+        """Print the output that is held back because an earlier item has not ended."""
         for task in self._expected:
             held = self._held.pop(task, None)
             if held is not None:
@@ -94,5 +94,5 @@ def _write(descriptor: int, data: bytes) -> None:
         try:
             data = data[os.write(descriptor, data) :]
         except BlockingIOError:
-            # Somebody who has the same terminal or pipe does not wait; we do.
+            # Another process made the shared terminal or pipe non-blocking.
             select.select([], [descriptor], [])

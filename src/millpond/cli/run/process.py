@@ -1,7 +1,7 @@
-"""Processes: each command in a group of its own, its output in files that have no name.
+"""Run commands as processes: each in its own process group, its output in unnamed files.
 
-A command is started without a shell and without a copy of this process (`posix_spawn`), waited
-for on the event loop, and killed with everything it started.
+A command is started with `posix_spawn`, without a shell. The event loop waits for its end. A kill
+goes to its whole process group.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
     from millpond.cli.run.orphans import Ledger
 
 KILL_AFTER = 2.0
-"""Seconds from SIGTERM to SIGKILL for a command that is out of time."""
+"""Seconds from SIGTERM to SIGKILL after a timeout."""
 
 STOP_WITHIN = 0.7
-"""Seconds from SIGTERM to SIGKILL when everything is to stop."""
+"""Seconds from SIGTERM to SIGKILL when the run is stopped."""
 
 OWN_FILES = 64
-"""How many files this process has open besides those of commands, at most."""
+"""Most files that this process has open besides those of commands."""
 
 MOST_FILES = 1 << 16
 
 _GIVE_BACK = [signal.SIGPIPE, signal.SIGXFSZ]
-"""What Python ignores and a command must not."""
+"""Signals that Python ignores and a command must not."""
 
 
 class Process:
-    """A command at work."""
+    """A running command."""
 
     def __init__(self, pid: int, out: int, err: int, loop: asyncio.AbstractEventLoop) -> None:
         self.pid = pid
@@ -47,19 +47,19 @@ class Process:
         self.started = time.monotonic()
         self.slot: int | None = None
         self.timed_out = False
-        self.told = False
-        """Whether it was told to stop."""
+        self.signalled = False
+        """Whether a signal was sent to it."""
         self._loop = loop
         self._timer: asyncio.TimerHandle | None = None
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal to the whole group. Its leader is not reaped yet, so it is still ours."""
-        self.told = True
+        """Send a signal to the process group. Its leader is not reaped yet, so the id is ours."""
+        self.signalled = True
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, number)
 
     def limit(self, seconds: float) -> None:
-        """Let it run for so long at most."""
+        """Stop the command after so many seconds."""
         self._timer = self._loop.call_later(seconds, self._expire)
 
     def _expire(self) -> None:
@@ -67,7 +67,7 @@ class Process:
         self.stop(KILL_AFTER)
 
     def stop(self, patience: float) -> None:
-        """Tell it to end, and kill it if it has not in time."""
+        """Send SIGTERM, and SIGKILL after `patience` seconds."""
         self._cancel_timer()
         self.signal(signal.SIGTERM)
         self._timer = self._loop.call_later(patience, self.signal, signal.SIGKILL)
@@ -77,7 +77,7 @@ class Process:
             self._timer.cancel()
 
     async def exit_code(self) -> int:
-        """Wait for its end; a signal that ended it counts below zero."""
+        """Wait for the end and return the exit code; a signal counts below zero."""
         try:
             try:
                 await _ended(self.pid, self._loop)
@@ -91,18 +91,18 @@ class Process:
         return os.waitstatus_to_exitcode(status)
 
     def _reaped(self) -> int:
-        if self.told:
-            # What it started and left behind goes too, while its number cannot be another's.
+        if self.signalled:
+            # Also kill its children, while its pid cannot be reused.
             self.signal(signal.SIGKILL)
         return os.waitpid(self.pid, 0)[1]
 
     @property
     def seconds(self) -> float:
-        """For how long it has run."""
+        """How long the command has run."""
         return time.monotonic() - self.started
 
     def close(self) -> None:
-        """Let go of its output."""
+        """Close its output files."""
         os.close(self.out)
         os.close(self.err)
 
@@ -114,7 +114,7 @@ async def _ended(pid: int, loop: asyncio.AbstractEventLoop) -> None:
         return
     descriptor = os.pidfd_open(pid)
     over = loop.create_future()
-    loop.add_reader(descriptor, _tell, over)
+    loop.add_reader(descriptor, _set_done, over)
     try:
         await over
     finally:
@@ -122,13 +122,13 @@ async def _ended(pid: int, loop: asyncio.AbstractEventLoop) -> None:
         os.close(descriptor)
 
 
-def _tell(over: asyncio.Future[None]) -> None:
+def _set_done(over: asyncio.Future[None]) -> None:
     if not over.done():
         over.set_result(None)
 
 
 class Processes:
-    """Starts commands, and knows those at work."""
+    """Starts commands, and keeps track of those that run."""
 
     def __init__(
         self, folder: Path, ledger: Ledger, environment: Mapping[str, str] | None = None
@@ -141,7 +141,7 @@ class Processes:
         self.live: dict[int, Process] = {}
 
     def start(self, program: str, arguments: list[str]) -> Process:
-        """Start a command; OSError if it cannot be."""
+        """Start a command; raise OSError if that fails."""
         out = self._unnamed_file()
         try:
             err = self._unnamed_file()
@@ -175,12 +175,12 @@ class Processes:
         process.close()
 
     def signal_all(self, number: signal.Signals) -> None:
-        """Send a signal to every command at work, from wherever this is called."""
+        """Send a signal to every running command; safe to call from a signal handler."""
         for process in list(self.live.values()):
             process.signal(number)
 
     def close(self) -> None:
-        """Let go of what it holds open."""
+        """Close the open files."""
         os.close(self._nothing)
 
     def _unnamed_file(self) -> int:
@@ -188,14 +188,14 @@ class Processes:
             with contextlib.suppress(OSError):
                 return os.open(self._folder, os.O_TMPFILE | os.O_RDWR, 0o600)
         descriptor, path = tempfile.mkstemp(dir=self._folder)
-        os.unlink(path)  # noqa: PTH108 - on the way of every command
+        os.unlink(path)  # noqa: PTH108 - faster, and every command needs it
         return descriptor
 
 
 def most_at_once() -> int:
-    """Return how many commands may be at work at a time, with as many open files as we may have.
+    """Return how many commands may run at a time, given the limit of open files.
 
-    Each needs three: for what it writes, and to be told of its end.
+    Each needs three: stdout, stderr, and a pidfd to wait for its end.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
@@ -206,12 +206,12 @@ def most_at_once() -> int:
 
 
 def found(program: str) -> str | None:
-    """Return the file of a program, looked for as a shell does; None = there is none."""
+    """Return the path of a program, searched in PATH; None if there is none."""
     return shutil.which(program)
 
 
 def copy(descriptor: int, to: BinaryIO) -> None:
-    """Copy all that a command wrote."""
+    """Copy the output of a command to a file."""
     with open(descriptor, "rb", closefd=False) as source:
         source.seek(0)
         shutil.copyfileobj(source, to)

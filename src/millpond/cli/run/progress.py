@@ -1,4 +1,4 @@
-"""Progress: one line on the standard error, where that is a terminal, and a summary at the end."""
+"""Show progress: one line on stderr if it is a terminal, and a summary at the end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WIDTH = 20
 
 
 class Tally(msgspec.Struct):
-    """How far a run has come."""
+    """Counts of a run."""
 
     total: int = 0
     completed: int = 0
@@ -28,23 +28,23 @@ class Tally(msgspec.Struct):
     running: int = 0
     retried: int = 0
     before: int = 0
-    """How many had ended before this process went on with it."""
+    """How many had ended before this process resumed the run."""
     reading: bool = True
-    """Whether there may be more items than are known of."""
+    """Whether items are still being read."""
 
     @property
     def ended(self) -> int:
-        """How many have come to an end."""
+        """How many items have ended."""
         return self.completed + self.failed + self.cancelled
 
     @property
     def left(self) -> int:
-        """How many have not."""
+        """How many items have not ended."""
         return self.total - self.ended
 
 
-class Line:
-    """The line on the terminal; where there is no terminal, nothing is drawn."""
+class ProgressLine:
+    """The progress line; drawn only if stderr is a terminal."""
 
     def __init__(self, tally: Tally, *, shown: bool) -> None:
         self._tally = tally
@@ -55,13 +55,13 @@ class Line:
         self._full, self._empty = ("█", "░") if encoding.startswith("utf") else ("#", ".")
 
     def draw(self) -> None:
-        """Draw the line anew."""
+        """Redraw the line."""
         if self.shown:
             _say(f"\r{self.text(time.monotonic())}\x1b[K")
             self._drawn = True
 
     def clear(self) -> None:
-        """Take the line away, for something else to be written."""
+        """Clear the line, so that other output can be written."""
         if self._drawn:
             _say("\r\x1b[K")
             self._drawn = False
@@ -85,7 +85,7 @@ class Line:
         return cut("  ".join(parts))
 
     def _rate(self, now: float) -> float:
-        """Return how many end in a second, lately."""
+        """Return how many items ended per second, lately."""
         marks = self._marks
         marks.append((now, self._tally.ended))
         while len(marks) > 2 and marks[0][0] < now - LOOKS_BACK:
@@ -95,7 +95,7 @@ class Line:
 
 
 def cut(text: str) -> str:
-    """Return as much of a text as has room in one line."""
+    """Return the text, cut to the width of the terminal."""
     try:
         columns = os.get_terminal_size(2).columns
     except OSError:
@@ -119,7 +119,7 @@ def _say(text: str) -> None:
 
 
 def summary(tally: Tally, seconds: float) -> str:
-    """Return what became of a run, in a line."""
+    """Return the result of a run in one line."""
     parts = [f"{tally.completed:,} of {tally.total:,} done"]
     if tally.failed:
         parts.append(f"{tally.failed:,} failed")
@@ -128,7 +128,7 @@ def summary(tally: Tally, seconds: float) -> str:
     if tally.left:
         parts.append(f"{tally.left:,} left")
     if tally.retried:
-        parts.append(f"{tally.retried:,} tried again")
+        parts.append(f"{tally.retried:,} retried")
     if tally.before:
-        parts.append(f"{tally.before:,} ended before")
+        parts.append(f"{tally.before:,} ended earlier")
     return f"{', '.join(parts)}, in {clock(seconds) if seconds >= 60 else f'{seconds:.1f} s'}"

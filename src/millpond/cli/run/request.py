@@ -1,4 +1,4 @@
-"""What a command line asks for, once it is understood."""
+"""The parsed options of a run."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from millpond.cli.run.template import Text
 from millpond.core.rate import Rate
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """How a run is to go."""
+class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of a run."""
 
     jobs: int
     retries: int = 0
@@ -31,7 +31,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     redo_failed: bool = False
 
     def key_of(self, item: str) -> str | None:
-        """Return what the limits per key know an item by; None = they do not count it."""
+        """Return the key of an item for the limits per key; None = no limit applies."""
         if self.key is not None:
             return self.key.filled(item, 0) or None
         if self.key_pattern is None:

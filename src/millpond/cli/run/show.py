@@ -1,4 +1,4 @@
-"""Showing: what a run keeps of its items, and which runs there are."""
+"""Show the stored items of a run, and list runs."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from millpond.cli.run.exits import RunExit
 from millpond.cli.run.items import unpacked
 from millpond.cli.run.output import Ran, files_of, signal_name
 from millpond.cli.run.printer import write
-from millpond.cli.run.run_store import About, NothingThere, Place, described
+from millpond.cli.run.run_store import RunIdentity, RunNotFound, RunStore, with_identity
 from millpond.cli.terminal_text import plain
 from millpond.core.lifecycle import Status
 from millpond.errors import MillpondError
+from millpond.pool.internals import internals_of
 from millpond.pool.millpond import Millpond
 from millpond.runtime.error_info import read
 
@@ -38,11 +39,11 @@ class Shown(msgspec.Struct, kw_only=True):
     item: str
     status: str
     exit_code: int | None
-    """None while it has not ended, or where no exit code tells of it."""
+    """None if it has not ended, or ended without an exit code."""
     verdict: str
-    """How it ended, such as `exit 3`, `signal KILL` or `timeout`."""
+    """The outcome, such as `exit 3`, `signal KILL` or `timeout`."""
     message: str
-    """The last that a failed command said."""
+    """The last line of output of a failed command."""
     attempts: int
     seconds: float | None
     stdout: str | None = None
@@ -62,87 +63,87 @@ class ShownRun(msgspec.Struct, kw_only=True):
     left: int
 
 
-async def show_item(place: Place, which: str, *, as_json: bool) -> RunExit:
-    """Print what is kept of one item, or of all."""
+async def show_item(store: RunStore, which: str, *, as_json: bool) -> RunExit:
+    """Print the stored output of one item, or of all."""
     count = 0
-    async with opened(place) as mp:
+    async with opened(store) as mp:
         async for task in stored(mp):
             if which not in ("all", str(task.sequence), item_of(task)):
                 continue
             count += 1
             if as_json:
-                _print_json(shown(task, place.outputs, whole=True))
+                _print_json(shown(task, store.outputs, with_output=True))
             else:
-                _print_output(task, place.outputs, alone=which != "all")
+                _print_output(task, store.outputs, alone=which != "all")
     if not count and which != "all":
-        raise NothingThere(f"no item {which!r} in {place.file}; {WHICH}")
+        raise RunNotFound(f"no item {which!r} in {store.file}; {WHICH}")
     return RunExit.DONE
 
 
-WHICH = "an item is named by its number or its text, and `all` are all"
+WHICH = "name an item by its number or its text, or give `all`"
 
 
-async def show_failed(place: Place, *, as_json: bool) -> RunExit:
-    """Print which items failed, and how; that there are none is said on the standard error."""
+async def show_failed(store: RunStore, *, as_json: bool) -> RunExit:
+    """Print the failed items; print a note to stderr if there are none."""
     count = 0
-    async with opened(place) as mp:
+    async with opened(store) as mp:
         async for task in stored(mp, Status.FAILED):
             count += 1
             if as_json:
-                _print_json(shown(task, place.outputs, whole=False))
+                _print_json(shown(task, store.outputs, with_output=False))
             else:
                 _print(failed_line(task))
     if not count:
-        sys.stderr.write(f"millpond run: nothing failed in {plain(str(place.file))}\n")
+        sys.stderr.write(f"millpond run: no item failed in {plain(str(store.file))}\n")
     return RunExit.DONE
 
 
-async def list_runs(places: list[Place], *, as_json: bool) -> RunExit:
-    """Print the runs that are kept, oldest first."""
-    for place, about in described(places):
+async def list_runs(stores: list[RunStore], *, as_json: bool) -> RunExit:
+    """Print the stored runs, oldest first."""
+    for store, identity in with_identity(stores):
         try:
-            run = await _run_of(place, about)
+            run = await _run_of(store, identity)
         except MillpondError as error:
             sys.stderr.write(f"millpond run: {plain(str(error))}\n")
             continue
         if as_json:
             _print_json(run)
             continue
-        started = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(about.started_at))
+        started = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(identity.started_at))
         state = "running" if run.running else f"{run.left:,} left" if run.left else "done"
         counts = f"{run.completed:,} done, {run.failed:,} failed"
-        _print(f"{started}  {counts}, {state}  {shlex.join(about.command)}  ({place.file})")
+        _print(f"{started}  {counts}, {state}  {shlex.join(identity.command)}  ({store.file})")
     return RunExit.DONE
 
 
-async def _run_of(place: Place, about: About) -> ShownRun:
-    async with opened(place) as mp:
-        view = await mp.runtime.view.pool(POOL, measured=False)
+async def _run_of(store: RunStore, identity: RunIdentity) -> ShownRun:
+    async with opened(store) as mp:
+        view = await internals_of(mp).runtime.view.pool(POOL, measured=False)
         failed = sum([1 async for _ in stored(mp, Status.FAILED)])
     return ShownRun(
-        store=str(place.file),
-        command=about.command,
-        folder=about.folder,
-        started_at=about.started_at,
-        running=place.is_taken,
+        store=str(store.file),
+        command=identity.command,
+        folder=identity.folder,
+        started_at=identity.started_at,
+        running=store.is_locked,
         completed=0 if view is None else view.totals.get(Status.COMPLETED, 0),
         failed=failed,
         left=0 if view is None else view.queued + view.running,
     )
 
 
-async def left_of(place: Place) -> int:
-    """Return how many items of a run have not ended, of those that it has read."""
-    async with opened(place) as mp:
-        view = await mp.runtime.view.pool(POOL, measured=False)
+async def unfinished_count(store: RunStore) -> int:
+    """Return how many submitted items of a run have not ended."""
+    async with opened(store) as mp:
+        view = await internals_of(mp).runtime.view.pool(POOL, measured=False)
     return 0 if view is None else view.queued + view.running
 
 
-def opened(place: Place) -> Millpond:
-    """Return the store of a run, in which nothing is declared: looking must not change it."""
-    if not place.file.exists():
-        raise NothingThere(f"no run is kept at {place.file}")
-    return Millpond(place.url, work=False, durability="normal")
+def opened(store: RunStore) -> Millpond:
+    """Return the store of a run without declaring pools, so that reading does not change it."""
+    if not store.file.exists():
+        raise RunNotFound(f"no stored run at {store.file}")
+    return Millpond(store.url, work=False, durability="normal")
 
 
 def item_of(task: Task) -> str:
@@ -150,10 +151,10 @@ def item_of(task: Task) -> str:
     return unpacked(str(msgspec.json.decode(task.new.call.payload)["item"]))
 
 
-def shown(task: Task, folder: Path, *, whole: bool) -> Shown:
+def shown(task: Task, folder: Path, *, with_output: bool) -> Shown:
     """Return an item as data."""
     verdict, message = verdict_of(task)
-    out, err = output_of(task, folder) if whole else (None, None)
+    out, err = output_of(task, folder) if with_output else (None, None)
     return Shown(
         number=task.sequence,
         item=_text(os.fsencode(item_of(task))),
@@ -169,14 +170,14 @@ def shown(task: Task, folder: Path, *, whole: bool) -> Shown:
 
 
 def failed_line(task: Task) -> str:
-    """Return a failed item as a line: its number, how it ended, the item, the last it said."""
+    """Return the line of a failed item: number, verdict, item, last line of output."""
     verdict, message = verdict_of(task)
-    told = f": {message}" if message else ""
-    return f"#{task.sequence} {verdict}  {item_of(task)}{told}"
+    suffix = f": {message}" if message else ""
+    return f"#{task.sequence} {verdict}  {item_of(task)}{suffix}"
 
 
 def verdict_of(task: Task) -> tuple[str, str]:
-    """Return how the command of a task ended, and the last it said if it failed."""
+    """Return the verdict of a task's command, and its last line of output if it failed."""
     if task.status is Status.COMPLETED:
         return "exit 0", ""
     error = read(task.error)
@@ -186,7 +187,7 @@ def verdict_of(task: Task) -> tuple[str, str]:
 
 
 def code_of(verdict: str) -> int | None:
-    """Return the exit code that a verdict tells of; of a signal, as shells count it."""
+    """Return the exit code of a verdict; for a signal, 128 plus its number as in shells."""
     found = re.fullmatch(r"exit (\d+)", verdict)
     if found is not None:
         return int(found[1])
@@ -198,7 +199,7 @@ def code_of(verdict: str) -> int | None:
 
 
 def output_of(task: Task, folder: Path) -> tuple[bytes | Path, bytes | Path]:
-    """Return what the command of a task wrote."""
+    """Return the stdout and stderr of a task's command."""
     if task.result:
         ran = msgspec.json.decode(task.result, type=Ran)
         if not ran.in_files:
@@ -216,7 +217,7 @@ def _seconds(task: Task) -> float | None:
 
 
 def _print_output(task: Task, folder: Path, *, alone: bool) -> None:
-    """Print what a command wrote, each stream to its own; of one alone, how it ended as well."""
+    """Print the stdout and stderr of a command; with `alone`, also its verdict."""
     out, err = output_of(task, folder)
     if alone:
         verdict, _ = verdict_of(task)
@@ -234,7 +235,7 @@ def _bytes(output: bytes | Path) -> bytes:
 
 
 def _text(data: bytes) -> str:
-    """Return bytes as text that is valid wherever it goes."""
+    """Return bytes as text; bytes that are not UTF-8 are escaped."""
     return data.decode("utf-8", "backslashreplace")
 
 
@@ -246,11 +247,11 @@ def _print(line: str) -> None:
     write(1, plain(line).encode("utf-8", "backslashreplace") + b"\n")
 
 
-async def unfinished(place: Place) -> tuple[list[tuple[int, str]], Counter[str]]:
-    """Return the items of a run that have not ended, with their numbers, and all that it has."""
+async def unfinished(store: RunStore) -> tuple[list[tuple[int, str]], Counter[str]]:
+    """Return the unfinished items of a run with their numbers, and a count of all its items."""
     left: list[tuple[int, str]] = []
     known: Counter[str] = Counter()
-    async with opened(place) as mp:
+    async with opened(store) as mp:
         async for task in stored(mp):
             known[item_of(task)] += 1
             if not task.status.terminal:

@@ -1,7 +1,7 @@
-"""Signals: the first lets what runs end and starts nothing more, a second kills, a third leaves.
+"""Signals of a run: the first starts no more commands, the second kills, the third exits.
 
-They are taken by a handler of the interpreter's and not of the loop's, which may be waiting for
-somebody to read the output.
+A signal handler of the interpreter counts them, not one of the event loop, which may be blocked
+while it writes output.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 ECHO = 0.25
 """Seconds within which signals count as one: Ctrl-C often comes twice."""
 
-HEEDED = ("SIGINT", "SIGTERM", "SIGHUP")
+HANDLED = ("SIGINT", "SIGTERM", "SIGHUP")
 
 
 class Interrupts:
-    """What was asked for from outside so far."""
+    """The signals received so far."""
 
     def __init__(
         self,
@@ -36,33 +36,33 @@ class Interrupts:
         self._loop = loop
         self._processes = processes
         self._ask = ask
-        """Called on the loop, with how often it was asked to stop."""
+        """Called on the loop, with the number of signals so far."""
         self._counted = 0
         self._last = float("-inf")
         self.first: signal.Signals | None = None
         """The signal that came first."""
         self._handlers: dict[signal.Signals, Any] = {}
-        """Who heeded the signals before."""
+        """The handlers to restore."""
         self.killing = False
-        """What runs is being killed: how it ends says nothing of its item."""
+        """Commands are being killed, so their exit codes are not results of their items."""
 
     def listen(self) -> None:
-        """Heed signals from now on. One that is ignored stays so: that is what `nohup` is for."""
-        for name in HEEDED:
+        """Handle signals from now on. A signal that is ignored stays ignored, for `nohup`."""
+        for name in HANDLED:
             number = signal.Signals[name]
             if signal.getsignal(number) is not signal.SIG_IGN:
                 self._handlers[number] = signal.signal(number, self._on_signal)
 
     def leave(self) -> None:
-        """Leave signals to whom they were left before."""
+        """Restore the previous handlers."""
         for number, handler in self._handlers.items():
             signal.signal(number, handler)
 
     def _on_signal(self, number: int, _frame: FrameType | None) -> None:
-        self.heard(signal.Signals(number), time.monotonic())
+        self.receive(signal.Signals(number), time.monotonic())
 
-    def heard(self, number: signal.Signals, moment: float) -> None:
-        """Count a signal, and do what it asks for."""
+    def receive(self, number: signal.Signals, moment: float) -> None:
+        """Count a signal and act on it."""
         is_hang_up = number is signal.SIGHUP
         if self._counted and (is_hang_up or moment - self._last < ECHO):
             return

@@ -1,8 +1,8 @@
-"""Templates: a command with replacement strings, and the arguments it has for one item.
+"""Templates: a command with replacement strings, filled in for an item.
 
-An item is put into arguments, never into text that a shell reads. With `shell` the command is a
-script: there a replacement string becomes a reference to a parameter of it, such as `"${1}"`, and
-the item is passed as that parameter. Whatever is in it stays data.
+An item goes into arguments, never into text that a shell reads. With `shell` the command is a
+script: a replacement string becomes a reference to a parameter of the script, such as `"${1}"`, and
+the item is passed as that parameter. So the content of an item is never run as shell text.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SHELL = "/bin/sh"
 SHELLS = frozenset({"ash", "bash", "csh", "dash", "fish", "ksh", "mksh", "sh", "tcsh", "zsh"})
 
 _READS_ITEM = re.compile(r"\$(?:\{?1\b|[@*]|\{[@*])")
-"""A script that takes the item by itself."""
+"""Matches a script that refers to its parameters itself."""
 
 
 def without_extension(item: str) -> str:
@@ -32,7 +32,7 @@ def without_extension(item: str) -> str:
 
 
 def last_part(item: str) -> str:
-    """Return what is behind the last slash."""
+    """Return the part behind the last slash."""
     return item.rpartition("/")[2]
 
 
@@ -49,7 +49,7 @@ FILLS: dict[str, Callable[[str, int], str]] = {
     "{/.}": lambda item, _: without_extension(last_part(item)),
     "{#}": lambda _, number: str(number),
 }
-"""Every replacement string, and what it stands for, given the item and its number."""
+"""Every replacement string, and the function of item and number that fills it."""
 
 MEANINGS = {
     "{}": "the item",
@@ -94,14 +94,14 @@ class Template:
         self._texts = _script(" ".join(command), replace) if shell else _plain(command, replace)
         first = self._texts[0]
         self.program = None if first.names else first.pieces[0]
-        """What is run, where that is the same for all items."""
+        """The program, if it is the same for all items."""
 
     def arguments(self, item: str, number: int) -> list[str]:
         """Return the command for one item."""
         return [text.filled(item, number) for text in self._texts]
 
     def shown(self, item: str, number: int) -> str:
-        """Return the command for one item, as one would type it."""
+        """Return the command for one item, quoted for a shell."""
         return shlex.join(self.arguments(item, number))
 
 
@@ -112,7 +112,7 @@ def _pattern(replace: str) -> re.Pattern[str]:
 
 
 def _plain(command: Sequence[str], replace: str) -> list[Text]:
-    """Return the arguments of a command; object to one that would hand an item to a shell."""
+    """Return the arguments of a command; refuse one that puts an item into shell text."""
     texts = [Text(one, replace) for one in command]
     if not any(text.names for text in texts):
         texts.append(Text(replace, replace))
@@ -120,7 +120,7 @@ def _plain(command: Sequence[str], replace: str) -> list[Text]:
     if script is not None and texts[script].names:
         raise Refusal(
             Exit.USAGE,
-            f"{last_part(command[0])} would read the item as shell text, whatever is in it; write "
+            f"{last_part(command[0])} would run the item as shell text; write "
             f"--shell {shlex.quote(command[script])}, where it stays one word",
         )
     return texts
@@ -144,10 +144,10 @@ def _script(text: str, replace: str) -> list[Text]:
     parameters = ["{}"]
     script = [pieces[0]]
     for name, literal in zip(pieces[1::2], pieces[2::2], strict=True):
-        meant = "{}" if name == replace else name
-        if meant not in parameters:
-            parameters.append(meant)
-        script += [_reference("".join(script), parameters.index(meant) + 1), literal]
+        canonical = "{}" if name == replace else name
+        if canonical not in parameters:
+            parameters.append(canonical)
+        script += [_reference("".join(script), parameters.index(canonical) + 1), literal]
     if len(pieces) == 1 and not _READS_ITEM.search(text):
         script.append(' "${1}"')
     made = [Text(one, None) for one in (SHELL, "-c", "".join(script), "millpond")]
@@ -155,7 +155,7 @@ def _script(text: str, replace: str) -> list[Text]:
 
 
 def _reference(before: str, number: int) -> str:
-    """Return a parameter as it is written behind a piece of script, to be one word there."""
+    """Return the reference to a parameter, quoted so that it is one word behind this script."""
     match _quoted_by(before):
         case '"':
             return f"${{{number}}}"
@@ -166,9 +166,9 @@ def _reference(before: str, number: int) -> str:
 
 
 def _quoted_by(script: str) -> str:
-    """Return the quote that is open at the end of a piece of script, or nothing.
+    """Return the quote that is open at the end of a piece of script, or an empty string.
 
-    Here-documents are not understood; there the quotes around a reference stay in the text.
+    It does not parse here-documents; there the quotes around a reference stay in the text.
     """
     stack = [""]
     for part in re.findall(r"\\.|\$\(|.", script, flags=re.DOTALL):

@@ -20,7 +20,7 @@ from millpond.testing.conformance.scenario import StoreSuite, mark, scenario
 
 
 class AtomicConformance(StoreSuite):
-    """Every verb is one step, whoever else is in the middle of one."""
+    """Every verb is atomic, also beside concurrent ones."""
 
     @mark.rows("DP-08")
     @scenario
@@ -68,7 +68,7 @@ class AtomicConformance(StoreSuite):
 
     @scenario
     async def test_submits_at_once_never_exceed_the_bound(self, lab: Lab) -> None:
-        """Ten submits race for four places: four are taken, six are told that it is full."""
+        """Ten submits race for four places: four are accepted, six are refused as full."""
         await lab.declare(backpressure=bounded(4, "fail_submitter"))
         answers = await asyncio.gather(*(lab.submit(lab.new()) for _ in range(10)))
         refused = [answer.refusal.reason for answer in answers if answer.refusal is not None]
@@ -77,14 +77,14 @@ class AtomicConformance(StoreSuite):
 
     @scenario
     async def test_submits_of_one_key_at_once_make_one_task(self, lab: Lab) -> None:
-        """Whoever comes first makes the task, all the others are answered with it."""
+        """The first submit creates the task; all others return the same task."""
         await lab.declare()
         answers = await asyncio.gather(
             *(lab.submit(lab.new(idempotency_key="k")) for _ in range(10))
         )
-        told = [answer.admissions[0] for answer in answers]
-        assert 1 == len({admission.task for admission in told})
-        assert 9 == sum(admission.duplicate for admission in told)
+        found = [answer.admissions[0] for answer in answers]
+        assert 1 == len({admission.task for admission in found})
+        assert 9 == sum(admission.duplicate for admission in found)
         assert 1 == (await lab.pool()).queued
 
     @scenario
@@ -127,13 +127,13 @@ class AtomicConformance(StoreSuite):
         await lab.declare()
         lab.now = 5_000.0
         task = await lab.put(delay=2.0)
-        told = await lab.task(task)
-        assert (5_000.0, 5_002.0) == (told.submitted_at, told.due)
+        answer = await lab.task(task)
+        assert (5_000.0, 5_002.0) == (answer.submitted_at, answer.due)
         assert 5_000.0 == (await lab.records(task))[0].at
 
     @scenario
     async def test_time_does_not_go_back(self, lab: Lab) -> None:
-        """A clock that steps back does not take the store with it: what was due stays due."""
+        """A clock that steps back does not move the store's time: due tasks stay due."""
         await lab.declare()
         first = lab.now
         task = await lab.put()

@@ -20,8 +20,8 @@ class AttemptsConformance(StoreSuite):
     # When it all began
 
     @scenario
-    async def test_a_lease_tells_when_the_first_attempt_began(self, lab: Lab) -> None:
-        """Through retries, give-backs and lost leases; a redrive begins anew."""
+    async def test_a_lease_has_the_time_of_the_first_attempt(self, lab: Lab) -> None:
+        """Through retries, give-backs and lost leases; a redrive resets it."""
         await lab.declare()
         await lab.join("w2")
         task = await lab.put()
@@ -75,7 +75,7 @@ class AttemptsConformance(StoreSuite):
 
     @pytest.mark.parametrize("fraction", [-0.1, 1.1, float("nan"), float("inf")])
     def test_progress_is_a_fraction(self, fraction: float) -> None:
-        """From nothing to all of it; anything else never reaches a store."""
+        """From 0 to 1; no other value reaches a store."""
         with pytest.raises(ConfigError):
             orders.Progress(Fence(1, 1, 1), fraction)
 
@@ -83,7 +83,7 @@ class AttemptsConformance(StoreSuite):
 
     @scenario
     async def test_a_step_is_given_to_later_attempts(self, lab: Lab) -> None:
-        """After a retry and after a give-back, every lease has what was done before."""
+        """After a retry and after a give-back, every lease has the steps done before."""
         await lab.declare()
         await lab.put()
         leased = await lab.one()
@@ -119,7 +119,7 @@ class AttemptsConformance(StoreSuite):
 
     @scenario
     async def test_a_redriven_task_has_done_nothing_yet(self, lab: Lab) -> None:
-        """An operator's redrive starts every step anew."""
+        """An operator's redrive discards the steps done before."""
         await lab.declare()
         task = await lab.put()
         leased = await lab.one()
@@ -141,7 +141,7 @@ class AttemptsConformance(StoreSuite):
 
     @scenario
     async def test_steps_read_are_a_copy(self, lab: Lab) -> None:
-        """Writing into what was read or leased changes nothing that is kept."""
+        """Changing a returned value does not change the store."""
         await lab.declare()
         task = await lab.put()
         leased = await lab.one()
@@ -180,8 +180,8 @@ class AttemptsConformance(StoreSuite):
         before = await lab.records()
         assert 0 == (await lab.control(orders.Progress(fence, 0.5, "half"))).count
         assert 0 == (await lab.control(orders.SaveStep(fence, "charge", b"42"))).count
-        told = await lab.task(task)
-        assert (None, True) == (told.progress, not told.steps)
+        answer = await lab.task(task)
+        assert (None, True) == (answer.progress, not answer.steps)
         assert before == await lab.records()
 
     @scenario

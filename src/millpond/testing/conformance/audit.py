@@ -104,7 +104,7 @@ class AuditConformance(StoreSuite):
 
     @scenario
     async def test_a_request_to_cancel_is_recorded_before_it_takes_effect(self, lab: Lab) -> None:
-        """A running task's record tells of the request and then of the end."""
+        """A running task has a record of the request and one of the end."""
         await lab.declare()
         task = await lab.put()
         leased = await lab.one()
@@ -177,7 +177,7 @@ class AuditConformance(StoreSuite):
         assert run.id == (await lab.records())[-1].run
 
     @scenario
-    async def test_a_record_tells_who_and_when(self, lab: Lab) -> None:
+    async def test_a_record_has_its_worker_and_time(self, lab: Lab) -> None:
         """Moment, worker, attempt and fence are those of the arrow itself."""
         await lab.declare()
         task = await lab.put(key="acme")
@@ -204,14 +204,14 @@ class AuditConformance(StoreSuite):
         await lab.declare()
         for _ in range(5):
             await lab.put()
-        whole = (await lab.view.audit(limit=1000)).records
+        all_records = (await lab.view.audit(limit=1000)).records
         read: list[Record] = []
         position = 0
         while (page := await lab.view.audit(after=position, limit=2)).records:
             read += page.records
             position = page.next
-        assert list(whole) == read
-        assert 6 == len(whole) == position
+        assert list(all_records) == read
+        assert 6 == len(all_records) == position
 
     async def _all_pages(
         self, lab: Lab, since: float | None = None, task: int | None = None, limit: int = 3

@@ -54,7 +54,7 @@ class BudgetsConformance(StoreSuite):
 
     @scenario
     async def test_pools_take_turns_at_a_full_budget(self, lab: Lab) -> None:
-        """Whoever settles and asks first does not keep the slot from who has waited longer."""
+        """A worker that settles and leases does not take the slot of one that waited longer."""
         await self._share(lab, 1)
         await self._put(lab, "a", 9)
         await self._put(lab, "b", 9)
@@ -71,7 +71,7 @@ class BudgetsConformance(StoreSuite):
 
     @scenario
     async def test_a_pool_that_asks_no_more_is_not_waited_for(self, lab: Lab) -> None:
-        """The moment named to who yields is exact: then the slot is anybody's."""
+        """The time at which a yielding worker may lease is exact: then any worker gets the slot."""
         await self._share(lab, 1)
         await self._put(lab, "a", 2)
         await self._put(lab, "b", 2)
@@ -142,8 +142,8 @@ class BudgetsConformance(StoreSuite):
         lab.later(INSTANT)
         held = await lab.one(pool="a")
         assert [] == await lab.lease(pool="b")
-        told = msgspec.structs.replace(completed(held), weight=0)
-        await lab.applied(told)
+        answer = msgspec.structs.replace(completed(held), weight=0)
+        await lab.applied(answer)
         assert "b" in lab.wakes
         assert 1 == len(await lab.lease(pool="b"))
 
@@ -184,7 +184,7 @@ class BudgetsConformance(StoreSuite):
 
     @scenario
     async def test_what_an_operator_set_outlives_a_declaration(self, lab: Lab) -> None:
-        """A process that declares the budget anew does not undo a resize."""
+        """A process that redeclares the budget does not undo a resize."""
         await self._share(lab, 3)
         await lab.control(orders.ResizeBudget("both", 1))
         await lab.budget("both", 7)
@@ -218,8 +218,8 @@ class BudgetsConformance(StoreSuite):
         assert (1, 1) == (len(await lab.lease(pool="a")), len(await lab.lease(pool="b")))
 
     @scenario
-    async def test_a_budget_nobody_declared_is_refused(self, lab: Lab) -> None:
-        """And so is a resize of it; nothing is stored."""
+    async def test_an_undeclared_budget_is_refused(self, lab: Lab) -> None:
+        """So is its resize; nothing is stored."""
         with pytest.raises(ConfigError, match="budgets"):
             await lab.declare("a", budgets=("none",))
         assert None is await lab.view.pool("a")
@@ -248,7 +248,7 @@ class BudgetsConformance(StoreSuite):
 
     @scenario
     async def test_why_names_the_budget(self, lab: Lab) -> None:
-        """A person who asks is told which budget is used up."""
+        """`why` names the budget that is used up."""
         await self._share(lab, 1)
         await self._put(lab, "a", 1)
         await lab.lease(pool="a")

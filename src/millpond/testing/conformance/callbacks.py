@@ -30,8 +30,8 @@ NOTIFY = Call("notify", b"ops")
 class CallbacksConformance(StoreSuite):
     """on_complete: stored with the end of its task, in its pool's own queue."""
 
-    async def _told(self, lab: Lab) -> Ending:
-        """Lease the one callback there is; return what it is told."""
+    async def _callback_ending(self, lab: Lab) -> Ending:
+        """Lease the only callback; return its ending."""
         leased = await lab.one(pool=CALLBACKS)
         assert NOTIFY == leased.call
         return msgspec.msgpack.decode(leased.options, type=Ending)
@@ -46,16 +46,16 @@ class CallbacksConformance(StoreSuite):
         ways = {"completed": completed, "failed": failed, "cancelled": stopped}
         await lab.applied(ways[end](leased))
         assert lab.now == lab.wakes.get(CALLBACKS)
-        ending = await self._told(lab)
+        ending = await self._callback_ending(lab)
         assert (task, end, 1) == (ending.task, ending.status, ending.attempt)
 
     @scenario
     async def test_the_callback_is_given_the_outcome(self, lab: Lab) -> None:
-        """It is told the result as the handler returned it."""
+        """It gets the result as the handler returned it."""
         await lab.declare()
         await lab.put(on_complete=NOTIFY)
         await lab.applied(completed(await lab.one(), result=b"\x00out"))
-        assert b"\x00out" == (await self._told(lab)).result
+        assert b"\x00out" == (await self._callback_ending(lab)).result
 
     @scenario
     async def test_a_waiting_task_that_is_cancelled_calls_back(self, lab: Lab) -> None:
@@ -63,16 +63,16 @@ class CallbacksConformance(StoreSuite):
         await lab.declare()
         task = await lab.put(on_complete=NOTIFY)
         await lab.control(orders.Cancel((task,)))
-        ending = await self._told(lab)
+        ending = await self._callback_ending(lab)
         assert (task, "cancelled", 0) == (ending.task, ending.status, ending.attempt)
 
     @scenario
     async def test_an_evicted_task_calls_back(self, lab: Lab) -> None:
-        """Rejected after it was accepted is an end, and its reason is told."""
+        """A task rejected after it was accepted has ended, with a reason."""
         await lab.declare(backpressure=bounded(1, "drop_oldest"))
         task = await lab.put(on_complete=NOTIFY)
         await lab.put()
-        ending = await self._told(lab)
+        ending = await self._callback_ending(lab)
         assert (task, "rejected", "drop_oldest_queue_full") == (
             ending.task,
             ending.status,
@@ -81,7 +81,7 @@ class CallbacksConformance(StoreSuite):
 
     @scenario
     async def test_a_task_refused_at_the_door_does_not_call_back(self, lab: Lab) -> None:
-        """What was never accepted has no end."""
+        """A task that was never accepted has no end."""
         await lab.declare(backpressure=bounded(1, "drop_newest"))
         await lab.put()
         await lab.submit(lab.new(on_complete=NOTIFY))
@@ -95,19 +95,19 @@ class CallbacksConformance(StoreSuite):
         lab.later(5.0)
         await lab.recover()
         assert ("failed", "expired") == (
-            (ending := await self._told(lab)).status,
+            (ending := await self._callback_ending(lab)).status,
             ending.reason,
         )
 
     @scenario
     async def test_an_exhausted_task_calls_back(self, lab: Lab) -> None:
-        """A task that died with its worker for the last time is told as failed."""
+        """A task that lost its last attempt with its worker is reported as failed."""
         await lab.declare()
         await lab.join("w2")
         await lab.put(on_complete=NOTIFY, attempts=1)
         await lab.one(worker="w2")
         await lab.control(orders.DeclareDead("w2"))
-        assert "lease_lost" == (await self._told(lab)).reason
+        assert "lease_lost" == (await self._callback_ending(lab)).reason
 
     @scenario
     async def test_a_retry_is_no_end(self, lab: Lab) -> None:
@@ -118,7 +118,7 @@ class CallbacksConformance(StoreSuite):
         assert 0 == (await lab.pool(CALLBACKS)).queued
 
     @scenario
-    async def test_a_stale_settle_calls_nobody(self, lab: Lab) -> None:
+    async def test_a_stale_settle_submits_no_callback(self, lab: Lab) -> None:
         """A late settle of a completed task stores no second callback."""
         await lab.declare()
         await lab.put(on_complete=NOTIFY)
@@ -163,7 +163,7 @@ class CallbacksConformance(StoreSuite):
     @mark.rows("CX-17")
     @scenario
     async def test_a_failing_callback_leaves_its_task_alone(self, lab: Lab) -> None:
-        """A callback is retried as a task of its own; the end it tells of stands."""
+        """A callback is retried as a task of its own; its ending stays the same."""
         await lab.declare()
         task = await lab.put(on_complete=NOTIFY)
         await lab.applied(completed(await lab.one()))
@@ -172,7 +172,7 @@ class CallbacksConformance(StoreSuite):
         assert 2 == (await lab.one(pool=CALLBACKS)).fence.attempt
 
     @scenario
-    async def test_the_limit_of_callbacks_can_be_declared_anew(self, lab: Lab) -> None:
+    async def test_the_limit_of_callbacks_can_be_redeclared(self, lab: Lab) -> None:
         """A new max_callbacks is in force with the next lease, for what waits already."""
         await lab.declare(max_callbacks=1)
         for _ in range(4):
@@ -196,7 +196,7 @@ class CallbacksConformance(StoreSuite):
 
     @scenario
     async def test_pruning_a_pool_forgets_its_callbacks(self, lab: Lab) -> None:
-        """Ended callbacks go with the tasks they told of, the failed ones at their own moment."""
+        """Ended callbacks are pruned with their tasks, failed ones at their own time."""
         await lab.declare()
         for _ in range(2):
             await lab.put(on_complete=NOTIFY)

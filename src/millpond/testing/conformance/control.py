@@ -62,20 +62,20 @@ class ControlConformance(StoreSuite):
         await lab.declare()
         task = await lab.put()
         assert 1 == (await lab.control(orders.Cancel((task,)))).count
-        told = await lab.task(task)
-        assert (Status.CANCELLED, "cancelled") == (told.status, told.reason)
+        answer = await lab.task(task)
+        assert (Status.CANCELLED, "cancelled") == (answer.status, answer.reason)
         assert [] == await lab.lease()
 
     @mark.rows("CX-T13", "CX-T76")
     @scenario
-    async def test_a_running_task_is_told_and_goes_on(self, lab: Lab) -> None:
+    async def test_a_running_task_gets_a_cancel_request_and_goes_on(self, lab: Lab) -> None:
         """A cancel leaves it running, with the request on it."""
         await lab.declare()
         task = await lab.put()
         await lab.one()
         assert 1 == (await lab.control(orders.Cancel((task,)))).count
-        told = await lab.task(task)
-        assert (Status.RUNNING, True) == (told.status, told.cancel_requested)
+        answer = await lab.task(task)
+        assert (Status.RUNNING, True) == (answer.status, answer.cancel_requested)
 
     @mark.rows("TRAP-16", "CX-T05", "CX-T85")
     @pytest.mark.parametrize("running", [False, True])
@@ -93,20 +93,20 @@ class ControlConformance(StoreSuite):
 
     @scenario
     async def test_an_interrupt_stays_with_the_task(self, lab: Lab) -> None:
-        """The order's answer and every renewal tell it apart from a word, while it runs."""
+        """The answer and every renewal distinguish it from a plain cancel, while it runs."""
         await lab.declare()
-        hit, told = await lab.put(), await lab.put()
+        hit, found = await lab.put(), await lab.put()
         first, _ = await lab.lease(2)
-        await lab.control(orders.Cancel((told,)))
+        await lab.control(orders.Cancel((found,)))
         answer = await lab.control(orders.Cancel((hit,), interrupt=True))
         assert (1, (hit,), (hit,)) == (answer.count, answer.cancelled, answer.interrupted)
-        assert [True, False] == [(await lab.task(t)).interrupt_requested for t in (hit, told)]
+        assert [True, False] == [(await lab.task(t)).interrupt_requested for t in (hit, found)]
         for _ in range(2):
             renewed = await lab.renew(WORKER)
-            assert ((hit, told), (hit,)) == (renewed.cancelled, renewed.interrupted)
+            assert ((hit, found), (hit,)) == (renewed.cancelled, renewed.interrupted)
         await lab.applied(stopped(first))
         renewed = await lab.renew(WORKER)
-        assert ((told,), ()) == (renewed.cancelled, renewed.interrupted)
+        assert ((found,), ()) == (renewed.cancelled, renewed.interrupted)
         ended = await lab.task(hit)
         assert (Status.CANCELLED, True) == (ended.status, ended.interrupt_requested)
 
@@ -136,8 +136,8 @@ class ControlConformance(StoreSuite):
         task = await lab.put()
         answer = await lab.control(orders.Cancel((task,), interrupt=True))
         assert (1, ()) == (answer.count, answer.interrupted)
-        told = await lab.task(task)
-        assert (Status.CANCELLED, False) == (told.status, told.interrupt_requested)
+        found = await lab.task(task)
+        assert (Status.CANCELLED, False) == (found.status, found.interrupt_requested)
 
     @mark.rows("CX-T46", "CX-T92")
     @scenario
@@ -186,7 +186,7 @@ class ControlConformance(StoreSuite):
     @mark.rows("CX-T07")
     @scenario
     async def test_cancel_all_reaches_waiting_and_running_tasks(self, lab: Lab) -> None:
-        """What waits is cancelled, what runs is told."""
+        """Waiting tasks are cancelled, running ones get a request."""
         await lab.declare(max_concurrent=1)
         running, waiting = await lab.put(), await lab.put()
         await lab.one()
@@ -251,7 +251,7 @@ class ControlConformance(StoreSuite):
 
     @pytest.mark.parametrize("end", ["failed", "cancelled"])
     @scenario
-    async def test_a_redriven_task_starts_anew(self, lab: Lab, end: str) -> None:
+    async def test_a_redriven_task_has_a_new_budget_of_attempts(self, lab: Lab, end: str) -> None:
         """It has a new budget of attempts, no error, and stands at the tail."""
         await lab.declare()
         task = await lab.put("again", attempts=2)
@@ -261,15 +261,15 @@ class ControlConformance(StoreSuite):
         await lab.applied(failed(leased) if end == "failed" else stopped(leased))
         await lab.put("first")
         assert 1 == (await lab.control(orders.Redrive((task,)))).count
-        told = await lab.task(task)
+        answer = await lab.task(task)
         assert (Status.QUEUED, 0, None, None) == (
-            told.status,
-            told.attempt,
-            told.error,
-            told.reason,
+            answer.status,
+            answer.attempt,
+            answer.error,
+            answer.reason,
         )
-        assert (False, False) == (told.cancel_requested, told.interrupt_requested)
-        assert 3 == told.sequence
+        assert (False, False) == (answer.cancel_requested, answer.interrupt_requested)
+        assert 3 == answer.sequence
         assert "first again" == names_of(await lab.lease())
 
     @scenario
@@ -336,15 +336,15 @@ class ControlConformance(StoreSuite):
 
     @scenario
     async def test_a_redriven_task_answers_for_its_key_again(self, lab: Lab) -> None:
-        """While it is queued anew, a submit of its key is a duplicate of it."""
+        """While it is queued again, a submit of its key is a duplicate."""
         await lab.declare()
         dead = await lab.put(idempotency_key="k", dedupe=Dedupe.INFLIGHT)
         await lab.applied(failed(await lab.one()))
         await lab.control(orders.Redrive((dead,)))
-        told = (await lab.submit(lab.new(idempotency_key="k", dedupe=Dedupe.INFLIGHT))).admissions[
-            0
-        ]
-        assert (dead, True) == (told.task, told.duplicate)
+        answer = (
+            await lab.submit(lab.new(idempotency_key="k", dedupe=Dedupe.INFLIGHT))
+        ).admissions[0]
+        assert (dead, True) == (answer.task, answer.duplicate)
 
     @scenario
     async def test_a_redriven_task_has_its_time_again(self, lab: Lab) -> None:
@@ -436,7 +436,7 @@ class ControlConformance(StoreSuite):
         assert 0 == (await lab.join("w2")).count
 
     @scenario
-    async def test_the_events_of_a_redrive_tell_the_whole_life(self, lab: Lab) -> None:
+    async def test_the_audit_of_a_redriven_task_has_all_its_events(self, lab: Lab) -> None:
         """Submit, lease, fail, redrive, lease, complete."""
         await lab.declare()
         task = await lab.put()
@@ -463,8 +463,8 @@ class ControlConformance(StoreSuite):
         await lab.run_one()
         lab.later(10.0)
         assert 1 == (await lab.control(orders.Prune(POOL, lab.now, lab.now))).count
-        told = (await lab.submit(lab.new(idempotency_key="k"))).admissions[0]
-        assert (done, True, Status.COMPLETED) == (told.task, told.duplicate, told.status)
+        answer = (await lab.submit(lab.new(idempotency_key="k"))).admissions[0]
+        assert (done, True, Status.COMPLETED) == (answer.task, answer.duplicate, answer.status)
 
     @pytest.mark.parametrize("steps", [1, 2])
     @scenario
@@ -484,7 +484,7 @@ class ControlConformance(StoreSuite):
         again = lab.new(idempotency_key="old")
         answer = await lab.submit(again, lab.new(idempotency_key="young"))
         assert [(again.id, False), (young, True)] == [
-            (told.task, told.duplicate) for told in answer.admissions
+            (found.task, found.duplicate) for found in answer.admissions
         ]
 
     @scenario

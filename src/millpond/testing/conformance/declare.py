@@ -1,4 +1,4 @@
-"""Declare: what a pool is told to be, and to be from now on."""
+"""Declare and redeclare pools."""
 
 # ruff: noqa: SIM300 - `expected == actual` is the house order
 
@@ -74,7 +74,7 @@ class DeclareConformance(StoreSuite):
 
     @scenario
     async def test_a_resize_does_not_refill_a_rate(self, lab: Lab) -> None:
-        """What was started before counts under the new limit too."""
+        """Tasks started before count under the new limit too."""
         await lab.declare(rates=(Rate(1, per=60.0),))
         await lab.put()
         await lab.run_one()
@@ -84,7 +84,7 @@ class DeclareConformance(StoreSuite):
 
     @scenario
     async def test_what_an_operator_resized_stays(self, lab: Lab) -> None:
-        """A new declaration takes over everything but the limit somebody set by hand."""
+        """A new declaration takes over everything but a limit set by an operator."""
         await lab.declare(max_concurrent=1)
         await lab.control(orders.Resize(POOL, 7))
         await lab.declare(max_concurrent=2, max_per_key=1)
@@ -103,7 +103,7 @@ class DeclareConformance(StoreSuite):
 
     @scenario
     async def test_a_reset_goes_back_to_the_latest_declaration(self, lab: Lab) -> None:
-        """What was declared while an operator's limit stood is what comes into force."""
+        """The limit declared during an operator's limit comes into force."""
         await lab.declare(max_concurrent=3)
         await lab.control(orders.Resize(POOL, 0))
         await lab.declare(max_concurrent=2)
@@ -135,7 +135,7 @@ class DeclareConformance(StoreSuite):
 
     @scenario
     async def test_the_order_may_change_when_nothing_waits(self, lab: Lab) -> None:
-        """An empty pool can be declared anew in every way."""
+        """An empty pool can be redeclared in every way."""
         await lab.declare()
         await lab.put()
         await lab.run_one()
@@ -150,7 +150,7 @@ class DeclareConformance(StoreSuite):
         await lab.put_keys("AA")
         assert 1 == len(await lab.lease())
 
-    # Declared anew
+    # Redeclared
 
     @pytest.mark.parametrize("first", [False, True], ids=["behind", "before"])
     @scenario
@@ -189,7 +189,7 @@ class DeclareConformance(StoreSuite):
         assert (1, lab.now + 2.0) == (len(answer.leased), answer.next_at)
 
     @scenario
-    async def test_a_rate_per_key_that_is_gone_holds_nobody(self, lab: Lab) -> None:
+    async def test_a_removed_rate_per_key_limits_no_key(self, lab: Lab) -> None:
         """Keys that waited for it start at once."""
         await lab.declare(rate_per_key=Rate(1, per=3600.0))
         await lab.put_keys("AAB")
@@ -293,8 +293,8 @@ class DeclareConformance(StoreSuite):
         with pytest.raises(ConfigConflict, match="keep") as conflict:
             await lab.declare(keep=shorter)
         assert ("keep", longer) == (conflict.value.field, conflict.value.stored)
-        meant = msgspec.structs.replace(shorter, shorten=True)
-        assert 1 == (await lab.declare(keep=meant)).count
+        confirmed = msgspec.structs.replace(shorter, shorten=True)
+        assert 1 == (await lab.declare(keep=confirmed)).count
         assert shorter == (await lab.pool()).declared.keep
 
     @mark.rows("TR-09")

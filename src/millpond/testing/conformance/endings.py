@@ -1,4 +1,4 @@
-"""Endings: every verb tells which tasks ended in it, and which lanes and pools ran dry."""
+"""Endings: every verb reports the tasks it ended, and the lanes and pools that ran dry."""
 
 # ruff: noqa: SIM300 - `expected == actual` is the house order
 
@@ -33,7 +33,7 @@ def dry(lane: str | None = None, processed: int = 0, pool: str = POOL) -> Draine
 
 
 class EndingsConformance(StoreSuite):
-    """What ended, what became of it, and what is empty now."""
+    """The ended tasks with their outcomes, and the pools that are empty now."""
 
     # Tasks that ended
 
@@ -47,7 +47,7 @@ class EndingsConformance(StoreSuite):
         assert set(tasks[:3]) == set(answer.ended)
 
     @scenario
-    async def test_a_settle_tells_what_became_of_each_task(self, lab: Lab) -> None:
+    async def test_a_settle_returns_the_outcome_of_each_task(self, lab: Lab) -> None:
         """One status per settlement, as it left its task."""
         await lab.declare(max_concurrent=9)
         for _ in range(6):
@@ -120,8 +120,10 @@ class EndingsConformance(StoreSuite):
         assert ((late,), (dry(None, 1),)) == (answer.ended, answer.emptied)
 
     @scenario
-    async def test_a_lease_within_a_settle_tells_through_the_settle(self, lab: Lab) -> None:
-        """What a step ended is told once, in the answer of the step."""
+    async def test_a_lease_within_a_settle_reports_ended_tasks_in_the_answer(
+        self, lab: Lab
+    ) -> None:
+        """An ended task is reported once, in the answer of its verb."""
         await lab.declare()
         await lab.put()
         leased = await lab.one()
@@ -148,7 +150,7 @@ class EndingsConformance(StoreSuite):
 
     @scenario
     async def test_orders_name_what_they_ended(self, lab: Lab) -> None:
-        """Cancelled and purged tasks; a running one that is told has not ended."""
+        """Cancelled and purged tasks; a running one with a request has not ended."""
         await lab.declare(max_concurrent=1)
         running, one, two = [await lab.put() for _ in range(3)]
         await lab.one()
@@ -160,7 +162,7 @@ class EndingsConformance(StoreSuite):
     @mark.rows("TRAP-5")
     @scenario
     async def test_the_last_task_of_a_lane_empties_it(self, lab: Lab) -> None:
-        """Told by the step that ends it, with how many were ever worked on."""
+        """Reported by the verb that ends the last task, with the number of tasks ever."""
         await lab.declare(lanes=1)
         await lab.put_keys("aab")
         assert () == (await lab.applied(completed(await lab.one()))).emptied
@@ -178,8 +180,8 @@ class EndingsConformance(StoreSuite):
         assert () == (await lab.applied(completed(await lab.one()))).emptied
 
     @scenario
-    async def test_each_time_a_lane_runs_dry_is_told(self, lab: Lab) -> None:
-        """Filled again and emptied again is told again, and the count goes on."""
+    async def test_each_time_a_lane_runs_dry_is_reported(self, lab: Lab) -> None:
+        """Filled and emptied again, it is reported again, and the count goes on."""
         await lab.declare(ordered=True)
         for processed in (1, 2):
             await lab.put(key="a")

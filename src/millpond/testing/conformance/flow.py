@@ -32,18 +32,18 @@ TOKENS = Rate(60, per=60.0, of="weight")
 
 
 def used(settlement: Settlement, weight: int) -> Settlement:
-    """Return a settlement that tells what its attempt really used."""
+    """Return a settlement with the weight that its attempt used."""
     return msgspec.structs.replace(settlement, weight=weight)
 
 
 def throttled(leased: Leased, seconds: float, scope: Scope) -> Settlement:
-    """The handler was told to slow down, and says so on everybody's account."""
+    """Return a settlement by Throttled, which holds back a pool or key."""
     again = retried(leased, seconds, spend=False)
     return msgspec.structs.replace(again, hold=scope, hold_for=seconds)
 
 
 class FlowConformance(StoreSuite):
-    """What an attempt says at its end holds for everybody, from that very step on."""
+    """A settlement's hold or weight applies to all workers from that verb on."""
 
     # Weights
 
@@ -111,7 +111,7 @@ class FlowConformance(StoreSuite):
         assert ((), lab.now + 30.0) == (answer.leased, answer.next_at)
 
     @scenario
-    async def test_every_end_of_an_attempt_may_tell_what_it_used(self, lab: Lab) -> None:
+    async def test_every_settlement_may_report_the_used_weight(self, lab: Lab) -> None:
         """A retry is charged again at its next start, and its first attempt is refunded now."""
         await lab.declare(rates=(TOKENS,))
         await lab.put(weight=60)
@@ -139,13 +139,13 @@ class FlowConformance(StoreSuite):
         assert [] == await lab.lease()
 
     @scenario
-    async def test_the_audit_tells_what_was_used(self, lab: Lab) -> None:
-        """Whoever checks a rate by weight finds the weight each start turned out to have."""
+    async def test_the_audit_has_the_used_weight(self, lab: Lab) -> None:
+        """So a checker of a rate by weight finds the used weight of each start."""
         await lab.declare(rates=(TOKENS,))
         task = await lab.put(weight=60)
         await lab.applied(used(completed(await lab.one()), 7))
-        told = [each.weight for each in await lab.records(task) if each.detail == "weight"]
-        assert [7] == told
+        answer = [each.weight for each in await lab.records(task) if each.detail == "weight"]
+        assert [7] == answer
 
     @scenario
     async def test_a_new_rate_refunds_nothing_from_before(self, lab: Lab) -> None:
@@ -188,8 +188,8 @@ class FlowConformance(StoreSuite):
         assert "A A" == names_of(await lab.lease())
 
     @scenario
-    async def test_throttled_charges_nobody(self, lab: Lab) -> None:
-        """However often it is told to slow down, a task keeps its attempts."""
+    async def test_throttled_charges_no_attempt(self, lab: Lab) -> None:
+        """However often it is throttled, a task keeps its attempts."""
         await lab.declare()
         task = await lab.put(attempts=1)
         for _ in range(3):
@@ -202,7 +202,7 @@ class FlowConformance(StoreSuite):
     @mark.rows("TR-04")
     @scenario
     async def test_resume_ends_the_hold_of_a_pool(self, lab: Lab) -> None:
-        """An operator need not wait for a peer's word; a view tells of it until then."""
+        """An operator can end a hold early; a view shows it until then."""
         await lab.declare()
         await lab.put()
         await lab.put()
@@ -241,7 +241,7 @@ class FlowConformance(StoreSuite):
 
     @mark.rows("TR-20")
     @scenario
-    async def test_a_pool_tells_how_many_are_dead_now(self, lab: Lab) -> None:
+    async def test_a_pool_view_counts_dead_tasks(self, lab: Lab) -> None:
         """Failed tasks that are kept, not those that ever failed: a redrive takes them out."""
         await lab.declare()
         for _ in range(3):
@@ -279,7 +279,7 @@ class FlowConformance(StoreSuite):
 
     @scenario
     async def test_a_late_word_to_slow_down_is_not_heard(self, lab: Lab) -> None:
-        """A settlement with a stale fence holds nobody back."""
+        """A settlement with a stale fence holds back nothing."""
         await lab.declare()
         await lab.put("a")
         first = await lab.one()
@@ -301,7 +301,7 @@ class FlowConformance(StoreSuite):
         assert [] == await lab.lease()
 
     @scenario
-    async def test_the_audit_tells_who_is_held_back_until_when(self, lab: Lab) -> None:
+    async def test_the_audit_records_holds_with_their_end(self, lab: Lab) -> None:
         """A hold has a record of its own: its key, and its end."""
         await lab.declare()
         await lab.put_keys("A")
@@ -337,7 +337,7 @@ class FlowConformance(StoreSuite):
 
     @scenario
     async def test_a_limit_that_adapts_shrinks_when_attempts_fail(self, lab: Lab) -> None:
-        """A peer that refuses half of the work gets less of it."""
+        """A peer that refuses half of the work gets less work."""
         await self._adaptive(lab)
         high = await self._run(lab, 0.1, 60)
         for _ in range(12):
@@ -358,7 +358,7 @@ class FlowConformance(StoreSuite):
 
     @scenario
     async def test_an_operator_rules_over_a_limit_that_adapts(self, lab: Lab) -> None:
-        """What was set by resize stays; given back, the limit is where it had adapted to."""
+        """A limit set by resize stays; after a reset, the adapted limit is back."""
         await self._adaptive(lab)
         adapted = await self._run(lab, 0.1, 60)
         await lab.control(orders.Resize(POOL, 2))
@@ -367,16 +367,16 @@ class FlowConformance(StoreSuite):
         assert adapted == (await lab.pool()).spec.max_concurrent
 
     @scenario
-    async def test_the_audit_tells_how_a_limit_adapted(self, lab: Lab) -> None:
-        """Whoever checks how many ran finds the limit in force at each moment."""
+    async def test_the_audit_records_adapted_limits(self, lab: Lab) -> None:
+        """So a checker finds the limit in force at each time."""
         await self._adaptive(lab)
         await self._run(lab, 0.1, 60)
-        told = [each.detail for each in await lab.records() if "adapt" in (each.detail or "")]
-        assert [f"adapt max_concurrent={limit}" for limit in (2, 4, 8)] == told
+        answer = [each.detail for each in await lab.records() if "adapt" in (each.detail or "")]
+        assert [f"adapt max_concurrent={limit}" for limit in (2, 4, 8)] == answer
 
     @scenario
     async def test_a_limit_that_is_declared_to_adapt_no_more_is_a_number(self, lab: Lab) -> None:
-        """The declaration rules again, and what was learnt is forgotten."""
+        """The declared limit is in force again, and the adapted one is forgotten."""
         await self._adaptive(lab)
         await self._run(lab, 0.1, 60)
         await lab.declare(max_concurrent=3)

@@ -69,7 +69,7 @@ class IdempotencyConformance(StoreSuite):
         assert first == (await lab.submit(lab.new(idempotency_key="k"))).admissions[0].task
 
     @scenario
-    async def test_a_known_key_evicts_nobody(self, lab: Lab) -> None:
+    async def test_a_known_key_evicts_no_task(self, lab: Lab) -> None:
         """A duplicate needs no room, so nothing is dropped for it."""
         await lab.declare(backpressure=bounded(1, "drop_oldest"))
         first = await lab.put(idempotency_key="k")
@@ -204,7 +204,7 @@ class IdempotencyConformance(StoreSuite):
 
     @scenario
     async def test_an_evicted_task_does_not_keep_its_key(self, lab: Lab) -> None:
-        """What was evicted may be submitted again under its key."""
+        """An evicted task may be submitted again under its key."""
         await lab.declare(backpressure=bounded(1, "drop_oldest"))
         await lab.put(idempotency_key="k")
         await lab.put()
@@ -228,8 +228,8 @@ class IdempotencyConformance(StoreSuite):
         lab.later(10.0)
         await lab.control(orders.Prune(POOL, lab.now, lab.now))
         assert await lab.view.task(first) is None
-        told = (await lab.submit(lab.new(idempotency_key="k", fingerprint=1))).admissions[0]
-        assert (first, Status.COMPLETED, True) == (told.task, told.status, told.duplicate)
+        answer = (await lab.submit(lab.new(idempotency_key="k", fingerprint=1))).admissions[0]
+        assert (first, Status.COMPLETED, True) == (answer.task, answer.status, answer.duplicate)
 
     @scenario
     async def test_a_key_outlives_its_record_with_its_meaning(self, lab: Lab) -> None:

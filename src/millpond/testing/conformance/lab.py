@@ -1,4 +1,4 @@
-"""The lab: one store, a clock that moves when told to, and short words for its verbs.
+"""The lab: one store, a manual clock, and short methods for the verbs.
 
 It knows the protocol and nothing else. Every verb acts at `lab.now` with entropy that is never
 the same twice; `lab.wakes` holds what the last verb woke.
@@ -151,7 +151,7 @@ class Lab:
     # Pools and workers
 
     async def declare(self, name: str = POOL, **options: Unpack[PoolOptions]) -> ControlAnswer:
-        """Declare a pool: first come first served, four at once, unless told otherwise."""
+        """Declare a pool: first come first served, four at once by default."""
         options.setdefault("order", fifo())
         options.setdefault("max_concurrent", options.get("lanes") or 4)
         return await self.control(orders.Declare(PoolSpec(name=name, **options)))
@@ -235,7 +235,7 @@ class Lab:
         return leased[0]
 
     async def settle(self, *settlements: Settlement) -> list[Settled]:
-        """Settle attempts and return what became of each settlement."""
+        """Settle attempts and return the result of each settlement."""
         return list((await self.settle_all(settlements)).settled)
 
     async def settle_all(

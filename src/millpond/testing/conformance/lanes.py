@@ -120,7 +120,7 @@ class LanesConformance(StoreSuite):
 
     @scenario
     async def test_a_blocked_lane_names_its_moment(self, lab: Lab) -> None:
-        """A worker that finds only a backing-off head is told when it is due."""
+        """A worker that finds only a backing-off head gets the time at which it is due."""
         await lab.declare(ordered=True)
         await lab.put_keys("AA")
         await lab.applied(retried(await lab.one(), 5.0))
@@ -222,7 +222,7 @@ class LanesConformance(StoreSuite):
 
     @scenario
     async def test_an_unknown_head_blocks_its_lane(self, lab: Lab) -> None:
-        """A head that the worker does not know is parked and nobody overtakes it."""
+        """A head that the worker does not know is parked, and no task overtakes it."""
         await lab.declare(ordered=True)
         await lab.join("w2", functions=("other",))
         await lab.put("A1", key="A", call=Call("rare"))
@@ -251,8 +251,8 @@ class LanesConformance(StoreSuite):
         """How many wait ahead in the lane, whatever waits in others or runs."""
         await lab.declare(lanes=None if ordered else 8, ordered=ordered, max_concurrent=8)
         keys = ("acme", "acme", "bolt", "acme", "bolt")
-        told = [(await lab.submit(lab.new(key=key))).admissions[0] for key in keys]
-        assert [0, 1, 0, 2, 1] == [one.position for one in told]
+        answer = [(await lab.submit(lab.new(key=key))).admissions[0] for key in keys]
+        assert [0, 1, 0, 2, 1] == [one.position for one in answer]
         assert 2 == len(await lab.lease())
         assert 2 == (await lab.submit(lab.new(key="acme"))).admissions[0].position
 
@@ -265,8 +265,8 @@ class LanesConformance(StoreSuite):
         await lab.serve(3)
         await lab.declare(lanes=2)
         batch = [lab.new() for _ in range(4)]
-        told = (await lab.submit(*batch)).admissions
-        assert {"0": 2, "1": 2} == Counter(one.lane for one in told)
+        answer = (await lab.submit(*batch)).admissions
+        assert {"0": 2, "1": 2} == Counter(one.lane for one in answer)
         assert 2 == len(await lab.lease())
 
     @pytest.mark.parametrize("ordered", [False, True], ids=["lanes", "ordered"])

@@ -16,7 +16,7 @@ class LeaderConformance(StoreSuite):
     @mark.rows("CX-04", "CX-T57")
     @scenario
     async def test_one_leads_until_its_time_is_over(self, lab: Lab) -> None:
-        """Whoever asks meanwhile is told no; each new leader has a higher generation."""
+        """Other processes are refused meanwhile; each new leader has a higher generation."""
         await _two_processes(lab)
         first = await lab.control(orders.ClaimLeadership("first", 10.0))
         assert 1 == first.count
@@ -59,7 +59,7 @@ class LeaderConformance(StoreSuite):
     @mark.rows("CX-T56")
     @scenario
     async def test_a_leader_whose_time_is_over_recovers_nothing(self, lab: Lab) -> None:
-        """What was on its way for that long must not act on what it knew when it was sent."""
+        """A verb that was delayed that long must not act as leader."""
         task = await _two_processes(lab)
         lead = await lab.control(orders.ClaimLeadership("first", 10.0))
         lab.later(30.0)

@@ -35,13 +35,18 @@ class LeaseConformance(StoreSuite):
         await lab.declare()
         task = await lab.put()
         leased = await lab.one()
-        told = await lab.task(task)
-        assert (Status.RUNNING, 1, 1, WORKER) == (told.status, told.attempt, told.runs, told.worker)
-        assert (told.fence, lab.now) == (leased.fence, told.started_at)
-        assert not told.fresh
+        answer = await lab.task(task)
+        assert (Status.RUNNING, 1, 1, WORKER) == (
+            answer.status,
+            answer.attempt,
+            answer.runs,
+            answer.worker,
+        )
+        assert (answer.fence, lab.now) == (leased.fence, answer.started_at)
+        assert not answer.fresh
 
     @scenario
-    async def test_a_lease_tells_its_runner_all_it_needs(self, lab: Lab) -> None:
+    async def test_a_lease_has_all_that_a_worker_needs(self, lab: Lab) -> None:
         """Call, key, labels, limits and options come back as they were submitted."""
         await lab.declare()
         call = Call("work", b"\x00payload\xff")
@@ -108,14 +113,14 @@ class LeaseConformance(StoreSuite):
 
     @scenario
     async def test_an_undeclared_pool_is_an_error(self, lab: Lab) -> None:
-        """Asking a pool that nobody declared raises and names it."""
+        """Leasing from an undeclared pool raises an error that names it."""
         with pytest.raises(UnknownPool) as caught:
             await lab.ask(pool="nowhere")
         assert "nowhere" == caught.value.pool
 
     @scenario
     async def test_an_unknown_worker_is_fenced(self, lab: Lab) -> None:
-        """A worker the store does not know gets nothing and is told to join anew."""
+        """An unknown worker gets no tasks and must register again."""
         await lab.declare()
         await lab.put()
         answer = await lab.ask(worker="stranger")
@@ -154,8 +159,8 @@ class LeaseConformance(StoreSuite):
         await lab.put("next")
         lab.later(5.0)
         assert "next" == names_of(await lab.lease())
-        told = await lab.task(late)
-        assert (Status.FAILED, "expired", 0) == (told.status, told.reason, told.runs)
+        answer = await lab.task(late)
+        assert (Status.FAILED, "expired", 0) == (answer.status, answer.reason, answer.runs)
 
     @scenario
     async def test_a_task_starts_until_it_expires(self, lab: Lab) -> None:
@@ -168,19 +173,19 @@ class LeaseConformance(StoreSuite):
     # Functions
 
     @scenario
-    async def test_a_task_nobody_here_knows_is_parked(self, lab: Lab) -> None:
+    async def test_a_task_of_an_unknown_function_is_parked(self, lab: Lab) -> None:
         """A worker that does not know the function puts the task aside, uncharged."""
         await lab.declare()
         await lab.join("w2", functions=("other",))
         rare = await lab.put(call=Call("rare"))
         await lab.put("next", call=Call("other"))
         assert "next" == names_of(await lab.lease(worker="w2"))
-        told = await lab.task(rare)
-        assert (Status.QUEUED, True, 0) == (told.status, told.parked, told.attempt)
+        answer = await lab.task(rare)
+        assert (Status.QUEUED, True, 0) == (answer.status, answer.parked, answer.attempt)
         assert (1, 1) == ((await lab.pool()).parked, (await lab.pool()).queued)
 
     @scenario
-    async def test_a_worker_is_told_what_it_does_not_know(self, lab: Lab) -> None:
+    async def test_a_worker_gets_the_names_of_unknown_functions(self, lab: Lab) -> None:
         """Functions that parked tasks wait for, by name, also if another worker parked them."""
         await lab.declare()
         for name in ("w2", "w3"):
@@ -191,13 +196,13 @@ class LeaseConformance(StoreSuite):
         first, second, alone = [await lab.ask(5, worker=name) for name in ("w2", "w3", "alone")]
         assert [1, 0, 0] == [len(answer.leased) for answer in (first, second, alone)]
         assert [("older", "rare")] * 2 == [first.unknown, second.unknown]
-        # One that runs closures only knows no function, and nobody expects it to.
+        # A worker that only runs closures knows no function.
         assert () == alone.unknown
         assert () == (await lab.ask(5)).unknown
 
     @scenario
     async def test_a_worker_may_come_to_know_more(self, lab: Lab) -> None:
-        """One that presents itself again with more functions gets what was parked for them."""
+        """One that presents itself again with more functions gets the tasks parked for them."""
         await lab.declare()
         await lab.join("w2", functions=("other",))
         await lab.put("late", call=Call("rare"))
@@ -205,7 +210,7 @@ class LeaseConformance(StoreSuite):
         answer = await lab.join("w2", functions=("other", "rare"))
         assert (1, [POOL]) == (answer.count, [wake.pool for wake in answer.wakes])
         assert "late" == names_of(await lab.lease(worker="w2"))
-        # Told once more, it is nothing new; and nobody forgets what it knew.
+        # Registering again changes nothing, and no worker forgets its functions.
         assert 0 == (await lab.join("w2", functions=("rare",))).count
         await lab.put("early", call=Call("other"))
         assert "early" == names_of(await lab.lease(worker="w2"))
@@ -236,7 +241,7 @@ class LeaseConformance(StoreSuite):
 
     @scenario
     async def test_a_parked_task_fails_after_a_day(self, lab: Lab) -> None:
-        """What nobody knew for a day is failed as an unknown function, and not sooner."""
+        """A function unknown for a day fails its tasks, and not sooner."""
         await lab.declare()
         await lab.join("w2", functions=("other",), lease=3 * DAY)
         rare = await lab.put(call=Call("rare"))
@@ -246,8 +251,8 @@ class LeaseConformance(StoreSuite):
         assert Status.QUEUED == await lab.status(rare)
         lab.later(1.0)
         await lab.recover()
-        told = await lab.task(rare)
-        assert (Status.FAILED, "unknown_function") == (told.status, told.reason)
+        answer = await lab.task(rare)
+        assert (Status.FAILED, "unknown_function") == (answer.status, answer.reason)
         assert 0 == (await lab.pool()).parked
 
     # Closures
@@ -310,8 +315,8 @@ class LeaseConformance(StoreSuite):
         await lab.control(orders.DeclareDead("w1"))
         assert Status.QUEUED == await lab.status(closure)
         await lab.control(orders.DeclareDead("w2"))
-        told = await lab.task(closure)
-        assert (Status.FAILED, "stale") == (told.status, told.reason)
+        answer = await lab.task(closure)
+        assert (Status.FAILED, "stale") == (answer.status, answer.reason)
 
     @scenario
     async def test_a_running_closure_is_never_run_again(self, lab: Lab) -> None:
@@ -321,11 +326,11 @@ class LeaseConformance(StoreSuite):
         closure = await lab.put(owner="mine", attempts=5)
         await lab.one(worker="w1")
         await lab.control(orders.DeclareDead("w1"))
-        told = await lab.task(closure)
-        assert (Status.FAILED, "stale") == (told.status, told.reason)
+        answer = await lab.task(closure)
+        assert (Status.FAILED, "stale") == (answer.status, answer.reason)
         assert Transition.STALE == (await lab.events(closure))[-1]
 
-    # What was parked comes back
+    # Parked tasks come back
 
     @scenario
     async def test_of_parked_tasks_the_best_comes_back_first(self, lab: Lab) -> None:

@@ -147,7 +147,7 @@ class LimitsConformance(StoreSuite):
     @mark.rows("DE-T14", "DE-T16", "DE-07")
     @scenario
     async def test_a_paused_pool_takes_submits_and_starts_nothing(self, lab: Lab) -> None:
-        """What was submitted during a pause runs after it."""
+        """Tasks submitted during a pause run after it."""
         await lab.declare()
         await lab.control(orders.Pause(POOL))
         task = await lab.put()
@@ -217,7 +217,7 @@ class LimitsConformance(StoreSuite):
 
     @scenario
     async def test_a_shorter_hold_does_not_cut_a_longer_one(self, lab: Lab) -> None:
-        """Two peers that said slow down are both heeded."""
+        """Two holds of two keys are both in force."""
         await lab.declare()
         await lab.put()
         await lab.control(orders.Hold(POOL, 8.0))
@@ -377,8 +377,8 @@ class LimitsConformance(StoreSuite):
         assert 1 == len(await lab.lease(worker="w1"))
 
     @scenario
-    async def test_a_worker_that_was_served_makes_nobody_share(self, lab: Lab) -> None:
-        """Once the starved worker got something, slots go to whoever asks first again."""
+    async def test_a_worker_that_was_served_no_longer_claims_a_share(self, lab: Lab) -> None:
+        """Once the starved worker got something, slots go to the first worker again."""
         await self._two_workers(lab, slots=4)
         for _ in range(20):
             await lab.put()
@@ -414,7 +414,7 @@ class LimitsConformance(StoreSuite):
         assert 1 == len(await lab.lease(worker="w2"))
 
     @scenario
-    async def test_asking_when_nothing_waits_starves_nobody(self, lab: Lab) -> None:
+    async def test_a_lease_of_an_empty_pool_starves_no_worker(self, lab: Lab) -> None:
         """Who got nothing because there was nothing has no claim on slots."""
         await self._two_workers(lab, slots=2)
         for _ in range(2):
@@ -425,7 +425,7 @@ class LimitsConformance(StoreSuite):
         await self._takes_every_free_slot(lab, held[0])
 
     @scenario
-    async def test_asking_a_paused_pool_starves_nobody(self, lab: Lab) -> None:
+    async def test_a_lease_of_a_paused_pool_starves_no_worker(self, lab: Lab) -> None:
         """Slots that are free and closed to all are held by no one."""
         await self._two_workers(lab, slots=2)
         for _ in range(9):
@@ -482,8 +482,8 @@ class LimitsConformance(StoreSuite):
         assert 1 == len(await lab.lease(worker="w1"))
 
     @scenario
-    async def test_asking_for_nothing_starves_nobody(self, lab: Lab) -> None:
-        """Who wants no task makes nobody share."""
+    async def test_a_lease_of_zero_tasks_starves_no_worker(self, lab: Lab) -> None:
+        """A worker that wants no task claims no share."""
         await self._two_workers(lab, slots=2)
         for _ in range(9):
             await lab.put()
@@ -493,7 +493,7 @@ class LimitsConformance(StoreSuite):
 
     @scenario
     async def test_three_workers_take_turns_at_one_slot(self, lab: Lab) -> None:
-        """Nobody starves, whoever asks first and most often: who has waited longest is next."""
+        """No worker starves, however often others lease: the one that waited longest is next."""
         await lab.declare(max_concurrent=1)
         started = dict.fromkeys(("w1", "w2", "w3"), 0)
         for worker in started:

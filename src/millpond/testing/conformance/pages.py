@@ -44,7 +44,7 @@ class PagesConformance(StoreSuite):
     # Where tasks are
 
     @scenario
-    async def test_a_status_tells_every_place_apart(self, lab: Lab) -> None:
+    async def test_status_distinguishes_every_state(self, lab: Lab) -> None:
         """Queued, running, each end, removed by retention, and never heard of; in order."""
         await lab.declare(max_concurrent=5, backpressure=bounded(1, "drop_oldest"))
         gone = await lab.put()
@@ -204,7 +204,7 @@ class PagesConformance(StoreSuite):
 
     @scenario
     async def test_a_page_of_copies(self, lab: Lab) -> None:
-        """Changing what was read changes nothing that is kept."""
+        """Changing a returned value does not change the store."""
         await lab.declare()
         task = await lab.put()
         (await lab.view.tasks(POOL)).tasks[0].status = Status.FAILED
@@ -225,7 +225,7 @@ class PagesConformance(StoreSuite):
 
     @scenario
     async def test_every_configured_lane_is_shown(self, lab: Lab) -> None:
-        """In order, also those without work; what runs, what waits, what was done."""
+        """In order, also those without work; with running, waiting and done counts."""
         await lab.declare(lanes=11, max_concurrent=2)
         for _ in range(12):
             await lab.put()
@@ -472,7 +472,7 @@ class PagesConformance(StoreSuite):
 
     @scenario
     async def test_paused_keys_are_named(self, lab: Lab) -> None:
-        """In order, until they are resumed; a paused pool is told apart."""
+        """In order, until they are resumed; a paused pool is a separate field."""
         await lab.declare()
         for key in ("b", "a", "c"):
             await lab.control(orders.Pause(POOL, key))

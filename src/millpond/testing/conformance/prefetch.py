@@ -56,10 +56,10 @@ class AheadConformance(StoreSuite):
     async def test_a_claim_ahead_shows_as_queued(self, lab: Lab) -> None:
         """It does not run and is not charged, but it has a worker and the fence of its attempt."""
         _, (claim,) = await self._hold(lab)
-        told = await lab.task(claim.fence.task)
-        assert (Status.QUEUED, True, WORKER) == (told.status, told.claimed, told.worker)
-        assert (0, 0, None) == (told.attempt, told.runs, told.started_at)
-        assert (1, claim.fence) == (claim.fence.attempt, told.fence)
+        answer = await lab.task(claim.fence.task)
+        assert (Status.QUEUED, True, WORKER) == (answer.status, answer.claimed, answer.worker)
+        assert (0, 0, None) == (answer.attempt, answer.runs, answer.started_at)
+        assert (1, claim.fence) == (claim.fence.attempt, answer.fence)
         pool = await lab.pool()
         assert (1, 1, 1) == (pool.running, pool.queued, pool.claimed)
         assert ("queued",) == await lab.view.status([claim.fence.task])
@@ -208,9 +208,14 @@ class AheadConformance(StoreSuite):
         running, (claim,) = await self._hold(lab)
         answer = await lab.applied(handing_over(completed(running), claim))
         assert ((Status.COMPLETED,), (Settled.APPLIED,)) == (answer.after, answer.started)
-        told = await lab.task(claim.fence.task)
-        assert (Status.RUNNING, False, 1, 1) == (told.status, told.claimed, told.attempt, told.runs)
-        assert (claim.fence, lab.now) == (told.fence, told.started_at)
+        found = await lab.task(claim.fence.task)
+        assert (Status.RUNNING, False, 1, 1) == (
+            found.status,
+            found.claimed,
+            found.attempt,
+            found.runs,
+        )
+        assert (claim.fence, lab.now) == (found.fence, found.started_at)
         pool = await lab.pool()
         assert (1, 0, 0) == (pool.running, pool.queued, pool.claimed)
         assert [Transition.SUBMIT, Transition.CLAIM, Transition.LEASE] == await lab.events(
@@ -326,7 +331,7 @@ class AheadConformance(StoreSuite):
 
     @scenario
     async def test_what_starts_and_ends_in_one_step_is_not_measured(self, lab: Lab) -> None:
-        """Nobody knows how long it took."""
+        """Its run time is not known."""
         first, (second,) = await self._hold(lab)
         await lab.applied(handing_over(completed(first), second), completed(second))
         assert 1 == (await lab.pool()).run_times.samples
@@ -340,8 +345,8 @@ class AheadConformance(StoreSuite):
         await lab.put("last")
         answer = await lab.applied(released(two), released(one))
         assert (Status.QUEUED, Status.QUEUED) == answer.after
-        told = await lab.task(one.fence.task)
-        assert (False, None, 0, 0) == (told.claimed, told.worker, told.attempt, told.runs)
+        found = await lab.task(one.fence.task)
+        assert (False, None, 0, 0) == (found.claimed, found.worker, found.attempt, found.runs)
         assert [Transition.SUBMIT, Transition.CLAIM, Transition.RELEASE] == await lab.events(
             one.fence.task
         )
@@ -350,7 +355,7 @@ class AheadConformance(StoreSuite):
 
     @scenario
     async def test_a_claim_that_goes_back_wakes_its_pool(self, lab: Lab) -> None:
-        """There is something to start again, for whoever has a slot."""
+        """There is a task to start again, for any worker with a slot."""
         await lab.declare(prefetch=1)
         await lab.put()
         (claim,) = await lab.claims()
@@ -376,8 +381,8 @@ class AheadConformance(StoreSuite):
         task = await lab.put()
         (claim,) = await lab.claims()
         await lab.applied(corrupt(claim))
-        told = await lab.task(task)
-        assert (Status.FAILED, "corrupt", 0) == (told.status, told.reason, told.runs)
+        answer = await lab.task(task)
+        assert (Status.FAILED, "corrupt", 0) == (answer.status, answer.reason, answer.runs)
 
     @pytest.mark.parametrize("end", [completed, failed, stopped, retried])
     @scenario
@@ -412,8 +417,8 @@ class AheadConformance(StoreSuite):
         first, second = await lab.put(attempts=1), await lab.put(attempts=1)
         begun, unbegun = await lab.claims()
         await lab.applied(released(begun), released(unbegun, begun=False))
-        told = await lab.task(first)
-        assert (Status.FAILED, "stopped", 1) == (told.status, told.reason, told.attempt)
+        answer = await lab.task(first)
+        assert (Status.FAILED, "stopped", 1) == (answer.status, answer.reason, answer.attempt)
         assert second == (await lab.one()).fence.task
 
     @mark.rows("TR-22")
@@ -437,10 +442,15 @@ class AheadConformance(StoreSuite):
         claims = await lab.claims(worker="w2")
         lab.later(5.0)
         assert 2 == (await lab.recover()).moved
-        told = await lab.task(again)
-        assert (Status.QUEUED, 1, 1, False) == (told.status, told.attempt, told.runs, told.claimed)
-        told = await lab.task(spent)
-        assert (Status.FAILED, "lease_lost", 1) == (told.status, told.reason, told.runs)
+        answer = await lab.task(again)
+        assert (Status.QUEUED, 1, 1, False) == (
+            answer.status,
+            answer.attempt,
+            answer.runs,
+            answer.claimed,
+        )
+        answer = await lab.task(spent)
+        assert (Status.FAILED, "lease_lost", 1) == (answer.status, answer.reason, answer.runs)
         assert Transition.LOSE == (await lab.events(again))[-1]
         assert Transition.EXHAUST == (await lab.events(spent))[-1]
         assert [Settled.STALE] * 2 == await lab.settle(*map(released, claims))
@@ -454,8 +464,8 @@ class AheadConformance(StoreSuite):
         closure = await lab.put(owner="mine")
         await lab.claims(worker="w2")
         await lab.control(orders.DeclareDead("w2"))
-        told = await lab.task(closure)
-        assert (Status.FAILED, "stale") == (told.status, told.reason)
+        answer = await lab.task(closure)
+        assert (Status.FAILED, "stale") == (answer.status, answer.reason)
 
     @scenario
     async def test_lost_claims_are_recovered_in_pages(self, lab: Lab) -> None:
@@ -548,7 +558,7 @@ class AheadConformance(StoreSuite):
 
     @scenario
     async def test_a_cancel_asks_for_a_claim_back(self, lab: Lab) -> None:
-        """Its worker may be starting it, so it is told; given back, it ends cancelled."""
+        """Its worker may be starting it, so it gets a request; given back, it ends cancelled."""
         _, (claim,) = await self._hold(lab)
         task = claim.fence.task
         answer = await lab.control(orders.Cancel((task,)))
@@ -558,12 +568,12 @@ class AheadConformance(StoreSuite):
         assert (task,) == (await lab.renew(WORKER)).cancelled
         ended = await lab.applied(released(claim))
         assert ((Status.CANCELLED,), (task,)) == (ended.after, ended.ended)
-        told = await lab.task(task)
-        assert ("cancelled", 0) == (told.reason, told.runs)
+        found = await lab.task(task)
+        assert ("cancelled", 0) == (found.reason, found.runs)
 
     @scenario
     async def test_an_interrupt_reaches_a_claim_that_started_meanwhile(self, lab: Lab) -> None:
-        """Its worker is told with all it holds; the first reason for its end stands."""
+        """Its worker gets the request with all it holds; the first reason for its end stands."""
         running, (claim,) = await self._hold(lab)
         task = claim.fence.task
         await lab.control(orders.Purge(POOL))
@@ -571,8 +581,8 @@ class AheadConformance(StoreSuite):
         assert (1, (task,)) == (answer.count, answer.interrupted)
         assert "purged" == (await lab.task(task)).reason
         await lab.applied(handing_over(completed(running), claim))
-        told = await lab.task(task)
-        assert (Status.RUNNING, True) == (told.status, told.interrupt_requested)
+        found = await lab.task(task)
+        assert (Status.RUNNING, True) == (found.status, found.interrupt_requested)
         assert (task,) == (await lab.renew(WORKER)).interrupted
 
     @scenario
@@ -596,8 +606,8 @@ class AheadConformance(StoreSuite):
         await lab.control(orders.Cancel((task,)))
         assert [] == await lab.lease(worker="w2")
         await lab.control(orders.DeclareDead("w2"))
-        told = await lab.task(task)
-        assert (Status.CANCELLED, "cancelled") == (told.status, told.reason)
+        answer = await lab.task(task)
+        assert (Status.CANCELLED, "cancelled") == (answer.status, answer.reason)
 
     @scenario
     async def test_a_purge_asks_for_claims_back(self, lab: Lab) -> None:
@@ -607,8 +617,8 @@ class AheadConformance(StoreSuite):
         answer = await lab.control(orders.Purge(POOL))
         assert (2, 1) == (answer.count, len(answer.ended))
         await lab.applied(released(claim))
-        told = await lab.task(claim.fence.task)
-        assert (Status.CANCELLED, "purged") == (told.status, told.reason)
+        found = await lab.task(claim.fence.task)
+        assert (Status.CANCELLED, "purged") == (found.status, found.reason)
 
     @pytest.mark.parametrize("how", ["failed", "cancelled"])
     @scenario
@@ -677,7 +687,7 @@ class AheadConformance(StoreSuite):
 
     @scenario
     async def test_a_settle_may_hand_over_and_claim_in_one_step(self, lab: Lab) -> None:
-        """The slot goes to what was held, and the next is held in its stead."""
+        """The slot goes to the held task, and the next one is held instead."""
         running, (claim,) = await self._hold(lab)
         await lab.put("next")
         ask = LeaseRequest(pool=POOL, worker=WORKER, want=0, ahead=1)
@@ -697,12 +707,12 @@ class AheadConformance(StoreSuite):
         assert 1 == (await lab.control(orders.Disown(WORKER, known))).count
         pool = await lab.pool()
         assert (1, 1, 2) == (pool.running, pool.claimed, pool.queued)
-        told = await lab.task(held.claimed[1].fence.task)
-        assert (0, 0, None) == (told.attempt, told.runs, told.worker)
+        answer = await lab.task(held.claimed[1].fence.task)
+        assert (0, 0, None) == (answer.attempt, answer.runs, answer.worker)
 
     @scenario
-    async def test_a_redriven_claim_keeps_the_fence_it_was_told_with(self, lab: Lab) -> None:
-        """A task that was held, cancelled and redriven before it ever ran is told of all alike."""
+    async def test_a_redriven_claim_keeps_its_fence(self, lab: Lab) -> None:
+        """A claim cancelled and redriven before it ran has the same fence in all records."""
         _, (claim,) = await self._hold(lab)
         task = claim.fence.task
         await lab.control(orders.Cancel((task,)))

@@ -33,8 +33,8 @@ class RecoverConformance(StoreSuite):
         await lab.one(worker="w2")
         lab.later(5.0)
         assert not (await lab.recover()).more
-        told = await lab.task(task)
-        assert (Status.QUEUED, lab.now, None) == (told.status, told.due, told.reason)
+        answer = await lab.task(task)
+        assert (Status.QUEUED, lab.now, None) == (answer.status, answer.due, answer.reason)
         assert [task] == ids_of(await lab.lease())
 
     @mark.rows("DP-10")
@@ -62,8 +62,8 @@ class RecoverConformance(StoreSuite):
             await lab.one(worker=worker)
             lab.later(5.0)
             await lab.recover()
-        told = await lab.task(poison)
-        assert (Status.FAILED, "lease_lost", 2) == (told.status, told.reason, told.runs)
+        answer = await lab.task(poison)
+        assert (Status.FAILED, "lease_lost", 2) == (answer.status, answer.reason, answer.runs)
         assert [] == await lab.lease()
         assert Transition.EXHAUST == (await lab.events(poison))[-1]
 
@@ -133,7 +133,7 @@ class RecoverConformance(StoreSuite):
 
     @scenario
     async def test_an_expired_task_is_failed_without_being_asked_for(self, lab: Lab) -> None:
-        """Nobody has to lease for a task to expire."""
+        """A task expires without a lease."""
         await lab.declare()
         late = await lab.put(expires_in=5.0)
         lab.later(4.75)
@@ -141,8 +141,8 @@ class RecoverConformance(StoreSuite):
         assert Status.QUEUED == await lab.status(late)
         lab.later(0.25)
         await lab.recover()
-        told = await lab.task(late)
-        assert (Status.FAILED, "expired") == (told.status, told.reason)
+        answer = await lab.task(late)
+        assert (Status.FAILED, "expired") == (answer.status, answer.reason)
 
     @scenario
     async def test_a_running_task_does_not_expire(self, lab: Lab) -> None:
@@ -206,8 +206,8 @@ class RecoverConformance(StoreSuite):
         task = await lab.put(attempts=2)
         await lab.one(worker="w2")
         await lab.control(orders.Deregister("w2"))
-        told = await lab.task(task)
-        assert (Status.QUEUED, 0, 1) == (told.status, told.attempt, told.runs)
+        answer = await lab.task(task)
+        assert (Status.QUEUED, 0, 1) == (answer.status, answer.attempt, answer.runs)
         assert Transition.RELEASE == (await lab.events(task))[-1]
         assert 1 == (await lab.one()).fence.attempt
 
@@ -220,8 +220,8 @@ class RecoverConformance(StoreSuite):
         task = await lab.put(attempts=1)
         await lab.one(worker="w2")
         await lab.control(orders.Deregister("w2"))
-        told = await lab.task(task)
-        assert (Status.FAILED, "stopped", 1) == (told.status, told.reason, told.attempt)
+        answer = await lab.task(task)
+        assert (Status.FAILED, "stopped", 1) == (answer.status, answer.reason, answer.attempt)
         assert not await lab.lease()
 
     @mark.rows("TR-22")
@@ -244,9 +244,30 @@ class RecoverConformance(StoreSuite):
         task = await lab.put()
         await lab.one(worker="w2")
         await lab.control(orders.DeclareDead("w2"))
-        told = await lab.task(task)
-        assert (Status.QUEUED, 1) == (told.status, told.attempt)
+        answer = await lab.task(task)
+        assert (Status.QUEUED, 1) == (answer.status, answer.attempt)
         assert "w2" not in await lab.view.workers()
+
+    @scenario
+    async def test_a_worker_that_has_renewed_is_not_declared_dead(self, lab: Lab) -> None:
+        """A declaration that names the end of its lease counts only while that is the end."""
+        await lab.declare()
+        await lab.join("w2", lease=1000.0)
+        task = await lab.put()
+        await lab.one(worker="w2")
+        ends = lab.now + 1000.0
+        lab.now += 1.0
+        await lab.renew("w2", lease=1000.0)
+        await lab.control(orders.DeclareDead("w2", ends))
+        assert (Status.RUNNING, True) == (
+            await lab.status(task),
+            "w2" in await lab.view.workers(),
+        )
+        await lab.control(orders.DeclareDead("w2", ends + 1.0))
+        assert (Status.QUEUED, False) == (
+            await lab.status(task),
+            "w2" in await lab.view.workers(),
+        )
 
     @scenario
     async def test_an_unknown_worker_leaves_without_a_trace(self, lab: Lab) -> None:
@@ -276,7 +297,7 @@ class RecoverConformance(StoreSuite):
 
     @scenario
     async def test_a_dead_worker_frees_its_slots(self, lab: Lab) -> None:
-        """What it held counts as running no more, for the pool and for the key."""
+        """Its tasks no longer count as running, for the pool and for the key."""
         await lab.declare(max_concurrent=1, max_per_key=1)
         await lab.join("w2")
         await lab.put_keys("A")
@@ -287,15 +308,15 @@ class RecoverConformance(StoreSuite):
 
     @scenario
     async def test_leaving_does_not_give_back_what_was_cancelled(self, lab: Lab) -> None:
-        """A running task that was cancelled ends with its worker's leaving and runs no more."""
+        """A running task that was cancelled ends when its worker leaves, and does not run again."""
         await lab.declare()
         await lab.join("w2")
         task = await lab.put()
         await lab.one(worker="w2")
         await lab.control(orders.Cancel((task,)))
         await lab.control(orders.Deregister("w2"))
-        told = await lab.task(task)
-        assert (Status.CANCELLED, "cancelled", 1) == (told.status, told.reason, told.runs)
+        answer = await lab.task(task)
+        assert (Status.CANCELLED, "cancelled", 1) == (answer.status, answer.reason, answer.runs)
         assert [] == await lab.lease()
 
     @scenario

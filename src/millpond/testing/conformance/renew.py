@@ -60,7 +60,7 @@ class RenewConformance(StoreSuite):
 
     @scenario
     async def test_an_unknown_worker_is_not_alive(self, lab: Lab) -> None:
-        """Renewing what the store does not know makes nobody live."""
+        """Renewing an unknown worker does not register it."""
         answer = await lab.renew("stranger")
         assert (False, ()) == (answer.alive, answer.cancelled)
         assert "stranger" not in await lab.view.workers()
@@ -80,7 +80,7 @@ class RenewConformance(StoreSuite):
     @mark.rows("CX-T45")
     @scenario
     async def test_a_renewal_names_what_is_to_be_cancelled(self, lab: Lab) -> None:
-        """The worker learns which of its own running tasks somebody wants to end."""
+        """The worker learns which of its own running tasks have a cancel request."""
         await lab.declare()
         await lab.join("w2")
         mine, spared = await lab.put(), await lab.put()
@@ -104,7 +104,7 @@ class RenewConformance(StoreSuite):
 
     @scenario
     async def test_a_late_worker_that_asks_is_kept(self, lab: Lab) -> None:
-        """Nobody took its leases, so it lives, and what it leases outlasts the next recovery."""
+        """No process took its leases, so it stays registered and keeps new leases."""
         await lab.declare()
         await lab.join("w2", lease=5.0)
         task = await lab.put()

@@ -68,9 +68,9 @@ class RunsConformance(StoreSuite):
         assert () == (await lab.applied(completed(first))).finished_runs
         assert not (await lab.run_of(run)).finished
         assert (run,) == (await lab.applied(failed(second))).finished_runs
-        told = await lab.run_of(run)
-        assert (True, 0, 2) == (told.finished, told.live, told.total)
-        assert {"completed": 1, "failed": 1} == told.ended
+        answer = await lab.run_of(run)
+        assert (True, 0, 2) == (answer.finished, answer.live, answer.total)
+        assert {"completed": 1, "failed": 1} == answer.ended
 
     @scenario
     async def test_a_backing_off_task_keeps_its_run_open(self, lab: Lab) -> None:
@@ -98,8 +98,8 @@ class RunsConformance(StoreSuite):
         """The second of a seed evicts the first: in between nothing of the run was left."""
         await lab.declare(backpressure=ring_buffer(1))
         run = await self._open(lab, 2)
-        told = await lab.run_of(run)
-        assert (False, 1, 2) == (told.finished, told.live, told.total)
+        answer = await lab.run_of(run)
+        assert (False, 1, 2) == (answer.finished, answer.live, answer.total)
         await lab.run_one()
         assert (await lab.run_of(run)).finished
 
@@ -134,18 +134,18 @@ class RunsConformance(StoreSuite):
         assert () == (await lab.applied(completed(await lab.one()))).finished_runs
         callback = await lab.one(pool=CALLBACKS)
         assert (run.id,) == (await lab.applied(completed(callback))).finished_runs
-        told = await lab.run_of(run.id)
-        assert (1, {"completed": 1}) == (told.total, told.ended)
+        answer = await lab.run_of(run.id)
+        assert (1, {"completed": 1}) == (answer.total, answer.ended)
 
     @scenario
     async def test_a_run_with_nothing_in_it_is_over(self, lab: Lab) -> None:
-        """An empty seed that nobody holds open leaves nothing to wait for."""
+        """An empty run that no process holds open is over."""
         await lab.declare()
         run = await self._open(lab, 0)
         assert (True, 0, 0) == (
-            (told := await lab.run_of(run)).finished,
-            told.live,
-            told.total,
+            (answer := await lab.run_of(run)).finished,
+            answer.live,
+            answer.total,
         )
 
     # Holding and sealing
@@ -186,7 +186,7 @@ class RunsConformance(StoreSuite):
 
     @scenario
     async def test_a_run_whose_holder_died_is_sealed(self, lab: Lab) -> None:
-        """When the last worker of the holding process is gone nobody else will seal it."""
+        """When the last worker of the holding process is gone, the run is sealed."""
         await lab.declare()
         await lab.join("w2", owner="mine", lease=5.0)
         run = await self._open(lab, holder="mine")
@@ -309,9 +309,9 @@ class RunsConformance(StoreSuite):
         run = await self._open(lab, 4, on_error=OnError.FAIL)
         first, second = await lab.lease()
         await lab.applied(failed(first))
-        told = await lab.run_of(run)
-        assert (first.fence.task, 1, False) == (told.failed_task, told.live, told.finished)
-        assert {"failed": 1, "cancelled": 2} == told.ended
+        answer = await lab.run_of(run)
+        assert (first.fence.task, 1, False) == (answer.failed_task, answer.live, answer.finished)
+        assert {"failed": 1, "cancelled": 2} == answer.ended
         assert Status.QUEUED == await lab.status(stranger)
         cancelled = [each for each in await lab.records() if each.event is Transition.CANCEL]
         assert [("run_failed", first.fence.task)] * 2 == [
@@ -328,8 +328,8 @@ class RunsConformance(StoreSuite):
         waiting = await lab.one()
         await lab.control(orders.Cancel((waiting.fence.task,)))
         await lab.applied(retried(waiting))
-        told = await lab.run_of(run)
-        assert (None, 1) == (told.failed_task, told.live)
+        answer = await lab.run_of(run)
+        assert (None, 1) == (answer.failed_task, answer.live)
         assert 1 == len(await lab.lease())
 
     @scenario
@@ -364,7 +364,7 @@ class RunsConformance(StoreSuite):
 
     @scenario
     async def test_a_purge_can_end_a_run(self, lab: Lab) -> None:
-        """Whatever verb takes the last task tells that the run is over."""
+        """Whatever verb ends the last task reports that the run is over."""
         await lab.declare()
         run = await self._open(lab, 2)
         assert (run,) == (await lab.control(orders.Purge(POOL))).finished_runs
@@ -377,8 +377,8 @@ class RunsConformance(StoreSuite):
         leased = await lab.one()
         await lab.applied(failed(leased))
         await lab.control(orders.Redrive((leased.fence.task,)))
-        told = await lab.run_of(run)
-        assert (False, 1, 1) == (told.finished, told.live, told.total)
+        answer = await lab.run_of(run)
+        assert (False, 1, 1) == (answer.finished, answer.live, answer.total)
         assert (run,) == (await lab.applied(completed(await lab.one()))).finished_runs
 
     # A run that stops
@@ -391,9 +391,9 @@ class RunsConformance(StoreSuite):
         assert (await lab.run_of(run)).stopped is None
         leased = await lab.one()
         assert (run,) == (await lab.applied(failed(leased))).finished_runs
-        told = await lab.run_of(run)
-        assert (Reason.RUN_FAILED, leased.fence.task) == (told.stopped, told.failed_task)
-        assert {"failed": 1, "cancelled": 2} == told.ended
+        answer = await lab.run_of(run)
+        assert (Reason.RUN_FAILED, leased.fence.task) == (answer.stopped, answer.failed_task)
+        assert {"failed": 1, "cancelled": 2} == answer.ended
         assert [] == await lab.lease()
 
     @scenario
@@ -420,7 +420,7 @@ class RunsConformance(StoreSuite):
         answer = await lab.applied(completed(second, here, there))
         assert (run,) == answer.finished_runs
         assert [(Status.CANCELLED, Reason.RUN_FAILED)] * 2 == [
-            (told.status, told.reason) for told in answer.follow_ups[0]
+            (found.status, found.reason) for found in answer.follow_ups[0]
         ]
         assert [Status.COMPLETED, Status.CANCELLED, Status.CANCELLED] == await lab.statuses(
             second.fence.task, here.id, there.id
@@ -446,8 +446,8 @@ class RunsConformance(StoreSuite):
             order = orders.DeclareDead("w2") if end == "buried" else orders.Deregister("w2")
             finished = (await lab.control(order)).finished_runs
         assert (run,) == finished
-        told = await lab.task(second.fence.task)
-        assert (Status.CANCELLED, Reason.RUN_FAILED) == (told.status, told.reason)
+        answer = await lab.task(second.fence.task)
+        assert (Status.CANCELLED, Reason.RUN_FAILED) == (answer.status, answer.reason)
         assert [] == await lab.lease()
 
     @scenario
@@ -459,8 +459,8 @@ class RunsConformance(StoreSuite):
         answer = await lab.submit(lab.new(run=run))
         assert answer.refusal is not None
         assert Reason.RUN_NOT_OPEN == answer.refusal.reason
-        told = await lab.run_of(run)
-        assert (False, Reason.RUN_FAILED) == (told.finished, told.stopped)
+        found = await lab.run_of(run)
+        assert (False, Reason.RUN_FAILED) == (found.finished, found.stopped)
 
     @scenario
     async def test_the_callbacks_of_a_stopped_run_are_run(self, lab: Lab) -> None:
@@ -472,8 +472,8 @@ class RunsConformance(StoreSuite):
         await lab.run_one()
         assert () == (await lab.applied(failed(await lab.one()))).finished_runs
         assert (False, 3) == (
-            (told := await lab.run_of(run.id)).finished,
-            told.live,
+            (found := await lab.run_of(run.id)).finished,
+            found.live,
         )
         assert () == (await lab.applied(retried(await lab.one(pool=CALLBACKS)))).finished_runs
         for last in (False, False, True):
@@ -485,8 +485,8 @@ class RunsConformance(StoreSuite):
         """It is none of the run's tasks."""
         await lab.declare(max_concurrent=1)
         run = NewRun(id=lab.serial(), pool=POOL, on_error=OnError.FAIL)
-        told = lab.new(run=run.id, on_complete=Call("notify"))
-        await lab.submit(told, lab.new(run=run.id), run=run)
+        answer = lab.new(run=run.id, on_complete=Call("notify"))
+        await lab.submit(answer, lab.new(run=run.id), run=run)
         await lab.run_one()
         await lab.applied(failed(await lab.one(pool=CALLBACKS)))
         seen = await lab.run_of(run.id)
@@ -497,7 +497,7 @@ class RunsConformance(StoreSuite):
 
     @scenario
     async def test_a_cancelled_run_comes_to_its_end(self, lab: Lab) -> None:
-        """What waits is cancelled at once, what runs is told, and the run says why it stopped."""
+        """Waiting tasks are cancelled, running ones get a request; the run has the reason."""
         await lab.declare(max_concurrent=1)
         run = await self._open(lab, 3)
         leased = await lab.one()
@@ -521,8 +521,8 @@ class RunsConformance(StoreSuite):
         follow_up = lab.new(run=run)
         answer = await lab.applied(completed(leased, follow_up))
         assert (run,) == answer.finished_runs
-        told = await lab.task(follow_up.id)
-        assert (Status.CANCELLED, "cancelled") == (told.status, told.reason)
+        found = await lab.task(follow_up.id)
+        assert (Status.CANCELLED, "cancelled") == (found.status, found.reason)
         assert {"completed": 1, "cancelled": 1} == (await lab.run_of(run)).ended
 
     @scenario
@@ -554,7 +554,7 @@ class RunsConformance(StoreSuite):
 
     @scenario
     async def test_the_callbacks_of_a_cancelled_run_are_run(self, lab: Lab) -> None:
-        """They tell of its tasks' ends, so they are waited for and not cancelled."""
+        """They report the ends of its tasks, so the run waits for them and does not cancel them."""
         await lab.declare()
         run = NewRun(id=lab.serial(), pool=POOL)
         await lab.submit(lab.new(run=run.id, on_complete=Call("notify")), run=run)
@@ -586,16 +586,16 @@ class RunsConformance(StoreSuite):
             answer.follow_ups[0][0].status,
             answer.follow_ups[0][0].reason,
         )
-        told = await lab.run_of(run)
-        assert (Reason.OVER_BUDGET, None) == (told.stopped, told.failed_task)
-        assert {"completed": 1, "cancelled": 2} == told.ended
+        found = await lab.run_of(run)
+        assert (Reason.OVER_BUDGET, None) == (found.stopped, found.failed_task)
+        assert {"completed": 1, "cancelled": 2} == found.ended
         assert Reason.OVER_BUDGET == (await lab.task(over.id)).reason
         assert [] == await lab.lease()
 
-    # Who tells that a run is over
+    # The verbs that report the end of a run
 
     @scenario
-    async def test_a_submit_tells_that_it_ended_a_run(self, lab: Lab) -> None:
+    async def test_a_submit_reports_that_it_ended_a_run(self, lab: Lab) -> None:
         """The last task of a run made room for another."""
         await lab.declare(backpressure=ring_buffer(1))
         run = await self._open(lab)
@@ -603,8 +603,8 @@ class RunsConformance(StoreSuite):
         assert (run,) == answer.finished_runs
 
     @scenario
-    async def test_a_submit_tells_that_an_empty_seed_is_over(self, lab: Lab) -> None:
-        """The run is answered as finished, and told as every run that ends."""
+    async def test_a_submit_reports_that_an_empty_run_is_over(self, lab: Lab) -> None:
+        """The run is returned as finished, and reported like every run that ends."""
         await lab.declare()
         run = NewRun(id=lab.serial(), pool=POOL)
         answer = await lab.submit_all(Batch(tasks=(), run=run))
@@ -614,7 +614,7 @@ class RunsConformance(StoreSuite):
 
     @pytest.mark.parametrize("settling", [False, True], ids=["lease", "settle"])
     @scenario
-    async def test_a_lease_tells_that_it_ended_a_run(self, lab: Lab, settling: bool) -> None:
+    async def test_a_lease_reports_that_it_ended_a_run(self, lab: Lab, settling: bool) -> None:
         """It came upon the last task of a run after its time, alone or within a settle."""
         await lab.declare(max_concurrent=1)
         await lab.put()
@@ -641,11 +641,11 @@ class RunsConformance(StoreSuite):
         assert (run,) == (await lab.control(orders.Seal(run, "yours"))).finished_runs
 
     @scenario
-    async def test_a_settle_tells_of_follow_ups_as_they_are_after_it(self, lab: Lab) -> None:
-        """One that a later one of the same settlement took over the budget is told cancelled."""
+    async def test_a_settle_reports_follow_ups_with_their_final_status(self, lab: Lab) -> None:
+        """Follow-ups over the run's budget are reported as cancelled."""
         await lab.declare()
         run = await self._open(lab, max_tasks=2)
         answer = await lab.applied(completed(await lab.one(), lab.new(run=run), lab.new(run=run)))
-        told = answer.follow_ups[0]
-        assert [Status.CANCELLED] * 2 == await lab.statuses(*(one.task for one in told))
-        assert [Status.CANCELLED] * 2 == [one.status for one in told]
+        found = answer.follow_ups[0]
+        assert [Status.CANCELLED] * 2 == await lab.statuses(*(one.task for one in found))
+        assert [Status.CANCELLED] * 2 == [one.status for one in found]

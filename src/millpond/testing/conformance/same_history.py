@@ -17,8 +17,8 @@ from millpond.testing.simulation.seeded import same_story, simulate_on
 LIVED = tuple(range(1, 25))
 """Seeds lived through on the store under test, every step judged."""
 
-TOLD = tuple(range(101, 113))
-"""Seeds lived through on the memory store and told again on the store under test."""
+SEEDS = tuple(range(101, 113))
+"""Seeds simulated on the memory store and replayed on the store under test."""
 
 
 def reference() -> MemoryStore:
@@ -27,7 +27,7 @@ def reference() -> MemoryStore:
 
 
 class StoryConformance(StoreSuite):
-    """A store keeps its promises over whole histories, and tells the same story as the others."""
+    """A store keeps its promises over whole histories, with the same trace as the others."""
 
     @pytest.mark.parametrize("seed", LIVED)
     def test_a_seeded_world_keeps_every_promise(self, seed: int) -> None:
@@ -42,11 +42,11 @@ class StoryConformance(StoreSuite):
 
         self.run(live())
 
-    @pytest.mark.parametrize("seed", TOLD)
+    @pytest.mark.parametrize("seed", SEEDS)
     def test_the_same_history_is_the_same_story(self, seed: int) -> None:
         """A recorded history gives the same answers and the same audit as on the memory store."""
 
-        async def tell() -> None:
+        async def replay_all() -> None:
             lived = await simulate_on(seed, reference())
             store = await self.make_store()
             try:
@@ -54,7 +54,7 @@ class StoryConformance(StoreSuite):
             finally:
                 await store.close()
 
-        self.run(tell())
+        self.run(replay_all())
 
     def test_the_same_history_twice_is_the_same_trace(self) -> None:
         """Given `now` and `entropy`, nothing else decides: two fresh stores agree to the token."""
@@ -67,15 +67,15 @@ class StoryConformance(StoreSuite):
         ]
 
         async def twice() -> None:
-            told = []
+            answer = []
             for _ in range(2):
                 store = await self.make_store()
                 try:
-                    told.append(await replay(store, history))
+                    answer.append(await replay(store, history))
                 finally:
                     await store.close()
-            assert told[0] == told[1]
-            assert trace(told[0]) == trace(told[1])
+            assert answer[0] == answer[1]
+            assert trace(answer[0]) == trace(answer[1])
 
         self.run(twice())
 

@@ -55,9 +55,9 @@ def scenario(
 
     functools.update_wrapper(collected, test)
     # pytest fills parameters by name; the lab is made here and is not one of them.
-    asked = inspect.signature(test)
-    rest = [each for name, each in asked.parameters.items() if name != "lab"]
-    vars(collected)["__signature__"] = asked.replace(parameters=rest)
+    answer = inspect.signature(test)
+    rest = [each for name, each in answer.parameters.items() if name != "lab"]
+    vars(collected)["__signature__"] = answer.replace(parameters=rest)
     return collected
 
 

@@ -46,7 +46,7 @@ def fenced_orders() -> set[type]:
 
 
 class SettleConformance(StoreSuite):
-    """What becomes of a task when its attempt ends."""
+    """The result of a settle."""
 
     @mark.rows("CX-T15", "CX-T73")
     @scenario
@@ -57,9 +57,9 @@ class SettleConformance(StoreSuite):
         leased = await lab.one()
         lab.later(2.0)
         await lab.applied(completed(leased, result=b"\x00out\xff"))
-        told = await lab.task(task)
-        assert (Status.COMPLETED, b"\x00out\xff") == (told.status, told.result)
-        assert (lab.now, None, None) == (told.finished_at, told.worker, told.reason)
+        answer = await lab.task(task)
+        assert (Status.COMPLETED, b"\x00out\xff") == (answer.status, answer.result)
+        assert (lab.now, None, None) == (answer.finished_at, answer.worker, answer.reason)
         assert 0 == (await lab.pool()).running
         assert [] == await lab.lease()
 
@@ -70,8 +70,8 @@ class SettleConformance(StoreSuite):
         await lab.declare()
         task = await lab.put(attempts=9)
         await lab.applied(failed(await lab.one()))
-        told = await lab.task(task)
-        assert (Status.FAILED, b"broken", None) == (told.status, told.error, told.reason)
+        answer = await lab.task(task)
+        assert (Status.FAILED, b"broken", None) == (answer.status, answer.error, answer.reason)
         assert [] == await lab.lease()
 
     @mark.rows("CX-T74", "CX-T93")
@@ -81,8 +81,8 @@ class SettleConformance(StoreSuite):
         await lab.declare()
         task = await lab.put()
         await lab.applied(retried(await lab.one(), 8.0))
-        told = await lab.task(task)
-        assert (Status.QUEUED, lab.now + 8.0, b"again") == (told.status, told.due, told.error)
+        found = await lab.task(task)
+        assert (Status.QUEUED, lab.now + 8.0, b"again") == (found.status, found.due, found.error)
         lab.later(7.75)
         answer = await lab.ask()
         assert ((), lab.now + 0.25) == (answer.leased, answer.next_at)
@@ -92,7 +92,7 @@ class SettleConformance(StoreSuite):
     @mark.rows("DE-T10", "DP-T12")
     @scenario
     async def test_a_failing_task_runs_as_often_as_it_has_attempts(self, lab: Lab) -> None:
-        """The retry after the last attempt is a failure, whoever asked for it."""
+        """The retry after the last attempt is a failure, whichever side asked for it."""
         await lab.declare()
         task = await lab.put(attempts=3)
         for attempt in (1, 2, 3):
@@ -119,19 +119,19 @@ class SettleConformance(StoreSuite):
         await lab.declare()
         task = await lab.put(attempts=2)
         await lab.applied(released(await lab.one()))
-        told = await lab.task(task)
-        assert (Status.QUEUED, 0, 1) == (told.status, told.attempt, told.runs)
+        answer = await lab.task(task)
+        assert (Status.QUEUED, 0, 1) == (answer.status, answer.attempt, answer.runs)
         assert 1 == len(await lab.lease())
 
     @mark.rows("TR-22")
     @scenario
     async def test_the_only_attempt_that_began_is_not_given_back(self, lab: Lab) -> None:
-        """At most once: whoever gives such an attempt back ends its task, which failed: stopped."""
+        """At most once: giving back such an attempt ends its task as failed: stopped."""
         await lab.declare()
         task = await lab.put(attempts=1)
         await lab.applied(released(await lab.one()))
-        told = await lab.task(task)
-        assert (Status.FAILED, "stopped", 1) == (told.status, told.reason, told.attempt)
+        answer = await lab.task(task)
+        assert (Status.FAILED, "stopped", 1) == (answer.status, answer.reason, answer.attempt)
         assert not await lab.lease()
         await lab.control(orders.Redrive((task,)))
         assert 1 == (await lab.one()).fence.attempt
@@ -163,8 +163,8 @@ class SettleConformance(StoreSuite):
         await lab.declare()
         task = await lab.put()
         await lab.applied(released(await lab.one(), parked=True))
-        told = await lab.task(task)
-        assert (Status.QUEUED, True, 0) == (told.status, told.parked, told.attempt)
+        answer = await lab.task(task)
+        assert (Status.QUEUED, True, 0) == (answer.status, answer.parked, answer.attempt)
         assert 1 == (await lab.pool()).parked
 
     @scenario
@@ -175,8 +175,8 @@ class SettleConformance(StoreSuite):
         leased = await lab.one()
         await lab.control(orders.Cancel((task,)))
         await lab.applied(stopped(leased))
-        told = await lab.task(task)
-        assert (Status.CANCELLED, "cancelled") == (told.status, told.reason)
+        answer = await lab.task(task)
+        assert (Status.CANCELLED, "cancelled") == (answer.status, answer.reason)
 
     @scenario
     async def test_a_corrupt_record_is_set_aside(self, lab: Lab) -> None:
@@ -185,8 +185,8 @@ class SettleConformance(StoreSuite):
         task = await lab.put()
         await lab.put("next")
         await lab.applied(corrupt(await lab.one()))
-        told = await lab.task(task)
-        assert (Status.FAILED, "corrupt") == (told.status, told.reason)
+        answer = await lab.task(task)
+        assert (Status.FAILED, "corrupt") == (answer.status, answer.reason)
         assert "next" == names_of(await lab.lease())
 
     @mark.rows("CX-T21")
@@ -214,8 +214,8 @@ class SettleConformance(StoreSuite):
         leased = await lab.one()
         await lab.control(orders.Cancel((task,)))
         await lab.applied(end(leased))
-        told = await lab.task(task)
-        assert (Status.CANCELLED, "cancelled") == (told.status, told.reason)
+        answer = await lab.task(task)
+        assert (Status.CANCELLED, "cancelled") == (answer.status, answer.reason)
         assert [] == await lab.lease()
 
     @mark.rows("CX-T81")
@@ -482,7 +482,7 @@ class SettleConformance(StoreSuite):
 
     @scenario
     async def test_a_fenced_worker_settles_nothing_and_leases_nothing(self, lab: Lab) -> None:
-        """A buried worker is told twice: its settle is stale and it must join anew."""
+        """The settle of a worker declared dead is stale, and it must register again."""
         await lab.declare()
         await lab.join("w2")
         await lab.put()
@@ -527,13 +527,13 @@ class SettleConformance(StoreSuite):
         leased = await lab.one()
         await lab.control(orders.Cancel((task,)))
         await lab.applied(Settlement(fence=leased.fence, event=event, spend=spend, error=b"no"))
-        told = await lab.task(task)
-        assert (Status.CANCELLED, "cancelled") == (told.status, told.reason)
+        answer = await lab.task(task)
+        assert (Status.CANCELLED, "cancelled") == (answer.status, answer.reason)
         assert {"cancelled": 1} == (await lab.pool()).totals
         assert [] == await lab.lease()
 
     @scenario
-    async def test_the_answer_tells_what_became_of_each_follow_up(self, lab: Lab) -> None:
+    async def test_the_answer_has_the_status_of_each_follow_up(self, lab: Lab) -> None:
         """Stored, a duplicate of the task that has the key, or in conflict with it."""
         await lab.declare()
         known = await lab.put(idempotency_key="k", delay=60.0)
@@ -550,7 +550,7 @@ class SettleConformance(StoreSuite):
         assert 2 == (await lab.pool()).queued
 
     @scenario
-    async def test_follow_ups_are_told_settlement_by_settlement(self, lab: Lab) -> None:
+    async def test_follow_ups_are_reported_per_settlement(self, lab: Lab) -> None:
         """A settlement without any, and one that is stale, have an empty place of their own."""
         await lab.declare()
         for _ in range(3):
@@ -560,7 +560,7 @@ class SettleConformance(StoreSuite):
         one, two = lab.new(), lab.new()
         answer = await lab.settle_all([failed(first), stale, completed(third, one, two)])
         assert [[], [], [one.id, two.id]] == [
-            [admission.task for admission in told] for told in answer.follow_ups
+            [admission.task for admission in found] for found in answer.follow_ups
         ]
 
     @scenario
@@ -571,27 +571,31 @@ class SettleConformance(StoreSuite):
         one, two = lab.new(idempotency_key="k"), lab.new(idempotency_key="k")
         answer = await lab.applied(completed(await lab.one(), one, two))
         assert [(one.id, False), (one.id, True)] == [
-            (told.task, told.duplicate) for told in answer.follow_ups[0]
+            (found.task, found.duplicate) for found in answer.follow_ups[0]
         ]
         assert 1 == (await lab.pool()).queued
 
     @scenario
     async def test_a_follow_up_too_heavy_to_start_is_cancelled(self, lab: Lab) -> None:
-        """Nobody is left to refuse it to: it ends with the reason and blocks nothing."""
+        """No submitter is left to refuse: it ends with the reason and blocks nothing."""
         await lab.declare(rates=(Rate(4, per=1.0, of="weight"),))
         await lab.put()
         heavy, light = lab.new("heavy", weight=5), lab.new("light")
         answer = await lab.applied(completed(await lab.one(), heavy, light))
         assert [(Status.CANCELLED, Reason.WEIGHT_LIMIT), (Status.QUEUED, None)] == [
-            (told.status, told.reason) for told in answer.follow_ups[0]
+            (found.status, found.reason) for found in answer.follow_ups[0]
         ]
-        told = await lab.task(heavy.id)
-        assert (Status.CANCELLED, Reason.WEIGHT_LIMIT, 0) == (told.status, told.reason, told.runs)
+        found = await lab.task(heavy.id)
+        assert (Status.CANCELLED, Reason.WEIGHT_LIMIT, 0) == (
+            found.status,
+            found.reason,
+            found.runs,
+        )
         assert "light" == names_of(await lab.lease())
 
     @scenario
     async def test_a_worker_is_not_given_again_what_it_did_not_know(self, lab: Lab) -> None:
-        """It claimed to know everything; the function waits for another, and nobody spins."""
+        """It claimed to know everything; the task waits for another worker, and none spins."""
         await lab.declare()
         await lab.put("a", call=Call("rare"))
         await lab.applied(released(await lab.one(), parked=True))

@@ -34,7 +34,7 @@ WHOLE = pytest.mark.parametrize("policy", ["block_submitter", "fail_submitter"])
 
 
 class SubmitConformance(StoreSuite):
-    """What becomes of new tasks."""
+    """The results of submits."""
 
     @scenario
     async def test_a_task_is_stored_before_submit_answers(self, lab: Lab) -> None:
@@ -65,7 +65,7 @@ class SubmitConformance(StoreSuite):
         ]
 
     @scenario
-    async def test_a_fifo_pool_tells_how_many_are_ahead(self, lab: Lab) -> None:
+    async def test_a_fifo_pool_reports_the_position(self, lab: Lab) -> None:
         """The position in a fifo pool counts what waits, not what runs."""
         await lab.declare(max_concurrent=1)
         for _ in range(3):
@@ -88,7 +88,7 @@ class SubmitConformance(StoreSuite):
 
     @scenario
     async def test_an_empty_batch_changes_nothing(self, lab: Lab) -> None:
-        """A batch without tasks is answered, wakes nobody and leaves no record."""
+        """A batch without tasks is answered, wakes no worker and leaves no record."""
         await lab.declare()
         before = len(await lab.records())
         answer = await lab.submit()
@@ -124,7 +124,7 @@ class SubmitConformance(StoreSuite):
         assert 2 == (await lab.pool()).queued
 
     @scenario
-    async def test_an_id_sent_again_tells_how_far_its_task_is(self, lab: Lab) -> None:
+    async def test_an_id_sent_again_returns_the_status_of_its_task(self, lab: Lab) -> None:
         """The answer to a repeated submit is the task as it is now."""
         await lab.declare()
         new = lab.new()
@@ -163,8 +163,8 @@ class SubmitConformance(StoreSuite):
         await lab.control(orders.Prune(POOL, lab.now, lab.now))
         fresh = lab.new()
         answer = await lab.submit_all(Batch(tasks=(new, fresh), again=True))
-        told = answer.batches[0].admissions
-        assert [(new.id, False), (fresh.id, False)] == [(a.task, a.duplicate) for a in told]
+        found = answer.batches[0].admissions
+        assert [(new.id, False), (fresh.id, False)] == [(a.task, a.duplicate) for a in found]
         assert await lab.view.task(new.id) is None
         assert 1 == (await lab.pool()).queued
 
@@ -172,7 +172,7 @@ class SubmitConformance(StoreSuite):
 
     @scenario
     async def test_an_undeclared_pool_is_refused(self, lab: Lab) -> None:
-        """A batch for a pool that nobody declared is refused by name."""
+        """A batch for an undeclared pool is refused by name."""
         answer = await lab.submit(lab.new(pool="nowhere"))
         assert answer.refusal is not None
         assert (Reason.UNKNOWN_POOL, "nowhere") == (answer.refusal.reason, answer.refusal.pool)
@@ -199,7 +199,7 @@ class SubmitConformance(StoreSuite):
 
     @scenario
     async def test_a_closure_whose_process_is_gone_is_refused(self, lab: Lab) -> None:
-        """Nobody could run it: its code went with its process."""
+        """No process could run it: its code went with its process."""
         await lab.declare()
         await lab.join("w1", owner="process")
         await lab.put(owner="process")
@@ -210,7 +210,7 @@ class SubmitConformance(StoreSuite):
 
     @scenario
     async def test_a_call_needs_no_process_of_its_own(self, lab: Lab) -> None:
-        """Only closures have an owner; any other task is taken whoever is there to run it."""
+        """Only closures have an owner; any other task is accepted, whichever workers there are."""
         await lab.declare()
         await lab.control(orders.Deregister(WORKER))
         await lab.put()
@@ -227,21 +227,26 @@ class SubmitConformance(StoreSuite):
         before = len(await lab.records())
         answer = await lab.submit(lab.new(), lab.new())
         assert answer.refusal is not None
-        told = answer.refusal
-        assert (Reason.QUEUE_FULL, POOL, 2, 3) == (told.reason, told.pool, told.depth, told.bound)
-        assert (policy == "block_submitter") == told.may_wait
+        found = answer.refusal
+        assert (Reason.QUEUE_FULL, POOL, 2, 3) == (
+            found.reason,
+            found.pool,
+            found.depth,
+            found.bound,
+        )
+        assert (policy == "block_submitter") == found.may_wait
         assert before == len(await lab.records())
         assert 2 == (await lab.pool()).queued
 
     @WHOLE
     @scenario
     async def test_a_batch_larger_than_the_bound_can_never_fit(self, lab: Lab, policy: str) -> None:
-        """It is refused as too large, so that nobody waits for what cannot happen."""
+        """It is refused as too large, so that no submitter waits in vain."""
         await lab.declare(backpressure=bounded(2, policy))
         answer = await lab.submit(lab.new(), lab.new(), lab.new())
         assert answer.refusal is not None
-        told = answer.refusal
-        assert (Reason.BATCH_TOO_LARGE, 2, False) == (told.reason, told.bound, told.may_wait)
+        found = answer.refusal
+        assert (Reason.BATCH_TOO_LARGE, 2, False) == (found.reason, found.bound, found.may_wait)
 
     @scenario
     async def test_a_batch_with_too_many_of_one_key_can_never_fit(self, lab: Lab) -> None:
@@ -258,8 +263,13 @@ class SubmitConformance(StoreSuite):
         await lab.put_keys("AA")
         answer = await lab.submit(lab.new(key="A"))
         assert answer.refusal is not None
-        told = answer.refusal
-        assert (Reason.QUEUE_FULL, "A", 2, 2) == (told.reason, told.lane, told.depth, told.bound)
+        found = answer.refusal
+        assert (Reason.QUEUE_FULL, "A", 2, 2) == (
+            found.reason,
+            found.lane,
+            found.depth,
+            found.bound,
+        )
         await lab.put_keys("B")
 
     @scenario
@@ -269,9 +279,9 @@ class SubmitConformance(StoreSuite):
         kept = [await lab.put(), await lab.put()]
         new = lab.new()
         answer = await lab.submit(new)
-        told = answer.admissions[0]
-        assert (new.id, Status.REJECTED) == (told.task, told.status)
-        assert Reason.DROP_NEWEST == told.reason
+        found = answer.admissions[0]
+        assert (new.id, Status.REJECTED) == (found.task, found.status)
+        assert Reason.DROP_NEWEST == found.reason
         assert await lab.view.task(new.id) is None
         assert [Transition.REFUSE] == await lab.events(new.id)
         assert [Status.QUEUED] * 2 == await lab.statuses(*kept)
@@ -282,8 +292,8 @@ class SubmitConformance(StoreSuite):
         """The oldest waiting task makes room, with the reason and the new task on its record."""
         await lab.declare(backpressure=bounded(2, "drop_oldest"))
         oldest, newer, newest = await lab.put(), await lab.put(), await lab.put()
-        told = await lab.task(oldest)
-        assert (Status.REJECTED, Reason.DROP_OLDEST) == (told.status, told.reason)
+        answer = await lab.task(oldest)
+        assert (Status.REJECTED, Reason.DROP_OLDEST) == (answer.status, answer.reason)
         assert [Status.QUEUED] * 2 == await lab.statuses(newer, newest)
         assert newest == (await lab.records(oldest))[-1].cause
 
@@ -326,7 +336,7 @@ class SubmitConformance(StoreSuite):
 
     @scenario
     async def test_the_bound_counts_scheduled_tasks(self, lab: Lab) -> None:
-        """A task that is not due yet takes up room all the same."""
+        """A task that is not due yet takes up room, too."""
         await lab.declare(backpressure=bounded(1, "fail_submitter"))
         await lab.put(delay=60.0)
         assert (await lab.submit(lab.new())).refusal is not None
@@ -446,7 +456,7 @@ class SubmitConformance(StoreSuite):
 
     @scenario
     async def test_fail_fast_refuses_a_key_at_its_limit(self, lab: Lab) -> None:
-        """A key that runs as much as it may takes no more; the others do."""
+        """A key that runs as much as it may gets no further slot; the others do."""
         await lab.declare(max_per_key=1, backpressure=fail_fast())
         await lab.put(key="acme")
         await lab.one()
@@ -535,7 +545,7 @@ class SubmitConformance(StoreSuite):
         assert Reason.NO_CAPACITY == answer.refusal.reason
         await lab.put(key="B")
 
-    # Bounds, told exactly
+    # Exact bounds in refusals
 
     @pytest.mark.parametrize(
         "policy", ["block_submitter", "fail_submitter", "drop_newest", "drop_oldest"]
@@ -560,15 +570,15 @@ class SubmitConformance(StoreSuite):
         assert {"rejected": 2} == (await lab.pool()).totals
 
     @scenario
-    async def test_a_batch_tells_which_of_its_items_it_evicted(self, lab: Lab) -> None:
+    async def test_a_batch_reports_which_of_its_items_it_evicted(self, lab: Lab) -> None:
         """An item that a later one of the same batch pushed out is answered as rejected."""
         await lab.declare(backpressure=ring_buffer(2))
-        told = (await lab.submit(*(lab.new() for _ in range(4)))).admissions
+        answer = (await lab.submit(*(lab.new() for _ in range(4)))).admissions
         gone = (Status.REJECTED, Reason.RING_BUFFER)
         assert [gone, gone, (Status.QUEUED, None), (Status.QUEUED, None)] == [
-            (one.status, one.reason) for one in told
+            (one.status, one.reason) for one in answer
         ]
-        assert [one.status for one in told] == await lab.statuses(*(one.task for one in told))
+        assert [one.status for one in answer] == await lab.statuses(*(one.task for one in answer))
 
     @scenario
     async def test_a_batch_is_for_one_pool(self, lab: Lab) -> None:

@@ -23,11 +23,11 @@ async def declare(lab: Lab, name: str = ROUTER, trigger: TriggerSpec | None = ON
 
 
 class TriggersConformance(StoreSuite):
-    """A trigger is declared with its pool, and found by whoever dispatches."""
+    """A trigger is declared with its pool, and found by the dispatcher."""
 
     @mark.rows("HN-22")
     @scenario
-    async def test_a_trigger_is_told_as_it_was_declared(self, lab: Lab) -> None:
+    async def test_a_trigger_is_returned_as_declared(self, lab: Lab) -> None:
         """By the name of its pool, which begins as those of all triggers do."""
         await lab.declare()
         await declare(lab, EVENTS, None)
@@ -50,7 +50,7 @@ class TriggersConformance(StoreSuite):
     @mark.rows("HN-22")
     @scenario
     async def test_an_event_makes_one_task_however_often_its_steps_are_done(self, lab: Lab) -> None:
-        """Emit, dispatch and delivery, each done twice: every key finds what was made before."""
+        """Emit, dispatch and delivery, each done twice: every key finds the task made before."""
         await lab.declare()
         await declare(lab, EVENTS, None)
         await declare(lab)
@@ -92,7 +92,7 @@ class TriggersConformance(StoreSuite):
         assert task == (await lab.one(pool=ROUTER)).fence.task
 
     @scenario
-    async def test_a_pool_that_nobody_declared_refuses(self, lab: Lab) -> None:
+    async def test_an_undeclared_pool_refuses(self, lab: Lab) -> None:
         """So a delivery learns that its pool is missing."""
         answer = await lab.submit(lab.new(pool="nowhere"))
         assert answer.refusal is not None

@@ -39,7 +39,7 @@ async def join(lab: Lab, worker: str, signature: str, *functions: str) -> None:
 
 
 class MisfitsConformance(StoreSuite):
-    """What becomes of tasks that some versions of a function cannot read."""
+    """Tasks whose arguments some versions of a function cannot read."""
 
     @mark.rows("TR-11")
     @scenario
@@ -49,9 +49,9 @@ class MisfitsConformance(StoreSuite):
         await join(lab, "old", "1")
         task = await lab.put()
         await lab.applied(misfit(await lab.one(worker="old")))
-        told = await lab.task(task)
-        assert (Status.QUEUED, True, 0) == (told.status, told.parked, told.attempt)
-        assert (b"no 'tenant'", ("1",)) == (told.error, told.misfits)
+        answer = await lab.task(task)
+        assert (Status.QUEUED, True, 0) == (answer.status, answer.parked, answer.attempt)
+        assert (b"no 'tenant'", ("1",)) == (answer.error, answer.misfits)
         assert (1, 1) == ((await lab.pool()).parked, (await lab.pool()).queued)
         assert [] == await lab.lease(worker="old")
         await lab.put("fits")
@@ -77,7 +77,7 @@ class MisfitsConformance(StoreSuite):
     async def test_two_that_cannot_read_it_do_not_hand_it_to_and_fro(
         self, lab: Lab, tries: int
     ) -> None:
-        """Each signature tries it once; what was tried is not forgotten when it is claimed."""
+        """Each signature tries it once; the tried signatures are kept when it is claimed."""
         await lab.declare()
         task = await lab.put()
         names = [f"w{n}" for n in range(tries)]
@@ -122,8 +122,8 @@ class MisfitsConformance(StoreSuite):
         await lab.applied(retried(await lab.one(worker="new")))
         lab.later(60)
         assert [] == await lab.lease(worker="old")
-        told = await lab.task(task)
-        assert (1, 2) == (told.attempt, told.runs)
+        answer = await lab.task(task)
+        assert (1, 2) == (answer.attempt, answer.runs)
         assert [task] == ids_of(await lab.lease(worker="new"))
 
     @mark.rows("TR-11")
@@ -136,10 +136,10 @@ class MisfitsConformance(StoreSuite):
         task = await lab.put()
         (claim,) = await lab.claims(worker="old")
         await lab.applied(misfit(claim))
-        told = await lab.task(task)
-        assert (True, 0, b"no 'tenant'") == (told.parked, told.runs, told.error)
+        answer = await lab.task(task)
+        assert (True, 0, b"no 'tenant'") == (answer.parked, answer.runs, answer.error)
         assert [] == await lab.lease(worker="old")
-        await lab.put("ahead of it", priority=1)
+        await lab.put("ahead", priority=1)
         assert [task] == ids_of(await lab.lease(1, worker="new"))
 
     @mark.rows("TR-11")
@@ -161,7 +161,7 @@ class MisfitsConformance(StoreSuite):
     @mark.rows("TR-11")
     @scenario
     async def test_it_fails_after_a_day_for_its_own_reason(self, lab: Lab) -> None:
-        """Not as an unknown function; the error that tells which argument stays with it."""
+        """Not as an unknown function; the error that names the argument stays with it."""
         await lab.declare()
         await join(lab, "old", "1")
         task = await lab.put()
@@ -171,13 +171,17 @@ class MisfitsConformance(StoreSuite):
         assert Status.QUEUED == await lab.status(task)
         lab.later(2)
         await lab.recover()
-        told = await lab.task(task)
-        assert (Status.FAILED, "unfit_arguments", 0) == (told.status, told.reason, told.attempt)
-        assert b"no 'tenant'" == told.error
+        answer = await lab.task(task)
+        assert (Status.FAILED, "unfit_arguments", 0) == (
+            answer.status,
+            answer.reason,
+            answer.attempt,
+        )
+        assert b"no 'tenant'" == answer.error
 
     @mark.rows("TR-11")
     @scenario
-    async def test_a_redrive_lets_everybody_try_it_again(self, lab: Lab) -> None:
+    async def test_a_redrive_lets_every_worker_try_again(self, lab: Lab) -> None:
         """Parked it goes back to its place, failed to the tail; nothing of before is held on to."""
         await lab.declare()
         await join(lab, "old", "1")
@@ -231,5 +235,5 @@ class MisfitsConformance(StoreSuite):
         await lab.applied(msgspec.structs.replace(corrupt(leased), **damage))
         await lab.applied(msgspec.structs.replace(corrupt(claim), **damage))
         for task in (ran, held):
-            told = await lab.task(task)
-            assert ("corrupt", b"bad JSON", 0) == (told.reason, told.error, told.attempt)
+            answer = await lab.task(task)
+            assert ("corrupt", b"bad JSON", 0) == (answer.reason, answer.error, answer.attempt)

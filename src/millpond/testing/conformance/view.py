@@ -80,7 +80,7 @@ class ViewConformance(StoreSuite):
 
     @scenario
     async def test_a_read_task_is_a_copy(self, lab: Lab) -> None:
-        """Changing what was read changes nothing that is kept."""
+        """Changing a returned value does not change the store."""
         await lab.declare()
         task = await lab.put()
         read = await lab.task(task)
@@ -90,12 +90,33 @@ class ViewConformance(StoreSuite):
 
     @scenario
     async def test_a_task_read_before_does_not_move(self, lab: Lab) -> None:
-        """A copy tells of its moment, not of later ones."""
+        """A copy has the state of its time, not of later ones."""
         await lab.declare()
         task = await lab.put()
         read = await lab.task(task)
         await lab.run_one()
         assert Status.QUEUED == read.status
+
+    @scenario
+    async def test_results_of_many_tasks_come_in_one_answer(self, lab: Lab) -> None:
+        """Ended ones with status, attempt and result; waiting and running ones are left out."""
+        await lab.declare(max_concurrent=3)
+        for _ in range(4):
+            await lab.put()
+        good, bad, running = await lab.lease()
+        waiting = await lab.put()
+        await lab.applied(completed(good), failed(bad))
+        done, broken = await lab.task(good.fence.task), await lab.task(bad.fence.task)
+        ids = (done.new.id, running.fence.task, 12345, broken.new.id, waiting)
+        found = await lab.view.results(ids)
+        assert {12345: "unknown"} == found.missing
+        assert {
+            task.new.id: (task.status, task.attempt, task.result, task.error, task.reason)
+            for task in (done, broken)
+        } == {
+            task: (one.status, one.attempt, one.result, one.error, one.reason)
+            for task, one in found.ended.items()
+        }
 
     @scenario
     async def test_workers_are_those_that_may_hold_leases(self, lab: Lab) -> None:
@@ -106,8 +127,8 @@ class ViewConformance(StoreSuite):
         assert frozenset({WORKER, "w3"}) == await lab.view.workers()
 
     @scenario
-    async def test_ready_tells_whether_a_lease_would_give_something(self, lab: Lab) -> None:
-        """Empty, scheduled, due, running: each is told apart, and asking changes nothing."""
+    async def test_ready_predicts_whether_a_lease_returns_a_task(self, lab: Lab) -> None:
+        """Empty, scheduled, due, running: each has its own answer, and reading changes nothing."""
         await lab.declare(max_concurrent=1, order=fifo())
 
         async def ready() -> bool:

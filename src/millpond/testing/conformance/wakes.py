@@ -31,7 +31,7 @@ class WakesConformance(StoreSuite):
         assert {POOL: lab.now + 5.0} == lab.wakes
 
     @scenario
-    async def test_of_several_moments_the_nearest_is_told(self, lab: Lab) -> None:
+    async def test_the_nearest_of_several_due_times_is_reported(self, lab: Lab) -> None:
         """One wake per pool and verb, for the first thing there is to do."""
         await lab.declare()
         await lab.submit(lab.new(delay=9.0), lab.new(delay=2.0), lab.new(delay=5.0))
@@ -58,7 +58,7 @@ class WakesConformance(StoreSuite):
         assert {POOL: lab.now} == lab.wakes
 
     @scenario
-    async def test_a_pause_wakes_nobody(self, lab: Lab) -> None:
+    async def test_a_pause_wakes_no_worker(self, lab: Lab) -> None:
         """There is less to start than before."""
         await lab.declare()
         await lab.put()
@@ -89,7 +89,7 @@ class WakesConformance(StoreSuite):
 
     @scenario
     async def test_a_release_wakes(self, lab: Lab) -> None:
-        """What was given back can be started by another."""
+        """Another worker can start a task that was given back."""
         await lab.declare()
         await lab.put()
         await lab.applied(released(await lab.one()))
@@ -132,7 +132,7 @@ class WakesConformance(StoreSuite):
 
     @scenario
     async def test_a_hold_wakes_for_its_end(self, lab: Lab) -> None:
-        """Whoever sleeps meanwhile is told when to look again."""
+        """A waiting worker gets the time of its next poll."""
         await lab.declare()
         await lab.control(orders.Hold(POOL, 5.0))
         assert {POOL: lab.now + 5.0} == lab.wakes
@@ -171,7 +171,7 @@ class WakesConformance(StoreSuite):
 
     @scenario
     async def test_a_join_wakes_where_tasks_are_parked(self, lab: Lab) -> None:
-        """The newcomer may know what nobody knew."""
+        """The new worker may know the function."""
         await lab.declare()
         await lab.join("w2", functions=("other",))
         await lab.put(call=Call("rare"))
@@ -181,7 +181,7 @@ class WakesConformance(StoreSuite):
         assert 1 == len(await lab.lease(worker="w3"))
 
     @scenario
-    async def test_a_join_wakes_nobody_where_nothing_is_parked(self, lab: Lab) -> None:
+    async def test_a_join_wakes_no_worker_without_parked_tasks(self, lab: Lab) -> None:
         """A newcomer asks for itself."""
         await lab.declare()
         await lab.put()
@@ -189,7 +189,7 @@ class WakesConformance(StoreSuite):
         assert {} == lab.wakes
 
     @scenario
-    async def test_a_refused_batch_wakes_nobody(self, lab: Lab) -> None:
+    async def test_a_refused_batch_wakes_no_worker(self, lab: Lab) -> None:
         """Nothing came, so nothing can start."""
         await lab.declare()
         await lab.control(orders.Close(POOL))

@@ -1,4 +1,4 @@
-"""Why: what a store knows about a task that does not run, and what is made of it."""
+"""Why: what a store knows about a task that does not run, and the sentence for it."""
 
 # ruff: noqa: SIM300 - `expected == actual` is the house order
 
@@ -31,7 +31,7 @@ async def facts(lab: Lab, task: int) -> Facts:
 
 
 async def why(lab: Lab, task: int) -> str:
-    """What people are told."""
+    """Return the sentence that people read."""
     return explain(await facts(lab, task), lab.now)
 
 
@@ -40,7 +40,7 @@ class WhyConformance(StoreSuite):
 
     @scenario
     async def test_a_task_that_could_start_says_so(self, lab: Lab) -> None:
-        """Nothing holds it but that nobody has asked yet."""
+        """Nothing holds it: no worker has leased it yet."""
         await lab.declare()
         assert "ready: starts when a worker asks next" == await why(lab, await lab.put())
 
@@ -128,7 +128,7 @@ class WhyConformance(StoreSuite):
 
     @scenario
     async def test_a_parked_task_names_its_function(self, lab: Lab) -> None:
-        """Nobody who is there knows it."""
+        """No registered worker knows it."""
         await lab.control(orders.Deregister(WORKER))
         await lab.declare()
         await lab.join("w2", functions=("other",))
@@ -143,8 +143,8 @@ class WhyConformance(StoreSuite):
         await lab.declare()
         await lab.join("w2", owner="mine", lease=A_LONG_LEASE)
         closure = await lab.put(owner="mine")
-        told = await facts(lab, closure)
-        assert (1, "mine") == (told.workers, told.closure_of)
+        answer = await facts(lab, closure)
+        assert (1, "mine") == (answer.workers, answer.closure_of)
         task = await lab.put()
         assert 2 == (await facts(lab, task)).workers
         await lab.control(orders.Deregister(WORKER))
@@ -153,7 +153,7 @@ class WhyConformance(StoreSuite):
 
     @scenario
     async def test_a_lane_names_what_is_before(self, lab: Lab) -> None:
-        """What runs, or waits, at the head of it; and a pause of the lane."""
+        """What runs, or waits, at its head; and a pause of the lane."""
         await lab.declare(lanes=1)
         for _ in range(3):
             await lab.put()

@@ -46,11 +46,11 @@ class Crowd:
             self.wake(self.granted.pop(dice.randrange(len(self.granted))))
         elif draw < 0.80 and self.inside:
             caller = self.inside.pop(dice.randrange(len(self.inside)))
-            self.told(self.gate.leave(caller.weight))
+            self.cancel_requested(self.gate.leave(caller.weight))
         elif draw < 0.90 and (self.waiting or self.granted):
             self.give_up()
         elif draw < 0.95:
-            self.told(self.gate.resize(max_concurrent=dice.randint(1, 4)))
+            self.cancel_requested(self.gate.resize(max_concurrent=dice.randint(1, 4)))
 
     def come(self) -> None:
         """Let a caller come, to wait or not."""
@@ -71,22 +71,22 @@ class Crowd:
 
     def give_up(self) -> None:
         """Let a caller go away that waits, or was admitted and has not noticed."""
-        everybody = self.waiting + self.granted
-        caller = everybody[self.world.dice.randrange(len(everybody))]
+        callers = self.waiting + self.granted
+        caller = callers[self.world.dice.randrange(len(callers))]
         (self.waiting if caller in self.waiting else self.granted).remove(caller)
-        self.told(self.gate.cancel(caller))
+        self.cancel_requested(self.gate.cancel(caller))
 
-    def told(self, settled: Sequence[Ticket]) -> None:
+    def cancel_requested(self, settled: Sequence[Ticket]) -> None:
         """Take in who was admitted."""
         for caller in settled:
             if self.waiting[0] is not caller and caller.outcome is TicketState.ADMITTED:
-                raise Violated("I1", "a caller overtook the one in front of it")
+                raise Violated("I1", "a caller overtook the one in front")
             self.waiting.remove(caller)
             if caller.outcome is TicketState.ADMITTED:
                 self.granted.append(caller)
 
     def judge(self, before: int, limit: int) -> None:
-        """I1 for permits: nobody is let in above a limit, no slot is lost, the count is true."""
+        """I1 for permits: none above a limit, no slot lost, the counts are right."""
         gate = self.gate
         held = len(self.inside) + len(self.granted)
         weight = sum(caller.weight for caller in self.inside + self.granted)
@@ -94,10 +94,10 @@ class Crowd:
             raise Violated("I1", f"{held} callers inside, of {gate.max_concurrent}")
         if held > before and gate.max_weight is not None and weight > gate.max_weight:
             raise Violated("I1", f"{weight} inside, of {gate.max_weight}")
-        self.nobody_waits_in_vain(held, weight)
+        self.no_caller_waits_in_vain(held, weight)
         self.count_is_true(held)
 
-    def nobody_waits_in_vain(self, held: int, weight: int) -> None:
+    def no_caller_waits_in_vain(self, held: int, weight: int) -> None:
         """Object if the first in line waits before room that is free."""
         gate = self.gate
         if not self.waiting or held >= gate.max_concurrent:

@@ -144,7 +144,7 @@ def _hint(field: str, value: object) -> bool:
 def trace(steps: Sequence[Step]) -> list[Any]:
     """Return what a history did, with ids, tokens and sequences named by first appearance.
 
-    Wake-ups, and word of what ended, are hints and stay out of it: a store may give more of them
+    Wake-ups and reports of ended tasks are hints and are left out: a store may give more of them
     than another, never fewer than keep its workers awake (I11).
     """
     names: dict[tuple[str, object], int] = {}
@@ -159,5 +159,5 @@ def trace(steps: Sequence[Step]) -> list[Any]:
             return f"{kind}-{names.setdefault((kind, value), len(names))}"
         return value
 
-    told = [(s.verb, s.answer, s.records) for s in steps]
-    return [named("", msgspec.to_builtins(entry)) for entry in told]
+    answer = [(s.verb, s.answer, s.records) for s in steps]
+    return [named("", msgspec.to_builtins(entry)) for entry in answer]

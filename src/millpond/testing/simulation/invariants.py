@@ -197,7 +197,7 @@ def remembered(witness: Witness, step: Step) -> None:
 
 
 class Settles:
-    """What a settle should have done, as far as fences decide: told one by one, in order."""
+    """What a settle should have done, as far as fences decide: one by one, in order."""
 
     def __init__(self, witness: Witness) -> None:
         self.applied: dict[int, Settlement] = {}
@@ -254,10 +254,10 @@ def fences(witness: Witness, step: Step) -> Settles:
     settles = Settles(witness)
     if step.verb != "settle":
         return settles
-    told_of = step.answer.started or [None] * len(step.asked[0])
-    for settlement, told, started in zip(step.asked[0], step.answer.settled, told_of, strict=True):
-        if settles.settle(settlement) != (told is Settled.APPLIED):
-            raise Violated("I3", f"the settle {settlement} was {told}")
+    starts = step.answer.started or [None] * len(step.asked[0])
+    for settlement, answer, started in zip(step.asked[0], step.answer.settled, starts, strict=True):
+        if settles.settle(settlement) != (answer is Settled.APPLIED):
+            raise Violated("I3", f"the settle {settlement} was {answer}")
         begun = started is Settled.APPLIED
         if settlement.successor is not None and begun != settles.start(settlement, answered=begun):
             raise Violated("I3", f"the start of {settlement.successor} was {started}")
@@ -392,7 +392,7 @@ def fairness(witness: Witness, facts: PoolFacts, entry: Record, now: float) -> N
         return
     queued = list(witness.eligible(facts, now))
     if not all(witness.reachable(fact, entry.worker) for fact in queued):
-        # Shares out of this worker's reach fall behind by right; the comparison starts anew.
+        # Shares out of this worker's reach fall behind by right; the comparison restarts.
         facts.lags.clear()
         return
     ring = {_share(fact, spec) for fact in queued}

@@ -1,4 +1,4 @@
-"""Simulated leaders: processes that would recover what was lost, of which one at a time may."""
+"""Simulated leaders: processes that recover tasks, of which one at a time may."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Leaders:
         self.owner = ""
 
     async def recover(self, limit: int) -> None:
-        """Recover: as nobody, as the leader, or as one who led before."""
+        """Recover: without a generation, as the leader, or as a former leader."""
         world, dice = self.world, self.dice
         owners = [worker.owner for worker in world.workers if worker.joined]
         if not owners or dice.random() < 0.3:

@@ -1,4 +1,4 @@
-"""The simulated operator: gives orders, and is the clock that recovers what was lost."""
+"""The simulated operator: gives orders, and triggers recovery."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ DAY = 90_000.0
 
 
 class Operator:
-    """Gives orders, and is the clock that recovers what was lost."""
+    """Gives orders, and triggers recovery."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -24,8 +24,8 @@ class Operator:
     async def act(self) -> None:
         """Recover, or give one order."""
         world = self.world
-        # More often where somebody's task waits for a function that nobody knows.
-        if world.chance(0.04 if world.nobody_knows_rare else 0.006):
+        # More often where a task waits for a function that no worker knows.
+        if world.chance(0.04 if world.rare_is_unknown else 0.006):
             world.fault("day passes")
             world.now += DAY
             await world.do("recover", 1000)

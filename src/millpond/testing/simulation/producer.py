@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Producer:
-    """Submits batches; parks when a pool is full; sends again what was never answered."""
+    """Submits batches; parks when a pool is full; sends again the batches without an answer."""
 
     def __init__(self, world: World, number: int) -> None:
         self.world = world
@@ -37,7 +37,7 @@ class Producer:
         self.take_in(batch, answer.batches[0])
 
     def take_in(self, batch: Batch, answer: BatchAnswer) -> None:
-        """Note what was accepted; wait where the pool asks for it."""
+        """Record the accepted tasks; wait where the pool asks for it."""
         world = self.world
         world.known.extend(admission.task for admission in answer.admissions)
         if answer.run is not None:

@@ -1,4 +1,4 @@
-"""Ledgers: what was charged to a rate, entry by entry, for whoever checks it.
+"""Ledgers of the charges to a rate, entry by entry, for the checks.
 
 A bucket keeps one number. A ledger keeps the entries, so that a weight that is corrected later is
 corrected where it was charged, and the promise can be checked as if it had been known all along.
@@ -26,7 +26,7 @@ class Charge(msgspec.Struct):
 
 
 class Ledger:
-    """What was charged to one rate."""
+    """The charges to one rate."""
 
     def __init__(self, rate: Rate) -> None:
         self.rate = rate

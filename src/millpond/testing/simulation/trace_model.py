@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """One verb of a history: what was asked, what was answered, what was recorded."""
+    """One verb of a history: arguments, answer and audit records."""
 
     verb: str
     asked: Any
@@ -143,7 +143,7 @@ class Witness:
         self.run_finished: set[int] = set()
 
     def before(self, step: Step) -> None:
-        """Take in what a verb announces before its records are looked at."""
+        """Apply a verb's arguments before its records."""
         for facts in self.pools.values():
             facts.ran = len(facts.running)
         if step.verb == "settle":
@@ -257,7 +257,7 @@ class Witness:
     def apply(self, entry: Record) -> Fact | None:
         """Take in one record; return the task it is about, after it."""
         if entry.event is None or entry.task is None:
-            self._told(entry)
+            self._record_answer(entry)
             return None
         if entry.event is Transition.REFUSE:
             return None
@@ -277,7 +277,7 @@ class Witness:
         self._index(fact)
         return fact
 
-    def _told(self, entry: Record) -> None:
+    def _record_answer(self, entry: Record) -> None:
         """Take in a record that is no arrow."""
         detail, facts = entry.detail or "", self.pools.get(entry.pool)
         if entry.run is not None and detail == "run finished":

@@ -1,7 +1,7 @@
 """Simulated workers: they keep to the rules of the real ones, and break as those break.
 
 Plan, lease, renew, settle, as the core decides; and crash, freeze past their leases, lose
-answers, leave, and come back as zombies with settlements nobody waits for.
+answers, leave, and come back as zombies with stale settlements.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ class SimWorker:
         self.running: dict[int, tuple[Leased, float]] = {}
         self.ahead: dict[int, Leased] = {}
         self.unwanted: set[str] = set()
-        self.told: set[int] = set()
+        self.cancel_requested: set[int] = set()
         self.unanswered: list[Settlement] = []
         self.watches: dict[str, ClaimTimer] = {}
-        self.functions = FUNCTIONS[:3] if number % 2 or world.nobody_knows_rare else None
+        self.functions = FUNCTIONS[:3] if number % 2 or world.rare_is_unknown else None
 
     @property
     def free(self) -> int:
@@ -89,7 +89,7 @@ class SimWorker:
         self.watches = {name: ClaimTimer() for name in world.stage_pools()}
 
     async def calm_down(self) -> None:
-        """Start anew, knowing every function, and break no more."""
+        """Restart, knowing every function, without further faults."""
         if self.joined:
             await self.world.do("control", orders.Deregister(self.id))
         self.calm = True
@@ -138,7 +138,7 @@ class SimWorker:
         return True
 
     async def renew(self) -> None:
-        """Keep the leases, or find them lost and start anew."""
+        """Keep the leases, or find them lost and restart."""
         world = self.world
         answer = await world.do("renew", (self.id, LEASE))
         self.renew_at = world.now + LEASE / 3
@@ -146,7 +146,7 @@ class SimWorker:
             world.fault("lease lost")
             self.joined = False
             return
-        self.told.update(answer.cancelled)
+        self.cancel_requested.update(answer.cancelled)
         for task in answer.interrupted:
             if task in self.running:
                 self.running[task] = (self.running[task][0], world.now)
@@ -168,7 +168,7 @@ class SimWorker:
         while finished := self.finished():
             batch += [self.hand_over(task) for task in finished]
         if world.chance(0.25) and not self.calm:
-            # What was started in good faith is reported later: meanwhile the world goes on.
+            # A started attempt is reported later: meanwhile the world goes on.
             self.unanswered = batch
             return
         then = self.ask(world.dice.choice(list(self.watches))) if world.chance(0.5) else None
@@ -189,12 +189,12 @@ class SimWorker:
             self.ahead[task] = leased
 
     def to_return(self) -> list[Leased]:
-        """Return what it holds ahead that is wanted back, or that it wants no more."""
+        """Return what it holds ahead that is wanted back, or that it does not want."""
         return [
             leased
             for leased in self.ahead.values()
             if leased.pool in self.unwanted
-            or (leased.fence.task in self.told and self.world.chance(0.7))
+            or (leased.fence.task in self.cancel_requested and self.world.chance(0.7))
             or self.world.chance(0.02)
         ]
 
@@ -208,7 +208,7 @@ class SimWorker:
         )
 
     def hand_over(self, task: int) -> Settlement:
-        """End an attempt, and perhaps start what was held ahead of its pool in its slot."""
+        """End an attempt, and perhaps start a prefetched task of its pool in its slot."""
         leased, _ = self.running.pop(task)
         settlement = self.decide(leased)
         # Of the same pool, as it should be; now and then of another, which needs room there.
@@ -242,7 +242,7 @@ class SimWorker:
     def outcome(self, leased: Leased) -> Outcome:
         """Make up how a handler ended."""
         world = self.world
-        if leased.fence.task in self.told and world.chance(0.7):
+        if leased.fence.task in self.cancel_requested and world.chance(0.7):
             return Stopped()
         draw = world.dice.random()
         if draw < 0.60 or self.calm:
@@ -297,7 +297,7 @@ class SimWorker:
         self.running[leased.fence.task] = (leased, end)
 
     def take_in(self, ask: LeaseRequest, answer: LeaseAnswer) -> None:
-        """Start what was leased, and remember when to ask again."""
+        """Start the leased tasks, and remember when to lease again."""
         world = self.world
         if answer.fenced:
             world.fault("lease lost")

@@ -1,7 +1,7 @@
 """The simulated world: producers, workers, operators and callers, and everything that goes wrong.
 
-Everybody acts one verb at a time, in an order drawn from the seed. Nothing here knows what could
-be wrong with a store: it only lives, and looks after each step whether everybody who could work
+All actors act one verb at a time, in an order drawn from the seed. Nothing here knows what could
+be wrong with a store: it only acts, and checks after each step whether all actors that could work
 is asleep.
 """
 
@@ -71,7 +71,7 @@ class World:
         self.runs: dict[int, str | None] = {}
         self._serial = 0
         self.keys = KEYS[1:]
-        self.nobody_knows_rare = dice.random() < 0.35
+        self.rare_is_unknown = dice.random() < 0.35
         self.closures = 0.12 if dice.random() < 0.5 else 0.0
         self.workers = [SimWorker(self, number) for number in range(dice.randint(3, 5))]
         self.producers = [Producer(self, number) for number in range(dice.randint(3, 5))]
@@ -117,12 +117,12 @@ class World:
             await worker.join()
 
     async def step(self) -> None:
-        """Let a little time pass and somebody act; then look at who sleeps."""
+        """Let a little time pass and one actor act; then check who sleeps."""
         self.now = rounded(self.now + self.dice.choice((0.0, 0.0, 0.05, 0.2, 1.0)))
-        await self.somebody().act()
+        await self.next_actor().act()
         await self.never_asleep()
 
-    def somebody(self) -> Producer | SimWorker | Operator | Crowd:
+    def next_actor(self) -> Producer | SimWorker | Operator | Crowd:
         """Choose who acts next."""
         draw = self.dice.random()
         if draw < 0.28:
@@ -132,14 +132,14 @@ class World:
         return self.operator if draw < 0.94 else self.crowd
 
     async def never_asleep(self) -> None:
-        """I11: with work due, not everybody who could start it has gone to sleep."""
+        """I11: with work due, at least one actor that could start it is awake."""
         for pool in self.stage_pools():
             ready = [worker for worker in self.workers if worker.could_hear(pool)]
             watching = [worker for worker in ready if worker.watching(pool)]
             if not await self.any_could_start(watching, pool):
                 sleeping = [worker for worker in ready if worker not in watching]
                 if await self.any_could_start(sleeping, pool):
-                    raise Violated("I11", f"everybody sleeps with work due in {pool}")
+                    raise Violated("I11", f"all sleep with work due in {pool}")
 
     async def any_could_start(self, workers: list[SimWorker], pool: str) -> bool:
         """Return whether a lease would give one of these workers something now."""
