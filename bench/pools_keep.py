@@ -15,6 +15,7 @@ from typing import Any
 from figures import Found, Plan, resident
 
 from millpond import Keep, Millpond
+from millpond.pool.internals import internals_of
 from millpond.testing.clock import run_virtual
 
 POOLS = 2_000
@@ -46,7 +47,7 @@ async def idle_pools(size: Callable[[], int]) -> float:
     async with Millpond() as mp:
         before = size()
         for number in range(POOLS):
-            await mp.pool(f"pool-{number}", max_concurrent=10).ready()
+            await internals_of(mp.pool(f"pool-{number}", max_concurrent=10)).ready()
         await asyncio.sleep(0.05)
         return per(POOLS, before, size())
 
@@ -167,7 +168,7 @@ async def idle(found: Found, seconds: float, *, used: bool) -> None:
                 await mp.wait([await pool.submit(nothing) for _ in range(20)])
         await asyncio.sleep(0.5)
         gc.collect()
-        verbs, start = counted(mp.runtime.store), time.process_time()
+        verbs, start = counted(internals_of(mp).runtime.store), time.process_time()
         await asyncio.sleep(seconds)
         took, verb_count = time.process_time() - start, verbs.total()
     what = f"{IDLE_POOLS} pools idle for {seconds:g} s, {'used before' if used else 'fresh'}"

@@ -38,6 +38,7 @@ from millpond.core.lease import LeaseRequest
 from millpond.core.lifecycle import Transition
 from millpond.core.settle import Settlement
 from millpond.core.task import Call, NewTask
+from millpond.pool.internals import internals_of
 from millpond.store.protocol import Batch
 
 POOLS = 100
@@ -63,7 +64,7 @@ async def fill(url: str, tasks: int) -> list[int]:
         mp.pool(name, max_concurrent=BATCH, max_per_key=BATCH)
     some: list[int] = []
     async with mp:
-        store = mp.runtime.store
+        store = internals_of(mp).runtime.store
         await store.control(Register("filler", 3600.0, "filler-1-00000000", None))
         # Half of the tasks are in one pool: a page of it must not be slower than others.
         for first in range(0, tasks, BATCH):
@@ -77,7 +78,7 @@ async def fill(url: str, tasks: int) -> list[int]:
 async def _store_batch(store: Any, mp: Millpond, pool: str, count: int) -> list[int]:
     new = [
         NewTask(
-            id=mp.runtime.new_id(),
+            id=internals_of(mp).runtime.new_id(),
             pool=pool,
             call=Call(f"function_{number % 7}", b'{"order":12345,"customer":"somebody"}'),
             key=f"customer-{number % 50}",

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
-from tests import stores
+from tests import machine, stores
 from verify.servers.pgbouncer import Pooler, find_pgbouncer
 from verify.servers.postgres import NoServer, OwnServer, Server, serve
 from verify.servers.schemas import Schemas
@@ -26,10 +26,15 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 AsyncTest = Callable[..., Coroutine[Any, Any, object]]
 
 
-def pytest_report_header() -> str:
+def pytest_report_header() -> list[str]:
     """Say what the machine lacks: nothing is left out in silence."""
-    found = find_pgbouncer()
-    return f"pgbouncer: {found or 'ABSENT, its tests are left out; see make test-pgbouncer'}"
+    return [need.line for need in machine.NEEDS]
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say it again at the end, which `-q` shows too."""
+    for need in machine.absent():
+        terminalreporter.write_line(need.line, yellow=True)
 
 
 def _on_a_loop(test: AsyncTest, *, real: bool) -> Callable[..., None]:
@@ -55,13 +60,14 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what is about another store than the one that is tested, or another way to it."""
+    """Leave out what is about another store or connection, or needs what the machine lacks."""
     unfit = {
         "memory": stores.DURABLE,
         "listens": stores.POOLED or stores.DEAF,
         "session": stores.POOLED,
     }
     marks = [name for name, is_unfit in unfit.items() if is_unfit]
+    marks += [need.marker for need in machine.absent()]
     apart = [item for item in items if any(map(item.get_closest_marker, marks))]
     if apart:
         items[:] = [item for item in items if item not in apart]
@@ -97,7 +103,7 @@ def _instead_of_memory(
     places: stores.Places, monkeypatch: pytest.MonkeyPatch
 ) -> Generator[None, None, None]:
     stores.places.append(places)
-    monkeypatch.setattr("millpond.pool.millpond.MemoryStore", stores.fresh_store)
+    monkeypatch.setattr("millpond.pool.runtime_owner.MemoryStore", stores.fresh_store)
     yield
     stores.places.remove(places)
     places.close()

@@ -66,13 +66,23 @@ def cell(text: str) -> str:
     return (text[:1].lower() + text[1:]).replace("|", "&#124;").rstrip(".")
 
 
+def metavar(option: click.Parameter, ctx: click.Context) -> str:
+    """Return the name of an option's value, the same from every version of click.
+
+    Before 8.2 it takes no context, and puts an optional choice into two pairs of brackets.
+    """
+    make: Callable[..., str] = option.make_metavar
+    made = make(ctx) if inspect.signature(make).parameters else make()
+    return made.replace("[[", "[").replace("]]", "]")
+
+
 def row(option: click.Parameter, ctx: click.Context) -> str:
     """Return the row of an option or argument."""
     if isinstance(option, click.Option):
         names = ", ".join(option.opts)
-        value = "" if option.is_flag else f" {option.make_metavar(ctx)}"
+        value = "" if option.is_flag else f" {metavar(option, ctx)}"
         return f"| `{names}{value.replace('|', ' or ')}` | {cell(option.help or '')} |"
-    name = option.make_metavar(ctx).replace("|", " or ")
+    name = metavar(option, ctx).replace("|", " or ")
     return f"| `{name}` | {ARGUMENTS[option.name or '']} |"
 
 

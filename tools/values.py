@@ -9,8 +9,8 @@ from millpond.pool.events.receipt import Emission, EventInfo, Receipt
 from millpond.pool.handle import Handle
 from millpond.pool.outcome import Outcome
 from millpond.pool.rejection import SubmitRejection
-from millpond.pool.run import RunReport
-from millpond.pool.schedules.schedule import ScheduleInfo
+from millpond.pool.runs.report import RunReport
+from millpond.pool.schedules.stored import ScheduleInfo
 from millpond.pool.snapshot import LaneStatus, Snapshot, TaskInfo
 from millpond.runtime.error_info import ErrorInfo
 from millpond.runtime.observe.hooks import Counts, DeadLetter, Empty, Observed
@@ -46,7 +46,7 @@ VALUES: dict[type, str] = {
     Keep: "`Millpond(keep=...)`",
 }
 
-INTERNAL = frozenset({"of", "admitted", "forgotten", "read", "value_of"})
+INTERNAL = frozenset({"of"})
 """Methods for the library's own use."""
 
 
@@ -55,7 +55,17 @@ class Undocumented(Exception):
 
 
 def members(kind: type) -> Iterator[tuple[str, str, str]]:
-    """Yield (name, type, meaning) of each public field, property and method, in their order."""
+    """Yield (name, type, meaning) of each public field, property and method, in their order.
+
+    Those that it has from a class of the same module come first.
+    """
+    for base in reversed(kind.__mro__):
+        if base.__module__ == kind.__module__:
+            yield from own_members(base)
+
+
+def own_members(kind: type) -> Iterator[tuple[str, str, str]]:
+    """Yield the members that a class itself defines."""
     (tree,) = ast.parse(inspect.getsource(kind)).body
     body = tree.body if isinstance(tree, ast.ClassDef) else []
     for node, after in zip(body, [*body[1:], ast.Pass()], strict=True):

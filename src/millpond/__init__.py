@@ -2,8 +2,8 @@
 
 from importlib import import_module
 
-# Written down, and not asked of the installed package; nor is `typing` imported for a name that is
-# always False: both take longer than everything else that `millpond --version` does.
+# Written here, because reading the installed package's metadata takes longer than everything else
+# that `millpond --version` does. So does importing `typing` for a name that is always False.
 __version__ = "0.1.0.dev0"
 TYPE_CHECKING = False
 
@@ -61,16 +61,17 @@ if TYPE_CHECKING:
     from millpond.pool.context import Context, SyncContext
     from millpond.pool.events.receipt import Emission, EventInfo, Receipt
     from millpond.pool.events.trigger import Trigger
-    from millpond.pool.handle import Handle
+    from millpond.pool.handle import Handle, SyncHandle
     from millpond.pool.millpond import Millpond
     from millpond.pool.options import Options
     from millpond.pool.outcome import Outcome
     from millpond.pool.pool import Pool
     from millpond.pool.rejection import SubmitRejection
-    from millpond.pool.run import Run, RunReport
+    from millpond.pool.runs.report import RunReport
+    from millpond.pool.runs.run import Run
     from millpond.pool.snapshot import LaneStatus, Snapshot, TaskInfo
-    from millpond.pool.sync.api import SyncMillpond, SyncPool
-    from millpond.pool.sync.handles import SyncHandle
+    from millpond.pool.sync_millpond import SyncMillpond
+    from millpond.pool.sync_pool import SyncPool
     from millpond.pool.task import BoundCall, TaskFunction
     from millpond.runtime.error_info import ErrorInfo
     from millpond.runtime.jobs.batch_call import Failed
@@ -156,8 +157,8 @@ __all__ = [
     "ring_buffer",
 ]
 
-# Each name is imported when it is first asked for: a child process that runs one handler, or a
-# command that prints its version, does not pay for what it does not use.
+# Each name is imported on first use: a child process that runs one handler, or a command that
+# prints its version, imports only what it needs.
 _HOME = {
     name: module
     for module, names in {
@@ -213,16 +214,17 @@ _HOME = {
         "millpond.core.handler_signals": ("GiveUp", "RetryLater", "Throttled"),
         "millpond.pool.context": ("Context", "SyncContext"),
         "millpond.pool.events.receipt": ("Emission", "EventInfo", "Receipt"),
-        "millpond.pool.handle": ("Handle",),
+        "millpond.pool.handle": ("Handle", "SyncHandle"),
         "millpond.pool.millpond": ("Millpond",),
         "millpond.pool.options": ("Options",),
         "millpond.pool.outcome": ("Outcome",),
         "millpond.pool.pool": ("Pool",),
         "millpond.pool.rejection": ("SubmitRejection",),
-        "millpond.pool.run": ("Run", "RunReport"),
+        "millpond.pool.runs.report": ("RunReport",),
+        "millpond.pool.runs.run": ("Run",),
         "millpond.pool.snapshot": ("LaneStatus", "Snapshot", "TaskInfo"),
-        "millpond.pool.sync.api": ("SyncMillpond", "SyncPool"),
-        "millpond.pool.sync.handles": ("SyncHandle",),
+        "millpond.pool.sync_millpond": ("SyncMillpond",),
+        "millpond.pool.sync_pool": ("SyncPool",),
         "millpond.pool.task": ("BoundCall", "TaskFunction"),
         "millpond.pool.events.trigger": ("Trigger",),
         "millpond.runtime.jobs.batch_call": ("Failed",),

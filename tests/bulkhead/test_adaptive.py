@@ -153,7 +153,7 @@ async def test_it_stays_there_under_overload_without_end(near: Near) -> None:
     await world.end()
 
 
-async def test_it_does_not_grow_when_nobody_needs_it() -> None:
+async def test_the_limit_does_not_grow_without_demand() -> None:
     """Three callers leave a limit of about three, although the server could take twenty."""
     world = adapting(Server(20, noise=0.1), callers=3)
     await world.go_on(60)
@@ -258,7 +258,9 @@ async def test_every_door_reports_failures_but_not_cancellation(
     assert 0 == llm.stats().in_flight
 
 
-async def test_the_time_inside_is_what_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_time_inside_is_measured_without_the_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """From the admission to the release, not from the beginning of the wait."""
     samples: list[tuple[float, int]] = []
     clock = asyncio.get_running_loop().time

@@ -80,7 +80,7 @@ async def test_try_acquire_never_queues() -> None:
 
 
 @pytest.mark.rows("BH-05")
-async def test_try_acquire_does_not_overtake_those_who_wait() -> None:
+async def test_try_acquire_does_not_overtake_waiters() -> None:
     """A slot handed over at release is gone before the waiter has noticed."""
     llm = Bulkhead("llm", 1, max_queue=5)
     permit = admitted(llm.try_acquire())
@@ -120,7 +120,7 @@ async def test_run_releases_when_cancelled() -> None:
 
 
 @pytest.mark.rows("BL-04")
-async def test_a_rejection_tells_how_full_it_was() -> None:
+async def test_a_rejection_has_the_capacity_at_its_moment() -> None:
     """The refusal carries its reason, the weight asked for and the capacity of that moment."""
     llm = Bulkhead("llm", 2, max_weight=100)
     with admitted(llm.try_acquire(weight=70)):
@@ -141,7 +141,7 @@ async def test_a_rejection_tells_how_full_it_was() -> None:
 
 
 @pytest.mark.rows("BL-04")
-async def test_the_error_says_what_the_value_says() -> None:
+async def test_the_error_has_the_fields_of_the_rejection() -> None:
     """`async with` and `run` raise what `acquire` would have returned."""
     llm = Bulkhead("llm", 1)
     async with llm:

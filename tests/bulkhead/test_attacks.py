@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from millpond import Bulkhead, HookEvent, Permit
+from millpond.pool.internals import internals_of
 
 
 @contextmanager
@@ -40,7 +41,7 @@ async def test_a_timeout_of_the_wrong_type_leaves_no_ghost() -> None:
     assert 0 == llm.stats().in_flight
 
 
-def test_a_permit_collected_during_a_wake_up_loses_nobody() -> None:
+def test_a_permit_collected_during_a_wake_up_loses_no_slot() -> None:
     """The collector may strike inside the wake-up and grant another: both are woken."""
 
     class Collecting(asyncio.SelectorEventLoop):
@@ -208,7 +209,7 @@ def test_an_interrupt_right_after_taking_the_lock_gives_it_back() -> None:
                 raise KeyboardInterrupt
 
     llm = Bulkhead("llm", 1)
-    llm._door.keys = llm._door.lock.keys = Interrupted([None])
+    internals_of(llm).keys = internals_of(llm).lock.keys = Interrupted([None])
     with pytest.raises(KeyboardInterrupt):
         llm.try_acquire()
     permit = llm.try_acquire()

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from millpond import Bulkhead, BulkheadRejected, Leftover, Permit, RejectReason
+from millpond.pool.internals import internals_of
 
 
 def taken(llm: Bulkhead) -> Permit:
@@ -30,7 +31,7 @@ async def test_close_refuses_everyone_to_come() -> None:
 
 
 @pytest.mark.rows("BH-12")
-async def test_close_refuses_everyone_who_waits_and_leaves_those_inside_alone() -> None:
+async def test_close_refuses_waiters_and_leaves_permits_alone() -> None:
     """Waiters get `shutdown`; the permit inside stays valid and is released as ever."""
     llm = Bulkhead("llm", 1, max_queue=3)
     permit = taken(llm)
@@ -67,7 +68,7 @@ async def test_drain_of_an_idle_bulkhead_returns_at_once() -> None:
 
 
 @pytest.mark.rows("BH-13")
-async def test_drain_waits_for_those_inside_and_those_who_were_waiting() -> None:
+async def test_drain_waits_for_callers_inside_and_in_the_queue() -> None:
     """It ends when the last of them is gone, and many drains end together."""
     llm = Bulkhead("llm", 1, max_queue=3)
     loop = asyncio.get_running_loop()
@@ -134,7 +135,7 @@ async def test_drain_ends_when_the_last_waiter_gives_up() -> None:
 
 
 @pytest.mark.rows("BL-10")
-async def test_a_bounded_drain_returns_what_was_left() -> None:
+async def test_a_drain_with_a_timeout_returns_how_many_were_left() -> None:
     """It never raises; after the timeout it tells what is still there."""
     llm = Bulkhead("llm", 2, max_queue=1)
     permits = [taken(llm), taken(llm)]
@@ -159,12 +160,12 @@ async def test_a_drain_that_is_over_leaves_nothing_behind() -> None:
     await llm.drain(timeout=1)
     cancelled = asyncio.create_task(llm.drain())
     await asyncio.sleep(0)
-    assert llm._door.alert
+    assert internals_of(llm).alert
     cancelled.cancel()
     await asyncio.wait([cancelled])
-    assert ([], False) == (llm._door.idlers, llm._door.alert)
+    assert ([], False) == (internals_of(llm).drains, internals_of(llm).alert)
     ended = asyncio.create_task(llm.drain())
     await asyncio.sleep(0)
     permit.release()
     await ended
-    assert ([], False) == (llm._door.idlers, llm._door.alert)
+    assert ([], False) == (internals_of(llm).drains, internals_of(llm).alert)

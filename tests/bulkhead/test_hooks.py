@@ -29,7 +29,7 @@ def taken(llm: Bulkhead) -> Permit:
 
 
 @pytest.mark.rows("BH-14", "BL-11")
-async def test_each_change_is_told_after_it_was_made() -> None:
+async def test_hooks_are_called_after_each_change() -> None:
     """Events see the state after their change, and one id joins permit, admit and release."""
     llm, seen = watched()
     permit = taken(llm)
@@ -66,7 +66,7 @@ async def test_ids_are_unique_and_stay_the_same() -> None:
 
 
 @pytest.mark.rows("BH-14")
-async def test_a_release_is_told_after_the_slot_was_passed_on() -> None:
+async def test_on_release_is_called_after_the_slot_was_passed_on() -> None:
     """The hook may see the slot taken again and the queue already shorter."""
     llm, seen = watched(max_queue=1)
     permit = taken(llm)
@@ -81,7 +81,7 @@ async def test_a_release_is_told_after_the_slot_was_passed_on() -> None:
 
 
 @pytest.mark.rows("BH-14")
-async def test_closing_is_told_once_and_after_the_waiters_were_refused() -> None:
+async def test_on_close_is_called_once_after_the_waiters_were_refused() -> None:
     """Nobody is pending in the event of the close."""
     llm, seen = watched(max_queue=2)
     permit = taken(llm)
@@ -97,7 +97,7 @@ async def test_closing_is_told_once_and_after_the_waiters_were_refused() -> None
 
 
 @pytest.mark.rows("BH-14")
-async def test_what_a_hook_raises_is_counted_and_changes_nothing() -> None:
+async def test_an_error_of_a_hook_is_counted_and_changes_nothing() -> None:
     """Admission, refusal, release and close go on as if nothing had happened."""
 
     def fail(_event: HookEvent) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from millpond import Bulkhead, HookEvent
+from millpond.pool.internals import internals_of
 
 
 @contextmanager
@@ -42,7 +43,7 @@ def test_a_permit_in_a_cycle_comes_back_too() -> None:
         assert 0 == llm.stats().in_flight
 
 
-async def test_the_slot_of_a_lost_permit_goes_to_whoever_waits() -> None:
+async def test_the_slot_of_a_lost_permit_goes_to_a_waiter() -> None:
     """In order, at once, on the waiter's loop."""
     llm = Bulkhead("llm", 1, max_queue=1)
     with resource_warnings(1):
@@ -73,12 +74,12 @@ def test_a_permit_lost_inside_a_section_is_taken_back_after_it() -> None:
     with resource_warnings(1):
         lost = llm.try_acquire()
         assert lost
-        with llm._door:
+        with internals_of(llm):
             del lost
             gc.collect()
-            assert 1 == llm._door.gate.in_flight
-        assert 0 == llm._door.gate.in_flight
-    assert (1, False) == (llm.stats().leaked, llm._door.alert)
+            assert 1 == internals_of(llm).gate.in_flight
+        assert 0 == internals_of(llm).gate.in_flight
+    assert (1, False) == (llm.stats().leaked, internals_of(llm).alert)
 
 
 def test_a_permit_may_be_lost_on_any_thread() -> None:
@@ -95,7 +96,7 @@ def test_a_permit_may_be_lost_on_any_thread() -> None:
     assert (8, 0) == (llm.stats().leaked, llm.stats().in_flight)
 
 
-def test_hooks_are_told_of_a_lost_permit_as_of_a_release() -> None:
+def test_on_release_is_called_for_a_lost_permit() -> None:
     """Whoever counts admissions and releases ends at zero."""
     seen: list[HookEvent] = []
     llm = Bulkhead("llm", 1, on_admit=seen.append, on_release=seen.append)
@@ -122,22 +123,22 @@ def test_a_finalizer_may_release_in_the_middle_of_a_section() -> None:
     llm = Bulkhead("llm", 1)
     permit = llm.try_acquire()
     assert permit
-    with llm._door:
+    with internals_of(llm):
         permit.release()
         permit.release()
-        assert 1 == llm._door.gate.in_flight
+        assert 1 == internals_of(llm).gate.in_flight
     stats = llm.stats()
     assert (0, 1, 1) == (stats.in_flight, stats.released, stats.double_release)
-    assert not llm._door.alert
+    assert not internals_of(llm).alert
 
 
 def test_a_signal_handler_may_close_in_the_middle_of_a_section() -> None:
     """It returns after some milliseconds, and the bulkhead is closed when the section ends."""
     seen: list[HookEvent] = []
     llm = Bulkhead("llm", 1, on_close=seen.append)
-    with llm._door:
+    with internals_of(llm):
         llm.close()
-        assert not llm._door.gate.closed
+        assert not internals_of(llm).gate.closed
     assert llm.stats().closed
     assert ["close"] == [event.kind for event in seen]
 

@@ -34,7 +34,7 @@ async def test_anyio_947_a_waiter_cancelled_in_the_turn_of_its_grant_passes_the_
 
 
 @pytest.mark.rows("BH-09")
-async def test_anyio_947_also_when_nobody_is_left_to_take_it() -> None:
+async def test_anyio_947_also_without_another_waiter() -> None:
     """Without an heir the slot is simply free again."""
     llm = Bulkhead("llm", 1, max_queue=2)
     permit = taken(llm)
@@ -106,7 +106,7 @@ async def test_anyio_1223_raising_the_limit_while_oversubscribed_does_not_over_g
 
 
 @pytest.mark.rows("BL-06")
-async def test_anyio_646_raising_the_limit_admits_those_who_wait_and_then_newcomers() -> None:
+async def test_anyio_646_raising_the_limit_admits_waiters_and_then_new_callers() -> None:
     """A higher limit is used at once, by waiters first, and does not shut out the next caller."""
     llm = Bulkhead("llm", 1, max_queue=5)
     permit = taken(llm)

@@ -7,9 +7,11 @@ import time
 from collections.abc import Callable
 
 import pytest
+from tests.waiting import until
 
 from millpond import Bulkhead, BulkheadRejected, RejectReason
 from millpond.bulkhead.lock import Lock
+from millpond.pool.internals import internals_of
 
 
 def in_threads(count: int, work: Callable[[], object]) -> None:
@@ -30,14 +32,6 @@ def in_threads(count: int, work: Callable[[], object]) -> None:
     assert not errors, errors
 
 
-def until(condition: Callable[[], bool]) -> None:
-    """Wait a little for what another thread is about to do."""
-    deadline = time.monotonic() + 5
-    while not condition():
-        assert time.monotonic() < deadline, "it never happened"
-        time.sleep(0.0005)
-
-
 def test_blocking_works_without_any_loop() -> None:
     """Forty threads share three slots and never exceed them."""
     llm = Bulkhead("llm", 3, max_queue=40)
@@ -48,7 +42,7 @@ def test_blocking_works_without_any_loop() -> None:
         with llm.blocking():
             inside.append(1)
             most.append(len(inside))
-            time.sleep(0.0005)
+            time.sleep(0.0005)  # long enough for others to come, and to be let in by mistake
             inside.pop()
 
     in_threads(40, work)
@@ -296,6 +290,6 @@ def test_a_lost_key_is_reported_instead_of_hanging(monkeypatch: pytest.MonkeyPat
     """An acquire whose lock can never come back raises and says why; it does not hang."""
     monkeypatch.setattr("millpond.bulkhead.lock._PATIENCE", 1)
     llm = Bulkhead("llm", 1)
-    llm._door.keys.pop()
+    internals_of(llm).keys.pop()
     with pytest.raises(RuntimeError, match="make a new bulkhead"):
         llm.try_acquire()

@@ -9,6 +9,7 @@ from datetime import timedelta
 import pytest
 
 from millpond import Bulkhead, Permit, PermitRejection, RejectReason
+from millpond.pool.internals import internals_of
 
 
 def full(max_queue: int = 10, max_concurrent: int = 1) -> tuple[Bulkhead, list[Permit]]:
@@ -127,7 +128,7 @@ async def test_waiters_that_gave_up_behind_a_stuck_head_leave_memory_at_once() -
     assert 1001 == llm.stats().pending
     await asyncio.wait(others)
     assert 1 == llm.stats().pending
-    assert 1 == len(llm._door.gate._waiting)
+    assert 1 == len(internals_of(llm).gate._waiting)
     permit.release()
     assert let_go(await head)
 
@@ -143,7 +144,7 @@ async def test_churn_behind_a_stuck_head_keeps_nothing_alive() -> None:
     await asyncio.sleep(0)  # the loop itself remembers the last callback it ran
     gc.collect()
     alive = [entry for entry in gc.get_objects() if type(entry).__name__ == "LoopWaiter"]
-    assert 1 == len([entry for entry in alive if entry._batches is llm._door.batches])
+    assert 1 == len([entry for entry in alive if entry._batches is internals_of(llm).batches])
     permit.release()
     assert let_go(await head)
 
@@ -343,7 +344,7 @@ async def test_an_interrupt_in_one_woken_task_does_not_strand_the_others() -> No
     second = asyncio.create_task(wait("first"))
     third = asyncio.create_task(wait("second"))
     await asyncio.sleep(0)
-    first_waiter = next(iter(llm._door.gate._waiting.values()))
+    first_waiter = next(iter(internals_of(llm).gate._waiting.values()))
     wakeup = first_waiter._wakeup  # type: ignore[attr-defined]
 
     def interrupted(waiter: object) -> None:

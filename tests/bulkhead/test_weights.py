@@ -24,7 +24,7 @@ async def test_a_weight_that_can_never_fit_is_refused_at_once() -> None:
 
 
 @pytest.mark.rows("BL-01")
-async def test_a_weight_that_does_not_fit_now_waits_and_nobody_overtakes() -> None:
+async def test_a_weight_that_does_not_fit_waits_and_is_not_overtaken() -> None:
     """A light caller behind a heavy one waits too, although it would fit."""
     llm = Bulkhead("llm", 10, max_queue=10, max_weight=100)
     holder = taken(llm, 60)
@@ -82,7 +82,7 @@ async def test_settling_for_less_refunds_the_difference_at_once() -> None:
 
 
 @pytest.mark.rows("BL-02")
-async def test_settling_for_more_may_exceed_and_then_nobody_gets_in_until_it_fits() -> None:
+async def test_settling_above_the_weight_blocks_admissions_until_it_fits() -> None:
     """An overrun is held and blocks new work; it revokes nothing."""
     llm = Bulkhead("llm", 10, max_queue=10, max_weight=100)
     overrun, other = taken(llm, 50), taken(llm, 40)

@@ -10,6 +10,7 @@ from tests.cli.operating import EVIL, Call, app
 from millpond import Millpond
 from millpond.cli.exits import Exit
 from millpond.core.control import Hold
+from millpond.pool.internals import internals_of
 
 POOL_KEYS = {
     *("name", "state", "paused", "paused_units", "closed", "running", "queued", "scheduled"),
@@ -86,7 +87,7 @@ def test_a_hold_is_shown_and_resume_ends_it(millpond: Call, store: str) -> None:
     async def hold() -> int:
         async with app(store) as mp:
             for unit in (None, "a"):
-                await mp.runtime.control.order(Hold("mail", 3600.0, unit))
+                await internals_of(mp).runtime.control.order(Hold("mail", 3600.0, unit))
             return (await mp.tasks["send"].submit("a")).id
 
     task = asyncio.run(hold())

@@ -16,6 +16,7 @@ import pytest
 from tests.cli.apps.ledger import make
 from tests.cli.running import PATIENCE, Running, running
 from tests.cli.test_worker import after_the_echo
+from tests.waiting import until
 
 from millpond import TaskInfo
 from millpond.cli.exits import Exit
@@ -216,10 +217,7 @@ def test_a_signal_ends_a_worker_that_waits_for_a_locked_store(tmp_path: Path) ->
 def until_it_has_open(worker: Running, path: Path) -> None:
     """Wait until a file is open in its process: it stands in line then, or is about to."""
     files = Path(f"/proc/{worker.process.pid}/fd")
-    deadline = time.monotonic() + PATIENCE
-    while not any(link.resolve() == path for link in files.iterdir()):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until(lambda: any(link.resolve() == path for link in files.iterdir()))
 
 
 def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:

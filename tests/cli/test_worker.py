@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from tests.cli.running import PATIENCE, Running, running
+from tests.waiting import until
 
 from millpond.cli.exits import Exit
 from millpond.cli.signals import ECHO
@@ -21,7 +22,7 @@ def left_by(worker: Running) -> list[str]:
 
 def after_the_echo() -> None:
     """Let so much time go by that the next signal is not taken for an echo of the last."""
-    time.sleep(ECHO + 0.05)
+    time.sleep(ECHO + 0.05)  # the worker measures this time itself
 
 
 @pytest.mark.parametrize("number", [TERM, INT, HUP])
@@ -124,10 +125,7 @@ def test_processes_of_handlers_end_with_it(number: signal.Signals) -> None:
         child = int(worker.until("apart ").split()[1])
         worker.signal(number)
         worker.process.wait(timeout=PATIENCE)
-        deadline = time.monotonic() + PATIENCE
-        while is_alive(child):
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        until(lambda: not is_alive(child))
 
 
 def is_alive(pid: int) -> bool:

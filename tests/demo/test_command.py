@@ -7,12 +7,11 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pytest
+from tests.waiting import until
 
 from millpond.demo import __main__ as command
 from millpond.demo import fleet_app as depot
@@ -126,14 +125,6 @@ def work_is_done_in(folder: Path) -> bool:
         with contextlib.suppress(sqlite3.Error):
             return bool(depot.entries(file))
     return False
-
-
-def until(there: Callable[[], bool]) -> None:
-    """Wait for what another process does."""
-    over = time.monotonic() + PATIENCE
-    while not there():
-        assert time.monotonic() < over, "it did not come to pass"
-        time.sleep(0.01)
 
 
 def test_on_a_terminal_it_is_played(tmp_path: Path) -> None:

@@ -71,8 +71,8 @@ def test_the_list_grows_and_never_shrinks() -> None:
 def test_make_test_runs_some_files_on_other_stores_too() -> None:
     """The Makefile says which; tests marked `memory` are left out there."""
     again = shown.files_run_again(ROOT)
-    assert {"sqlite", "postgres"} == again["tests/pool/test_lanes.py"]
-    assert "tests/pool/test_cron.py" not in again
+    assert {"sqlite", "postgres"} == again["tests/pool/order/test_lanes.py"]
+    assert "tests/pool/schedules/test_cron.py" not in again
 
 
 def test_the_stores_of_a_test_are_read_from_its_marks_parameters_fixtures_and_folder() -> None:

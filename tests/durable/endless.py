@@ -3,6 +3,8 @@
 import asyncio
 import sys
 
+from tests.waiting import never_ends
+
 from millpond import Millpond
 
 
@@ -14,7 +16,7 @@ def make(url: str, lease: float, *, work: bool) -> Millpond:
     async def endless() -> None:
         say("begun")
         try:
-            await asyncio.sleep(3600)
+            await never_ends()
         finally:
             say("stopped")
 
@@ -29,7 +31,7 @@ def say(word: str) -> None:
 async def main(url: str, lease: float) -> None:
     """Work until killed."""
     async with make(url, lease, work=True):
-        await asyncio.sleep(3600)
+        await never_ends()
 
 
 if __name__ == "__main__":

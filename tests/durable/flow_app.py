@@ -30,6 +30,7 @@ def application(url: str) -> Millpond:
     @chat.task(key="tenant")
     async def call(ctx: Context, number: int, tenant: str) -> str:
         dice = random.Random()
+        # Calls that take different times, so that a kill meets some of them at work.
         await asyncio.sleep(dice.choice((0.0, 0.005, 0.02)))
         ctx.settle_weight(dice.randint(0, ctx.weight))
         if dice.random() < 0.05 and not ctx.is_retry:

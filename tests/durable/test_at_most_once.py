@@ -2,16 +2,17 @@
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.pool.fleet import Fleet, until
+from tests.waiting import until_a_thread
 from verify.servers.schemas import Schema
 
 from millpond import Handle, Millpond, Pool, Retry, TaskFailed, Throttled
+from millpond.pool.internals import internals_of
 
 pytestmark = pytest.mark.rows("TR-22")
 
@@ -109,10 +110,7 @@ async def test_a_thread_that_does_not_stop_is_an_only_attempt_that_failed(
         try:
             async with mp.worker():
                 handle = await once.block.submit(1)
-                while not once.began:
-                    # A thread takes real time, not the loop's.
-                    await asyncio.sleep(0)
-                    time.sleep(0.001)  # noqa: ASYNC251
+                await until_a_thread(lambda: once.began)
             async with mp.worker():
                 await asyncio.sleep(60)
                 assert ("running", [1]) == ((await handle.refresh()).status, once.began)
@@ -172,7 +170,7 @@ async def test_an_item_of_a_map_is_not_begun_again_by_another_strand(place: Path
         async with mp.worker():
             mapping = asyncio.ensure_future(_collected(pool, item))
             await begun(began)
-            for worker in list(mp.runtime.workers):
+            for worker in list(internals_of(mp).runtime.workers):
                 await worker.stop()
         with pytest.raises(TaskFailed, match="stopped"):
             await mapping

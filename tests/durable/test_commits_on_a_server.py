@@ -19,6 +19,7 @@ from millpond.errors import (
     TransactionControl,
     TransactionTooLong,
 )
+from millpond.pool.internals import internals_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -52,8 +53,8 @@ class Books:
 
     async def bury(self) -> None:
         """Let the store take the workers of this process for dead."""
-        for worker in await self.mp.runtime.view.workers():
-            await self.mp.runtime.store.control(DeclareDead(worker))
+        for worker in await internals_of(self.mp).runtime.view.workers():
+            await internals_of(self.mp).runtime.store.control(DeclareDead(worker))
 
 
 @pytest.fixture(scope="module")
@@ -131,7 +132,7 @@ async def test_without_the_fence_a_handler_does_not_even_write(books: Books) -> 
 
         if ctx.attempt == 1:
             await books.bury()
-            storing = books.mp.runtime.loop.create_task(ctx.commit(write, result=1))
+            storing = internals_of(books.mp).runtime.loop.create_task(ctx.commit(write, result=1))
             with pytest.raises(LeaseLost):
                 # Its handler may be stopped meanwhile, and it is not.
                 await asyncio.shield(storing)

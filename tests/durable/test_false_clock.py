@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from millpond import Keep, Millpond
+from millpond.pool.internals import internals_of
 from millpond.store.clock import ForwardClock
 from millpond.store.sqlite import SqliteStore
 
@@ -129,7 +130,7 @@ async def test_a_process_that_opens_after_the_machines_clock_was_set_believes_th
     pool = mp.pool("p", max_concurrent=2)
     with good_worker(url), caplog.at_level(logging.WARNING):
         wrong = ForwardClock(lambda: time.time() + 400 * DAY)
-        mp.make_store = lambda: SqliteStore(path, clock=wrong)
+        internals_of(mp).owner.make_store = lambda: SqliteStore(path, clock=wrong)
         async with mp:
             await pool.pause()
             await pool.resume()
@@ -151,7 +152,7 @@ async def test_a_process_that_opens_when_all_others_are_dead_takes_the_clock_at_
     with good_worker(url):
         pass
     later = ForwardClock(lambda: time.time() + 3 * DAY)
-    mp.make_store = lambda: SqliteStore(path, clock=later)
+    internals_of(mp).owner.make_store = lambda: SqliteStore(path, clock=later)
     async with mp:
         await pool.pause()
         await pool.resume()

@@ -15,6 +15,7 @@ from verify.torture.replay import Replay
 from millpond import Handle, Millpond
 from millpond.core.audit import Record
 from millpond.core.lifecycle import Transition
+from millpond.pool.internals import internals_of
 
 TASKS = int(os.environ.get("FLOW_TASKS", "60"))
 """Of each pool; `make flow` takes more."""
@@ -89,7 +90,7 @@ async def test_a_fleet_keeps_to_budgets_and_rates_though_one_is_killed(url: str)
 async def lived(mp: Millpond, fleet: Fleet) -> list[Record]:
     """Submit, kill some on the way, wait for the end of all; return the audit."""
     async with mp:
-        await mp.get_pool("chat").ready()
+        await internals_of(mp.get_pool("chat")).ready()
         await asyncio.gather(*(fleet.start() for _ in range(3)))
         handles = [handle for name in ("chat", "embed") for handle in await submitted(mp, name)]
         for point in range(TASKS // 4, TASKS, KILL_EVERY):

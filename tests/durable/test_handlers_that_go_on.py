@@ -3,16 +3,17 @@
 import asyncio
 import logging
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.pool.fleet import Fleet, until
+from tests.waiting import until_a_thread
 from verify.servers.schemas import Schema
 
 from millpond import Millpond, Retry, SyncContext, TaskFailed
+from millpond.pool.internals import internals_of
 
 pytestmark = pytest.mark.rows("TR-23")
 
@@ -43,10 +44,8 @@ class Blocking:
         return block
 
     async def blocks(self) -> None:
-        """Wait until the first attempt has begun: a thread takes real time, not the loop's."""
-        while not self.began:
-            await asyncio.sleep(0)
-            time.sleep(0.001)  # noqa: ASYNC251
+        """Wait until the first attempt has begun."""
+        await until_a_thread(lambda: self.began)
 
 
 @pytest.fixture
@@ -135,7 +134,7 @@ async def test_a_stopped_worker_keeps_the_task_of_a_thread_that_still_runs(
             assert 1 == blocking.began
 
             async def left() -> bool:
-                return not one.runtime.local_workers.lingering
+                return not internals_of(one).runtime.local_workers.lingering
 
             await until(left)
 

@@ -4,15 +4,16 @@ import asyncio
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 
 import pytest
 from tests.durable import victim
 from tests.durable.looking import looked_at
 from tests.pool.fleet import until
+from tests.waiting import eventually
 
 from millpond import Millpond, Pool, TaskFailed
+from millpond.pool.internals import internals_of
 
 PATIENCE = 30.0
 
@@ -130,10 +131,7 @@ async def test_the_next_process_runs_the_callback_of_a_killed_one(url: str, kill
     await asyncio.to_thread(kill_at, "callback", "callback")
     mp, told = survivor(url)
     async with mp:
-        deadline = time.monotonic() + PATIENCE
-        while not told:
-            assert time.monotonic() < deadline
-            await asyncio.sleep(0.02)
+        await eventually(lambda: told, within=PATIENCE)
     assert ["told completed"] == told
 
 
@@ -153,7 +151,7 @@ async def test_whatever_was_acknowledged_is_there(url: str, kill_at: Kill) -> No
             stored[int(task)] = (lane, int(sequence))
     assert len(stored) == len(set(stored.values()))
     mp, _ = survivor(url)
-    mp.work = False
+    internals_of(mp).owner.work = False
     async with mp:
         assert {"queued", "running", "completed"} >= set(await mp.status(stored))
     with looked_at(url) as look:

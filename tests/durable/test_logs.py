@@ -10,6 +10,7 @@ from verify.servers.schemas import Schema
 
 from millpond import Millpond, Retry
 from millpond.core.task import Call, NewTask
+from millpond.pool.internals import internals_of
 from millpond.store.protocol import Batch
 
 pytestmark = pytest.mark.rows("TR-20")
@@ -120,11 +121,15 @@ async def test_a_task_parked_for_a_day_fails_with_one_error(
     shop = Shop(Fleet(place))
     async with shop.mp:
         gone = NewTask(id=42, pool="mail", call=Call("renamed_away", b"{}"))
-        shop.mp.runtime.answers.apply(await shop.mp.runtime.store.submit((Batch(tasks=(gone,)),)))
+        internals_of(shop.mp).runtime.answers.apply(
+            await internals_of(shop.mp).runtime.store.submit((Batch(tasks=(gone,)),))
+        )
         await asyncio.sleep(10)
         assert [] == errors(caplog)
-        a_day_later = shop.mp.runtime.clock() + 86_401
-        shop.mp.runtime.answers.apply(await shop.mp.runtime.store.recover(now=a_day_later))
+        a_day_later = internals_of(shop.mp).runtime.clock() + 86_401
+        internals_of(shop.mp).runtime.answers.apply(
+            await internals_of(shop.mp).runtime.store.recover(now=a_day_later)
+        )
     (record,) = errors(caplog)
     assert (42, "unknown_function") == (vars(record)["task"], vars(record)["error"])
 
@@ -136,11 +141,13 @@ async def test_bytes_that_cannot_be_read_are_one_error(
     shop = Shop(Fleet(place))
     async with shop.mp:
         broken = NewTask(id=5, pool="mail", call=Call("send", b"\xff\xfe"))
-        shop.mp.runtime.answers.apply(await shop.mp.runtime.store.submit((Batch(tasks=(broken,)),)))
+        internals_of(shop.mp).runtime.answers.apply(
+            await internals_of(shop.mp).runtime.store.submit((Batch(tasks=(broken,)),))
+        )
         await asyncio.sleep(10)
     (record,) = errors(caplog)
     assert 5 == vars(record)["task"]
-    assert "cannot read the stored body" in record.getMessage()
+    assert "its record cannot be read" in record.getMessage()
 
 
 async def test_what_was_cancelled_or_dropped_is_no_error(

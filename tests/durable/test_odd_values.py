@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from millpond import Context, Millpond, RetryLater, TaskFailed, Throttled, fair_round_robin
 from millpond.errors import MillpondError
+from millpond.pool.internals import internals_of
 
 pytestmark = [pytest.mark.real_loop, pytest.mark.rows("TR-02")]
 
@@ -136,5 +137,5 @@ async def test_odd_values_that_come_out_of_handlers(
                 continue
             with suppress(TaskFailed):
                 await handle
-        record = [await mp.runtime.view.task(one.id) for one in odd]
+        record = [await internals_of(mp).runtime.view.task(one.id) for one in odd]
         assert all(one is not None and one.reason != "unstorable" for one in record)

@@ -12,6 +12,7 @@ from millpond import Context, Millpond, Retry, RetryLater, TaskFailed, Throttled
 from millpond.core import bounds
 from millpond.core.lease import LeaseRequest
 from millpond.errors import ConfigError, StoreError, Unstorable, UnstorableText
+from millpond.pool.internals import internals_of
 
 pytestmark = [pytest.mark.real_loop, pytest.mark.rows("TR-02")]
 
@@ -32,7 +33,7 @@ def where(request: pytest.FixtureRequest, tmp_path: Path) -> str | None:
 
 def refuses(mp: Millpond, verb: str, of: Callable[[Any], bool], error: Exception) -> list[Any]:
     """Let a verb fail whenever it is given a thing that is meant; return how often it did."""
-    store: Any = mp.runtime.store
+    store: Any = internals_of(mp).runtime.store
     carry_out, times = getattr(store, verb), []
 
     async def refusing(given: Any, **options: Any) -> Any:
@@ -143,7 +144,7 @@ async def every_moment() -> AsyncIterator[None]:
     """Yield again and again, with a moment between."""
     while True:
         yield
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0.01)  # the caller asks the store, which gives no event
 
 
 def _later(seconds: float) -> Exception:
@@ -220,11 +221,11 @@ async def test_throttled_holds_for_a_day_at_most(where: str | None, seconds: flo
         held = await pool.submit(item.bind(hold=True))
         assert 1 == await (await other.submit(item.bind(hold=False)))
         async for _ in every_moment():
-            record = await mp.runtime.view.task(held.id)
+            record = await internals_of(mp).runtime.view.task(held.id)
             if record is not None and record.error:
                 break
         assert record is not None
-        assert record.due <= mp.runtime.clock() + bounds.MAX_THROTTLE
+        assert record.due <= internals_of(mp).runtime.clock() + bounds.MAX_THROTTLE
         await held.cancel()
 
 
@@ -346,7 +347,7 @@ async def test_every_store_takes_the_same_progress_texts(where: str | None, text
     async with mp, asyncio.timeout(WITHIN):
         handle = await item.submit()
         assert 1 == await handle
-        record = await mp.runtime.view.task(handle.id)
+        record = await internals_of(mp).runtime.view.task(handle.id)
         assert record is not None
         assert record.progress is not None
         assert text.startswith(record.progress[1])

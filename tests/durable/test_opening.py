@@ -15,6 +15,7 @@ from tests.pool.fleet import Fleet
 from verify.servers.schemas import Schema
 
 from millpond import Millpond
+from millpond.pool.internals import internals_of
 from millpond.store.sql.codec import SEQ_BITS
 from millpond.store.sqlite.connect import connect
 
@@ -135,7 +136,7 @@ async def test_what_belongs_together_is_one_transaction(tmp_path: Path) -> None:
                 )
                 seen.append(file.execute(asked).fetchone())
 
-            store = mp.runtime.store
+            store = internals_of(mp).runtime.store
             for verb in ("submit", "settle"):
                 _looking_after(store, verb, look)
             for _ in range(3):

@@ -14,7 +14,8 @@ from millpond import Millpond, fair_round_robin
 from millpond.core.lifecycle import Transition
 from millpond.core.settle import Settled, Settlement
 from millpond.core.task import Call, Fence, NewTask
-from millpond.pool.submit import new_task
+from millpond.pool.internals import internals_of
+from millpond.pool.new_task import new_task
 from millpond.store.postgres.quoting import qualified
 from millpond.store.postgres.url import address_of
 from millpond.store.protocol import Batch
@@ -86,11 +87,11 @@ async def all_end(mp: Millpond, good: list[int], bad: int) -> None:
     async with mp.worker(), asyncio.timeout(WITHIN):
         assert list(range(len(good))) == [await (await mp.handle(one)) for one in good]
         while (await mp.status([bad]))[0] in {"queued", "running"}:
-            record = await mp.runtime.view.task(bad)
+            record = await internals_of(mp).runtime.view.task(bad)
             assert record is not None
-            if record.parked or record.due > mp.runtime.clock() + 3_600:
+            if record.parked or record.due > internals_of(mp).runtime.clock() + 3_600:
                 break
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.05)  # the store is asked, which gives no event
 
 
 @pytest.mark.parametrize("name", POISONS)
@@ -98,10 +99,13 @@ async def test_a_submit_past_the_bounds_harms_no_neighbour(where: str, name: str
     """Submits that go to the store at once: each is a caller's own, and so is its error."""
     mp, item = app(where)
     async with mp:
-        pool, store = mp.get_pool("items"), mp.runtime.store
+        pool, store = mp.get_pool("items"), internals_of(mp).runtime.store
         await pool.submit(item.bind(99), delay=3_000.0)
-        made = [new_task(pool, item.bind(n), {"key": f"k{n % 2}"}) for n in range(6)]
-        bad = poisoned(new_task(pool, item.bind(7), {}), name)
+        made = [
+            new_task(internals_of(pool), internals_of(item.bind(n)), {"key": f"k{n % 2}"})
+            for n in range(6)
+        ]
+        bad = poisoned(new_task(internals_of(pool), internals_of(item.bind(7)), {}), name)
         sent = [*made[:3], bad, *made[3:]]
         answers = await asyncio.gather(
             *(store.submit([Batch(tasks=(new,))]) for new in sent), return_exceptions=True
@@ -117,8 +121,8 @@ async def test_a_follow_up_past_the_bounds_harms_no_neighbour(where: str, name: 
     mp, item = app(where)
     async with mp:
         pool = mp.get_pool("items")
-        bad = poisoned(new_task(pool, item.bind(7), {}), name)
-        store: Any = mp.runtime.store
+        bad = poisoned(new_task(internals_of(pool), internals_of(item.bind(7)), {}), name)
+        store: Any = internals_of(mp).runtime.store
         settle, spoilt = store.settle, set()
 
         async def spoiling(ends: Any, **options: Any) -> Any:
@@ -201,7 +205,7 @@ async def test_a_settlement_past_the_bounds_is_refused_alone(where: str) -> None
     """A delay, an error and a fence that no date, text or number can hold."""
     mp, item = app(where)
     async with mp:
-        store = mp.runtime.store
+        store = internals_of(mp).runtime.store
         handle = await item.submit(0)
         for fields in ({"delay": 1e305}, {"delay": float("nan")}, {"weight": 10**30}):
             end = Settlement(fence=Fence(handle.id, 1, 1), event=Transition.RETRY)

@@ -1,6 +1,7 @@
 """Rolling deploys: old and new versions of a function share one store, and no task is lost."""
 
 import asyncio
+import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
@@ -13,6 +14,7 @@ from tests.pool.moments import result_of
 from verify.servers.schemas import Schema
 
 from millpond import Context, Handle, Millpond, Outcome, Retry, Stuck, TaskFailed, fifo
+from millpond.pool.internals import internals_of
 
 Place = Path | Schema
 
@@ -122,7 +124,7 @@ async def test_two_releases_beside_each_other_run_what_each_understands(place: P
         expected = [told for n in range(6) for told in (f"first {n}", f"second {n} acme")]
         assert expected == await results(handles)
         await asyncio.sleep(100)
-        turns = [worker.turns for mp in (old, new) for worker in mp.runtime.workers]
+        turns = [worker.turns for mp in (old, new) for worker in internals_of(mp).runtime.workers]
         assert sum(turns) < 200
 
 
@@ -158,7 +160,7 @@ async def test_an_argument_of_another_type_is_parked_and_runs_after_a_rollback(
                 assert "'value' is not what" in await third.why(handle.id)
         again = fleet.millpond(work=True)
         again.pool("reviews")
-        again.task(name="job")(takes_number.fn)
+        again.task(name="job")(inspect.unwrap(takes_number))
         async with again:
             assert [7] == await results([handle])
 
@@ -191,9 +193,9 @@ async def test_a_fix_that_no_signature_shows_takes_a_redrive(
     async with mp:
         monkeypatch.setattr(Order, "most", 1_000)
         big = pay.bind(Order(100))
-        payload = big.encoded()
+        payload = internals_of(big).encode()
         monkeypatch.setattr(Order, "most", 10)
-        monkeypatch.setattr(type(big), "encoded", lambda _self: payload)
+        monkeypatch.setattr(type(internals_of(big)), "encode", lambda _self: payload)
         handle = await pool.submit(big)
         await parked(mp, 1)
     monkeypatch.setattr(Order, "most", 1_000)
@@ -360,10 +362,10 @@ async def test_it_holds_between_programs_that_open_the_store_by_themselves(url: 
         handles = [await old.tasks["review"].submit(number) for number in range(30)]
         async with application(2, work=True) as new:
             await parked(new, 30)
-            turns = sum(worker.turns for worker in new.runtime.workers)
+            turns = sum(worker.turns for worker in internals_of(new).runtime.workers)
             more = [await new.tasks["review"].submit(number) for number in range(10)]
             assert [-n for n in range(10)] == await results(more)
-            assert sum(worker.turns for worker in new.runtime.workers) < turns + 60
+            assert sum(worker.turns for worker in internals_of(new).runtime.workers) < turns + 60
         async with application(1, work=True):
             assert list(range(30)) == await results(handles)
             assert {1} == {one.attempt for one in handles}

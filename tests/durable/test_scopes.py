@@ -9,6 +9,9 @@ from verify.servers.schemas import Schema
 
 from millpond import ConfigError, Context, Millpond, Pool, PoolClosed, Retry, TaskCancelled
 
+MILLPONDS: dict[Pool, Millpond] = {}
+"""The Millpond of each pool that a test makes."""
+
 
 def process(fleet: Fleet, tenant: str, ran: list[str] | None = None) -> Pool:
     """The pool of one tenant in one process; it runs its tasks there if it has where to note it."""
@@ -35,6 +38,7 @@ def process(fleet: Fleet, tenant: str, ran: list[str] | None = None) -> Pool:
             raise ValueError(word)
         return word
 
+    MILLPONDS[pool] = mp
     return pool
 
 
@@ -45,13 +49,13 @@ async def test_pools_of_two_tenants_share_nothing_but_the_file(place: Path | Sch
     ran: list[str] = []
     acme, bolt = process(fleet, "acme"), process(fleet, "bolt")
     assert ("reviews", "tenant:acme:reviews") == (acme.name, acme.id)
-    async with acme.millpond, bolt.millpond:
+    async with MILLPONDS[acme], MILLPONDS[bolt]:
         for pool in (acme, bolt):
-            handle = await pool.millpond.tasks["review"].options(idempotency_key="k").submit("x")
+            handle = await MILLPONDS[pool].tasks["review"].options(idempotency_key="k").submit("x")
             assert ("reviews", pool.id, False) == (handle.pool, handle.pool_id, handle.duplicate)
         await acme.pause()
     again = process(fleet, "bolt", ran)
-    async with again.millpond:
+    async with MILLPONDS[again]:
         await again.drain()
         assert ["bolt x"] == ran
         snapshot = await again.snapshot()
@@ -62,7 +66,7 @@ async def test_pools_of_two_tenants_share_nothing_but_the_file(place: Path | Sch
             snapshot.id,
         )
         assert (1, 0, False) == (snapshot.completed, snapshot.queued, snapshot.paused)
-    async with acme.millpond:
+    async with MILLPONDS[acme]:
         assert (1, True) == (await acme.size(), (await acme.snapshot()).paused)
 
 
@@ -71,7 +75,7 @@ async def test_what_a_pool_of_a_scope_can_do_is_what_any_pool_can(place: Path | 
     fleet = Fleet(place)
     ran: list[str] = []
     pool = process(fleet, "acme", ran)
-    mp = pool.millpond
+    mp = MILLPONDS[pool]
     review = mp.tasks["review"]
     async with mp:
         report = await pool.drain(review.each(["a", "b", "bad"]), run="nightly")
@@ -92,10 +96,10 @@ async def test_ending_a_scope_ends_all_its_pools_and_no_other(place: Path | Sche
     acme, bolt = process(fleet, "acme", ran), process(fleet, "bolt", ran)
     operator = fleet.millpond(work=False)
     operator.url = "sqlite:///work.db"
-    async with acme.millpond, bolt.millpond, operator:
-        running = await acme.millpond.tasks["review"].submit("long")
-        waiting = await acme.millpond.tasks["review"].submit("next")
-        other = await bolt.millpond.tasks["review"].submit("fine")
+    async with MILLPONDS[acme], MILLPONDS[bolt], operator:
+        running = await MILLPONDS[acme].tasks["review"].submit("long")
+        waiting = await MILLPONDS[acme].tasks["review"].submit("next")
+        other = await MILLPONDS[bolt].tasks["review"].submit("fine")
         await asyncio.sleep(0.5)
         await operator.end_scope("tenant", "acme")
         for handle in (running, waiting):
@@ -103,10 +107,10 @@ async def test_ending_a_scope_ends_all_its_pools_and_no_other(place: Path | Sche
                 await handle
         assert "fine" == await other
         with pytest.raises(PoolClosed):
-            await acme.millpond.tasks["review"].submit("more")
+            await MILLPONDS[acme].tasks["review"].submit("more")
         assert not (await bolt.snapshot()).closed
     again = process(fleet, "acme")
-    async with again.millpond:
+    async with MILLPONDS[again]:
         assert (await again.snapshot()).closed
     assert ["acme long", "bolt fine"] == sorted(ran)
 

@@ -9,6 +9,9 @@ from verify.servers.schemas import Schema
 
 from millpond import ConfigConflict, Millpond, Pool, StaleRevision, fifo, priority
 
+MILLPONDS: dict[Pool, Millpond] = {}
+"""The Millpond of each pool that a test makes."""
+
 
 def process(
     fleet: Fleet, ran: list[str], name: str, *, work: bool = True, **options: object
@@ -24,12 +27,13 @@ def process(
         await asyncio.sleep(1)
         return word
 
+    MILLPONDS[pool] = mp
     return pool
 
 
 async def submit(pool: Pool, *words: str, key: str | None = None) -> list[int]:
     """Submit a job for each word; return their ids."""
-    job = pool.millpond.tasks["job"]
+    job = MILLPONDS[pool].tasks["job"]
     calls = [job.bind(word) if key is None else job.bind(word).options(key=key) for word in words]
     return [handle.id for handle in await pool.submit_many(calls)]
 
@@ -39,15 +43,15 @@ async def test_a_pause_holds_over_restarts_and_for_everybody(place: Path | Schem
     fleet = Fleet(place)
     ran: list[str] = []
     here, there = process(fleet, ran, "here"), process(fleet, ran, "there")
-    async with here.millpond:
+    async with MILLPONDS[here]:
         await here.pause()
-    async with there.millpond:
+    async with MILLPONDS[there]:
         await submit(there, "a")
         await asyncio.sleep(60)
         assert [] == ran
         assert (await there.snapshot()).paused
         operator = process(fleet, ran, "operator", work=False)
-        async with operator.millpond:
+        async with MILLPONDS[operator]:
             await operator.resume()
         await asyncio.sleep(2.5)
         assert ["there a"] == ran
@@ -59,16 +63,16 @@ async def test_a_key_is_paused_for_everybody(place: Path | Schema) -> None:
     fleet = Fleet(place)
     ran: list[str] = []
     first, second = process(fleet, ran, "first"), process(fleet, ran, "second")
-    async with first.millpond:
+    async with MILLPONDS[first]:
         await first.pause(key="acme")
-    async with second.millpond:
+    async with MILLPONDS[second]:
         await submit(second, "held", key="acme")
         await submit(second, "free", key="bolt")
         await asyncio.sleep(30)
         assert ["second free"] == ran
         assert ("acme",) == (await second.snapshot()).paused_units
         other = process(fleet, ran, "other", work=False)
-        async with other.millpond:
+        async with MILLPONDS[other]:
             await other.resume(key="acme")
         await asyncio.sleep(2.5)
     assert ["second free", "second held"] == ran
@@ -79,16 +83,16 @@ async def test_a_new_limit_holds_over_restarts_until_it_is_reset(place: Path | S
     fleet = Fleet(place)
     ran: list[str] = []
     operator = process(fleet, ran, "operator", work=False)
-    async with operator.millpond:
+    async with MILLPONDS[operator]:
         await operator.resize(max_concurrent=1)
     one, two = process(fleet, ran, "one"), process(fleet, ran, "two")
-    async with one.millpond, two.millpond:
+    async with MILLPONDS[one], MILLPONDS[two]:
         assert (1, 2) == await limits(one) == await limits(two)
         await submit(one, "a", "b", "c", "d")
         await asyncio.sleep(2.5)
         assert len(ran) <= 3
         await one.drain()
-        async with operator.millpond:
+        async with MILLPONDS[operator]:
             await operator.resize(max_concurrent=None)
         assert (2, 2) == await limits(one) == await limits(two)
 
@@ -117,10 +121,11 @@ async def test_two_processes_together_keep_the_limit(place: Path | Schema) -> No
             await asyncio.sleep(1.5)
             inside -= 1
 
+        MILLPONDS[pool] = mp
         return pool
 
     one, two = worker(), worker()
-    async with one.millpond, two.millpond:
+    async with MILLPONDS[one], MILLPONDS[two]:
         await submit(one, *map(str, range(20)))
         await asyncio.sleep(3)
         assert 4 == max(most)
@@ -138,7 +143,7 @@ async def test_each_declaration_that_differs_is_a_revision(place: Path | Schema)
     revisions = []
     for limit in (2, 2, 3, 3, 2):
         pool = process(fleet, ran, "p", work=False, max_concurrent=limit)
-        async with pool.millpond:
+        async with MILLPONDS[pool]:
             revisions.append((await pool.snapshot()).revision)
     assert [1, 1, 2, 2, 3] == revisions
 
@@ -148,11 +153,11 @@ async def test_a_decision_made_on_old_settings_is_refused(place: Path | Schema) 
     fleet = Fleet(place)
     ran: list[str] = []
     one, two = (process(fleet, ran, "p", work=False) for _ in range(2))
-    async with one.millpond, two.millpond:
+    async with MILLPONDS[one], MILLPONDS[two]:
         seen = (await one.snapshot()).revision
         assert seen == (await two.snapshot()).revision
         await one.resize(max_concurrent=5, revision=seen + 1)
-        with pytest.raises(StaleRevision, match="read its settings again"):
+        with pytest.raises(StaleRevision, match="read the settings again"):
             await two.resize(max_concurrent=9, revision=seen + 1)
         assert 5 == (await two.snapshot()).max_concurrent
 
@@ -162,21 +167,21 @@ async def test_what_gave_the_queue_its_order_cannot_change_under_it(place: Path 
     fleet = Fleet(place)
     ran: list[str] = []
     before = process(fleet, ran, "before", work=False, queue=fifo())
-    async with before.millpond:
+    async with MILLPONDS[before]:
         await submit(before, "a")
     after = process(fleet, ran, "after", work=False, queue=priority())
     told = "queue of pool 'jobs' cannot change from .* to .* while 1 of its tasks wait or run"
     with pytest.raises(ConfigConflict, match=told) as caught:
-        async with after.millpond:
+        async with MILLPONDS[after]:
             pytest.fail("it was declared")
     assert ("queue", "fifo", "priority") == (
         caught.value.field,
         caught.value.stored,
         caught.value.declared,
     )
-    async with before.millpond:
+    async with MILLPONDS[before]:
         await before.drain()
-    async with after.millpond:
+    async with MILLPONDS[after]:
         assert "priority" == (await after.snapshot()).queue
 
 
@@ -185,11 +190,11 @@ async def test_a_closed_pool_stays_closed(place: Path | Schema) -> None:
     fleet = Fleet(place)
     ran: list[str] = []
     one = process(fleet, ran, "one", work=False)
-    async with one.millpond:
+    async with MILLPONDS[one]:
         await submit(one, "a")
         await one.close()
     two = process(fleet, ran, "two")
-    async with two.millpond:
+    async with MILLPONDS[two]:
         with pytest.raises(Exception, match="closed"):
             await submit(two, "b")
         await until(lambda: ended(two, 1))

@@ -8,6 +8,8 @@ import pytest
 from tests.pool.fleet import Fleet
 from verify.servers.schemas import Schema
 
+from millpond.pool.internals import internals_of
+
 pytestmark = pytest.mark.rows("TR-12")
 
 
@@ -19,7 +21,7 @@ async def test_an_end_is_reported_before_the_next_job_of_its_slot_ends(
     happened: list[tuple[str, int]] = []
     async with Fleet(place).millpond(work=True) as mp:
         pool = mp.pool("work", max_concurrent=slots, prefetch=16)
-        store = mp.runtime.store
+        store = internals_of(mp).runtime.store
         settle = store.settle
 
         async def noted(settlements: Any, **options: Any) -> Any:

@@ -20,6 +20,7 @@ from verify.servers.schemas import Schema
 from millpond import Context, Keep, Millpond, Outcome, Pool, Rate, Retry, TaskFailed
 from millpond.core.settle import Settlement
 from millpond.errors import IdempotencyConflict
+from millpond.pool.internals import internals_of
 from millpond.runtime.batching import bytes_of
 
 
@@ -219,13 +220,13 @@ async def test_a_result_that_is_too_large_fails_its_own_task_alone(place: Path |
 
     settles: list[int] = []
     async with mp:
-        settle = mp.runtime.store.settle
+        settle = internals_of(mp).runtime.store.settle
 
         async def weighed(settlements: Sequence[Settlement], **options: Any) -> Any:
             settles.append(sum(map(bytes_of, settlements)))
             return await settle(settlements, **options)
 
-        mp.runtime.store.settle = weighed  # type: ignore[method-assign]
+        internals_of(mp).runtime.store.settle = weighed  # type: ignore[method-assign]
         sizes = [900 + number for number in range(12)]
         handles = await pool.submit_many(film.each([*sizes, 2048]))
         *good, large = await mp.wait(handles)

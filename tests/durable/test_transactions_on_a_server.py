@@ -17,6 +17,7 @@ import pytest
 import sqlalchemy
 from django.db import connections, transaction  # type: ignore[import-untyped]
 from tests.durable.buyers import BUYERS, django_alias
+from tests.waiting import eventually
 
 from millpond import ConfigError, Millpond, PoolFull, Rate, TaskRejected, bounded
 from millpond.errors import (
@@ -27,6 +28,7 @@ from millpond.errors import (
     TransactionAborted,
     UnknownTask,
 )
+from millpond.pool.internals import internals_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -62,7 +64,7 @@ class Shop:
         """Let its workers have looked around, so that they ask for nothing by themselves."""
         await (await self.send.submit(0))
         await self.ran.get()
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(0.2)  # nothing shows that a worker will ask no more
 
     def orders(self) -> list[int]:
         """What is committed of the application's own."""
@@ -219,9 +221,11 @@ async def test_what_is_said_in_sql_runs(shop: Shop, unasked: None) -> None:
         assert bad is not None
         # It is parked until a worker understands it, with the reason.
         parked = await shop.mp.handle(bad[0])
-        while not parked.error:
-            await asyncio.sleep(0.01)
-            await parked.refresh()
+
+        async def has_error() -> object:
+            return (await parked.refresh()).error
+
+        await eventually(has_error)
         assert "queued" == parked.status
         assert "MILL-096" in str(parked.error)
 
@@ -231,7 +235,7 @@ async def test_polling_alone_finds_it(url: str, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("millpond.runtime.fleet.poll.POLL_FLOOR", 0.05)
     deaf = Shop(f"{url}{'&' if '?' in url else '?'}listen=off")
     async with deaf.mp, asyncio.timeout(20):
-        await deaf.pool.ready()
+        await internals_of(deaf.pool).ready()
         with psycopg.connect(url) as own:
             asked = "SELECT millpond.submit(%s, 'send', '{\"order\": 9}')"
             row = own.execute(asked, [deaf.pool.name]).fetchone()

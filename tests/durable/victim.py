@@ -3,6 +3,8 @@
 import asyncio
 import sys
 
+from tests.waiting import never_ends
+
 from millpond import Context, Millpond, Outcome
 
 
@@ -40,7 +42,7 @@ def make(url: str, told: list[str]) -> Millpond:
     async def stay(word: str) -> None:
         if told is SPOKEN:
             say(word)
-            await asyncio.sleep(3600)
+            await never_ends()
 
     return mp
 
@@ -65,7 +67,7 @@ async def closures(mp: Millpond) -> None:
 
     async def closure() -> None:
         running.release()
-        await asyncio.sleep(3600)
+        await never_ends()
 
     for _ in range(3):
         handle = await mp.get_pool("jobs").submit(closure)
@@ -101,7 +103,7 @@ async def main(url: str, what: str) -> None:
     """Do one of them, and stay."""
     async with make(url, SPOKEN) as mp:
         await globals()[what](mp)
-        await asyncio.sleep(3600)
+        await never_ends()
 
 
 if __name__ == "__main__":

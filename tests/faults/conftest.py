@@ -1,8 +1,7 @@
 """Servers that tests may break, and a network that breaks by itself."""
 
-import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 from verify.servers.fault_proxy import FaultProxy
@@ -34,13 +33,6 @@ def proxy(own: OwnServer) -> Iterator[FaultProxy]:
     """Give what stands between a client and that server."""
     with FaultProxy(own.port) as between:
         yield between
-
-
-async def until(done: Callable[[], object], seconds: float = 30.0) -> None:
-    """Wait until something is so."""
-    async with asyncio.timeout(seconds):
-        while not done():  # noqa: ASYNC110 - nobody tells
-            await asyncio.sleep(0.01)
 
 
 class Told:

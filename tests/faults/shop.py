@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from millpond import Millpond, Retry
+from millpond.pool.internals import internals_of
 from millpond.store.postgres.connect import PATIENCE, Patience
 from millpond.store.postgres.store import PostgresStore
 from millpond.store.postgres.url import address_of
@@ -28,7 +29,7 @@ class Shop:
         self.during: Callable[[int], None] = lambda _: None
         """Called by every handler with its number."""
         self.mp = Millpond(url, work=work, lease=lease)
-        self.mp.make_store = self._opened
+        internals_of(self.mp).owner.make_store = self._opened
         self._url = url
         self._patience = patience
         self.pool = self.mp.pool("jobs", max_concurrent=4, retry=Retry(attempts=9, initial=0.05))

@@ -18,6 +18,7 @@ from millpond import Millpond
 from millpond.core.audit import Record
 from millpond.core.lifecycle import Status, Transition
 from millpond.core.task import Task
+from millpond.pool.internals import internals_of
 
 LOAD = Load(url="", home="", slots=4, seconds=0.1)
 
@@ -79,7 +80,7 @@ async def told() -> Story:
             await asyncio.sleep(0.05)
         await asyncio.sleep(1.0)
         story.records = [record async for record in mp.audit() if record.task is not None]
-        page = await mp.runtime.view.tasks(POOL, after=0, limit=1000)
+        page = await internals_of(mp).runtime.view.tasks(POOL, after=0, limit=1000)
         story.rows = {task.new.id: task for task in page.tasks}
     story.specs = {POOL: pool.spec}
     story.lines += [

@@ -10,8 +10,9 @@ from urllib.parse import urlsplit
 
 import psycopg
 import pytest
-from tests.faults.conftest import Told, until
+from tests.faults.conftest import Told
 from tests.faults.shop import Shop
+from tests.waiting import eventually
 from verify.servers.postgres import QUICK, USER, OwnServer
 
 from millpond.errors import StoreNotWritable
@@ -57,7 +58,7 @@ async def test_a_fleet_goes_on_at_the_promoted_standby(
     primary: OwnServer, standby: OwnServer, told: Told
 ) -> None:
     """All that was acknowledged is there, since the standby confirmed it; nothing is done twice."""
-    await until(lambda: is_synchronous(primary))
+    await eventually(lambda: is_synchronous(primary))
     url = both(primary, standby)
     submitter, worker = Shop(url), Shop(url, work=True)
     async with submitter.mp, worker.mp:
@@ -65,16 +66,16 @@ async def test_a_fleet_goes_on_at_the_promoted_standby(
         await submitter.pool.pause()
         waiting = [await submitter.job.submit(number) for number in range(10, 20)]
         await asyncio.to_thread(primary.crash)
-        await until(lambda: told.away)
+        await eventually(lambda: told.away)
         standby.execute("SELECT pg_promote()")
         submit_in_sql(standby, submitter, 30)
         async with asyncio.timeout(40):
             await ask_until_answered(submitter.pool.resume, lambda: False)
             assert [2 * number for number in range(10, 20)] == [await one for one in waiting]
             assert 42 == await (await submitter.job.submit(21))
-            await until(lambda: 30 in worker.runs)
+            await eventually(lambda: 30 in worker.runs)
         assert 13 == await submitter.completed()
-        await until(lambda: told.away == told.back)
+        await eventually(lambda: told.away == told.back)
     assert set(worker.runs.values()) == {1}
 
 
@@ -108,6 +109,12 @@ def swapped(server: OwnServer, backup: Path) -> None:
             os.chown(one, owner.st_uid, owner.st_gid)
 
 
+def may_be_written(server: OwnServer) -> bool:
+    """Whether a server has come to the end of its recovery; until then it only reads."""
+    with psycopg.connect(server.tcp_url) as connection:
+        return connection.execute("SELECT pg_is_in_recovery()").fetchall() == [(False,)]
+
+
 @pytest.mark.rows("TR-05")
 async def test_workers_that_stay_open_go_on_when_a_backup_takes_the_servers_place(
     primary: OwnServer, tmp_path: Path
@@ -123,19 +130,20 @@ async def test_workers_that_stay_open_go_on_when_a_backup_takes_the_servers_plac
         copy = [str(primary.programs / "pg_basebackup"), *place, "-D", str(tmp_path / "copy")]
         await asyncio.to_thread(subprocess.run, [*copy, "-c", "fast"], check=True, timeout=120)
         await worker.pool.resume()
-        await until(lambda: 4 in worker.runs)
+        await eventually(lambda: 4 in worker.runs)
         assert 6 == await kept
         use_transactions(primary, 500)
         await asyncio.to_thread(primary.stop)
         await asyncio.to_thread(swapped, primary, tmp_path / "copy")
         await asyncio.to_thread(primary.start)
+        await eventually(lambda: may_be_written(primary))
         submit_in_sql(primary, worker, 5)
         async with asyncio.timeout(60):
             await ask_until_answered(worker.pool.resume, lambda: False)
-            await until(lambda: 5 in worker.runs, 60.0)
+            await eventually(lambda: 5 in worker.runs, 60.0)
             assert 14 == await (await worker.job.submit(7))
             # The backup knows nothing of its end: it runs again, as everything since then would.
-            await until(lambda: 2 == worker.runs[3] == worker.runs[4], 60.0)
+            await eventually(lambda: 2 == worker.runs[3] == worker.runs[4], 60.0)
 
 
 def submit_in_sql(server: OwnServer, shop: Shop, number: int) -> None:
@@ -146,6 +154,7 @@ def submit_in_sql(server: OwnServer, shop: Shop, number: int) -> None:
 
 
 @pytest.mark.rows("TR-05")
+@pytest.mark.pg_dump
 @pytest.mark.parametrize("later", [0, 4000])
 async def test_what_is_submitted_in_sql_after_a_restore_is_found_by_workers_that_stayed_open(
     primary: OwnServer, own: OwnServer, later: int
@@ -154,8 +163,6 @@ async def test_what_is_submitted_in_sql_after_a_restore_is_found_by_workers_that
 
     By the time that somebody looks, they may be older again.
     """
-    if not (own.programs / "pg_dump").exists() or not (own.programs / "psql").exists():
-        pytest.skip("these programs of PostgreSQL come without pg_dump and psql")
     with OwnServer(own.programs, QUICK) as other:
         url = both(other, primary)
         use_transactions(primary, 2000)
@@ -165,13 +172,13 @@ async def test_what_is_submitted_in_sql_after_a_restore_is_found_by_workers_that
         async with worker.mp:
             assert 2 == await (await worker.job.submit(1))
             submit_in_sql(primary, worker, 3)
-            await until(lambda: 3 in worker.runs)
+            await eventually(lambda: 3 in worker.runs)
             await asyncio.to_thread(other.start)
             await asyncio.to_thread(restored, primary, other)
             submit_in_sql(other, worker, 5)
             use_transactions(other, later)
             await asyncio.to_thread(primary.crash)
-            await until(lambda: 5 in worker.runs, 60.0)
+            await eventually(lambda: 5 in worker.runs, 60.0)
 
 
 async def test_a_server_that_may_only_be_read_by_now_is_left_for_the_next_host(

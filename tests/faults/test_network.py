@@ -5,13 +5,15 @@ from collections.abc import Callable
 
 import psycopg
 import pytest
-from tests.faults.conftest import Told, until
+from tests.faults.conftest import Told
 from tests.faults.shop import IMPATIENT, Shop
+from tests.waiting import eventually
 from verify.servers.fault_proxy import FaultProxy
 
 from millpond import Context, TaskFailed
 from millpond.core.plan import Wake
 from millpond.errors import OutcomeUnknown, StoreUnreachable
+from millpond.pool.internals import internals_of
 from millpond.store.postgres.connect import connect
 from millpond.store.postgres.notify import ECHO_WITHIN, PostgresHintChannel
 from millpond.store.postgres.pipeline import PostgresConnection
@@ -55,12 +57,12 @@ async def test_a_worker_goes_on_when_the_network_does(
         FAULTS[fault](proxy)
         handles = [await submitter.job.submit(number) for number in numbers]
         if fault == "refused":
-            await until(lambda: told.away)
+            await eventually(lambda: told.away)
             proxy.accept()
         async with asyncio.timeout(40):
             assert [2 * number for number in numbers] == [await one for one in handles]
         assert 21 == await submitter.completed()
-        await until(lambda: told.away == told.back)
+        await eventually(lambda: told.away == told.back)
     assert set(worker.runs) == {1, *numbers}
     # Once each; twice where a last try failed just after the first that did not.
     assert told.away <= 2
@@ -150,7 +152,7 @@ async def test_a_step_whose_answer_is_lost_is_taken_once(
         async with asyncio.timeout(30):
             assert 4 == await (await submitter.job.submit(2))
             assert 6 == await (await submitter.job.submit(3))
-        await until(lambda: proxy.answers_lost)
+        await eventually(lambda: proxy.answers_lost)
         assert 3 == await submitter.completed()
     assert {1: 1, 2: 1, 3: 1} == worker.runs
     assert 0 == worker.mp.counts.stale_settles
@@ -194,10 +196,10 @@ async def test_an_unanswered_renewal_is_sent_again_within_the_lease(
         assert 2 == await (await worker.job.submit(1))
         proxy.silence()
         proxy.heal()  # for new connections
-        renewals = worker.mp.runtime.renewals
+        renewals = internals_of(worker.mp).runtime.renewals
         (kept,) = renewals._kept.values()
         due = kept.due
-        await until(lambda: kept.due > due and not kept.pause)
+        await eventually(lambda: kept.due > due and not kept.pause)
         proxy.cut()  # what is half-open would be waited for at the end, for longer than a test
     assert "stops its handlers" not in caplog.text
 
@@ -242,10 +244,10 @@ async def test_a_silent_listener_is_replaced(
             wakes.send(Hint(wakes=(Wake("jobs", 0.0),)))
             return wakes.receives_hints()
 
-        await until(hears)
+        await eventually(hears)
         proxy.silence()
         proxy.heal()
-        await until(lambda: not hears())
-        await until(hears)
+        await eventually(lambda: not hears())
+        await eventually(hears)
         wakes.close()
     assert 2 == heard.count(Hint(more=True))

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.waiting import eventually
 
 from millpond import Millpond
 
@@ -54,12 +55,10 @@ async def test_a_killed_worker_is_found_long_before_its_lease_and_a_stopped_one_
         began = tmp_path / "began"
         other = subprocess.Popen([sys.executable, "-c", _WORKER, url, str(began)])  # noqa: ASYNC220
         try:
-            async with asyncio.timeout(40):
-                while not began.exists():  # noqa: ASYNC110 - nobody tells
-                    await asyncio.sleep(0.05)
+            await eventually(began.exists, within=40)
             async with mp.worker():
                 other.send_signal(signal.SIGSTOP)
-                await asyncio.sleep(1.5)
+                await asyncio.sleep(1.5)  # it looks for lock files several times meanwhile
                 seen = await pool.snapshot()
                 assert (1, 0) == (seen.running, seen.queued)
                 other.kill()
@@ -91,12 +90,9 @@ async def test_a_worker_that_shares_the_host_but_not_the_folder_is_not_taken_for
         script = [sys.executable, "-c", _WORKER, direct, str(began)]
         other = subprocess.Popen(script, env=env)  # noqa: ASYNC220
         try:
-            async with asyncio.timeout(40):
-                while not began.exists():  # noqa: ASYNC110 - nobody tells
-                    await asyncio.sleep(0.05)
+            await eventually(began.exists, within=40)
             async with mp.worker():
-                # It looks for lock files several times meanwhile.
-                await asyncio.sleep(2.0)
+                await asyncio.sleep(2.0)  # it looks for lock files several times meanwhile
                 seen = await pool.snapshot()
                 assert (1, 0) == (seen.running, seen.queued)
                 assert other.poll() is None

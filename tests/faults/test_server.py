@@ -14,6 +14,7 @@ from verify.torture.evidence import from_zero
 from verify.torture.replay import Replay
 
 from millpond import Context, Millpond
+from millpond.pool.internals import internals_of
 from millpond.store.postgres.connect import connect
 from millpond.store.postgres.lock import to_write
 from millpond.store.postgres.pipeline import PostgresConnection
@@ -72,7 +73,7 @@ async def test_timeouts_of_the_database_are_not_ours(own: OwnServer, direct: str
             other.commit()
             other.execute(to_write("millpond").encode())
             submit = asyncio.create_task(shop.job.submit(1))
-            await asyncio.sleep(0.6)
+            await asyncio.sleep(0.6)  # longer than each of those timeouts
             assert not submit.done()
             other.commit()
         assert await (await submit).cancel()
@@ -156,7 +157,7 @@ async def test_what_a_server_refuses_for_a_while_is_done_afterwards(
 
     async with submitter.mp, worker.mp:
         assert 2 == await (await submitter.job.submit(1))
-        mine = submitter.mp.runtime.store._writing.connection  # type: ignore[attr-defined]
+        mine = internals_of(submitter.mp).runtime.store._writing.connection  # type: ignore[attr-defined]
         refusing("start")
         refusing("commit")
         handles = [await submitter.job.submit(number) for number in range(10, 20)]

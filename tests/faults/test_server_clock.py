@@ -14,10 +14,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
-from tests.faults.conftest import until
+from tests.waiting import eventually
 
 from millpond import Millpond, Rate, Retry
 
@@ -107,7 +108,7 @@ async def test_the_clock_steps_back_and_leases_delays_retries_and_rates_go_on(
     async with mp:
         with elsewhere(direct, tmp_path) as other:
             handle = await work.submit(1)
-            await until((tmp_path / "began").exists, 60.0)
+            await eventually((tmp_path / "began").exists, 60.0)
             async with mp.worker():
                 delayed = await later.options(delay=3.0).submit(3)
                 rated = [await paced.submit(n) for n in range(4)]
@@ -122,6 +123,13 @@ async def test_the_clock_steps_back_and_leases_delays_retries_and_rates_go_on(
                     assert "done 1" == await handle
     said = [record.getMessage() for record in caplog.records if "set back" in record.getMessage()]
     assert 1 <= len(said) <= 2, said
+
+
+def leases(url: str) -> list[tuple[Any, ...]]:
+    """Return until when each worker's lease is."""
+    asked = "SELECT id, expires_at FROM millpond.millpond_worker ORDER BY id, turn"
+    with psycopg.connect(url) as connection:
+        return connection.execute(asked).fetchall()
 
 
 @pytest.mark.rows("TR-07")
@@ -140,8 +148,9 @@ async def test_a_process_that_opens_right_after_the_clock_was_set_forward_believ
         async with first:
             await work.submit(1)
             await work.options(delay=HOUR).submit(2)
-            await until((tmp_path / "began").exists, 60.0)
-            await asyncio.sleep(2.0)  # until it has renewed by itself
+            await eventually((tmp_path / "began").exists, 60.0)
+            granted = leases(direct)
+            await eventually(lambda: leases(direct) != granted)  # it has renewed by itself
             other.send_signal(signal.SIGSTOP)
         try:
             set_clock(direct, 400 * DAY)

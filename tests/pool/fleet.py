@@ -12,6 +12,7 @@ from verify.servers.sqlite_files import InlineStore
 
 from millpond import Keep, Millpond
 from millpond.core.control import DeclareDead
+from millpond.pool.internals import internals_of
 from millpond.runtime.environment import wall_clock
 from millpond.store.protocol import Store
 
@@ -83,7 +84,7 @@ class Fleet:
     def __init__(self, place: Path | Schema | None = None) -> None:
         self._place = place
         self._store = fresh_store() if place is None else None
-        self._cables: dict[Millpond, Cable] = {}
+        self.cables: dict[Millpond, Cable] = {}
 
     @property
     def store(self) -> Store:
@@ -102,27 +103,28 @@ class Fleet:
     ) -> Millpond:
         """Return the Millpond of one more process."""
         mp = Millpond(work=work, keep=keep, lease=lease)
-        mp.make_store = lambda: self._cable(mp)
+        internals_of(mp).owner.make_store = lambda: self._cable(mp)
         return mp
 
     def _cable(self, mp: Millpond) -> Store:
         cable: Any = Cable(self.store, own=self._place is not None)
-        self._cables[mp] = cable
+        self.cables[mp] = cable
         return cable  # type: ignore[no-any-return]
 
     def fail(self, mp: Millpond, *troubles: Trouble) -> None:
         """Let something go wrong between one process, which is open, and the store."""
-        self._cables[mp].troubles += troubles
+        self.cables[mp].troubles += troubles
 
     async def crash(self, mp: Millpond, *, found_dead: bool = True) -> None:
         """End a process in the middle of whatever it does: it settles nothing and never leaves.
 
         Its workers are known to be dead at once, or (found_dead=False) when their leases expire.
         """
-        cable = self._cables[mp]
+        cable = self.cables[mp]
         cable.cut = True
-        runtime = mp.runtime
+        runtime = internals_of(mp).runtime
         workers = list(runtime.workers)
+        # A crash stops tasks of the loop that nothing public can stop one by one.
         tasks = [runtime.maintenance._task, runtime.polling._task, *runtime.env.background]
         for worker in workers:
             worker.watchdog.stop()
@@ -134,7 +136,7 @@ class Fleet:
                 task.cancel()
             await asyncio.sleep(0)
         await asyncio.gather(*alive, return_exceptions=True)
-        mp._runtime = mp._stack = None
+        internals_of(mp).owner.abandon()
         await cable.close()
         if found_dead:
             grave = self.store
@@ -147,5 +149,5 @@ class Fleet:
 async def until(condition: Callable[[], Awaitable[bool]], *, within: float = 600.0) -> None:
     """Wait on the loop's clock until something is true; fail if it takes too long."""
     async with asyncio.timeout(within):
-        while not await condition():  # noqa: ASYNC110 - another process, which tells nobody
+        while not await condition():  # noqa: ASYNC110 - the store gives no event
             await asyncio.sleep(0.25)

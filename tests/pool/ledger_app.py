@@ -11,6 +11,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from tests.waiting import until
+
 from millpond import Context, Millpond, Pool, Retry, SyncContext
 from millpond.errors import LeaseLost
 
@@ -28,6 +30,7 @@ class App:
             "ledger", max_concurrent=8, retry=Retry.constant(0.0, attempts=100)
         )
 
+        # Each takes a while, so that kills meet it before, in and after its transaction.
         @self.pool.task
         async def by_commit(ctx: Context) -> int:
             await asyncio.sleep(ctx.task_id % 100 / 1000)
@@ -45,7 +48,7 @@ class App:
 
         @self.pool.task
         def in_thread(ctx: SyncContext) -> int:
-            time.sleep(ctx.task_id % 100 / 1000)
+            time.sleep(ctx.task_id % 100 / 1000)  # kills meet it at any moment
             with ctx.transaction() as tx:
                 tx.execute(ADD, (ctx.task_id, ctx.attempt))
                 tx.complete(3)
@@ -57,8 +60,7 @@ class App:
             place = Path(folder)
             if ctx.attempt == 1:
                 (place / "begun").touch()
-                while not (place / "go").exists():
-                    time.sleep(0.01)
+                until((place / "go").exists)
             try:
                 write(ctx, how)
             except LeaseLost:

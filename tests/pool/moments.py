@@ -15,6 +15,7 @@ def clock() -> float:
 
 def timers() -> int:
     """How many timers the loop has that were not cancelled."""
+    # No loop lists its timers in public.
     scheduled = asyncio.get_running_loop()._scheduled  # type: ignore[attr-defined]
     return sum(not timer.cancelled() for timer in scheduled)
 

@@ -3,10 +3,11 @@
 import os
 import signal
 import subprocess
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from tests.waiting import for_ever, until
 
 from millpond import ConfigError, GiveUp, Millpond, Retry, RetryLater, SyncContext, Throttled
 
@@ -29,7 +30,7 @@ def echo(ctx: SyncContext, page: Page) -> tuple[int, str, Page]:
 async def in_a_loop(number: int) -> int:
     import asyncio
 
-    await asyncio.sleep(0.01)
+    await asyncio.sleep(0)
     return number * 2
 
 
@@ -38,8 +39,7 @@ def hang(started: str) -> None:
     child = subprocess.Popen(["/bin/sleep", "3600"])
     Path(started).write_text(f"{os.getpid()} {child.pid}")
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    while True:
-        time.sleep(1)
+    for_ever()
 
 
 @pool.task(executor="process")
@@ -90,16 +90,14 @@ def busy(ctx: SyncContext, told: str) -> str:
 @pool.task(executor="process")
 def tell(ctx: SyncContext, go: str) -> str:
     ctx.progress(0.5, "half")
-    while not Path(go).exists():
-        time.sleep(0.01)
+    until(Path(go).exists)
     return "told"
 
 
 @pool.task(executor="process")
 def listen(ctx: SyncContext, started: str) -> str:
     Path(started).write_text("yes")
-    while not ctx.cancelled:
-        time.sleep(0.01)
+    until(lambda: ctx.cancelled)
     return f"heard: {ctx.cancel_reason}"
 
 

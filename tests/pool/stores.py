@@ -13,6 +13,7 @@ from millpond import Millpond
 from millpond.core.control import Command
 from millpond.core.lease import LeaseRequest
 from millpond.core.settle import Settlement
+from millpond.pool.internals import internals_of
 from millpond.store.protocol import (
     Batch,
     ControlAnswer,
@@ -161,7 +162,7 @@ class Opened:
 def opened(monkeypatch: pytest.MonkeyPatch) -> Opened:
     """Private stores that count their verbs."""
     made = Opened(pauses=0)
-    monkeypatch.setattr("millpond.pool.millpond.MemoryStore", made)
+    monkeypatch.setattr("millpond.pool.runtime_owner.MemoryStore", made)
     return made
 
 
@@ -170,13 +171,13 @@ def any_pace(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     """Private stores that answer at once, or shared ones that take their time as disks do."""
     if request.param == "at once":
         made = Opened(pauses=0)
-        monkeypatch.setattr("millpond.pool.millpond.MemoryStore", made)
+        monkeypatch.setattr("millpond.pool.runtime_owner.MemoryStore", made)
         return made
     made = Opened(pauses=2)
     enter = Millpond.__aenter__
 
     async def enter_shared(mp: Millpond) -> Millpond:
-        mp.make_store = made
+        internals_of(mp).owner.make_store = made
         return await enter(mp)
 
     monkeypatch.setattr(Millpond, "__aenter__", enter_shared)

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from millpond import Keep, Millpond
 from millpond.core.control import ClaimLeadership, Prune
+from millpond.pool.internals import internals_of
 from millpond.runtime.environment import wall_clock
 from millpond.store.memory import MemoryStore
 from millpond.store.protocol import Hint, RenewAnswer
@@ -58,7 +59,7 @@ class Harbour:
             self.ships.append(ship)
             return ship
 
-        mp.make_store = make
+        internals_of(mp).owner.make_store = make
         return mp
 
     def sent(self, sender: "Ship", hint: Hint) -> None:
@@ -244,7 +245,7 @@ class Locks:
 
 def kill(harbour: Harbour, mp: Millpond) -> None:
     """End a process where it stands: it says no more, and its lock is free."""
-    runtime = mp.runtime
+    runtime = internals_of(mp).runtime
     ship: Any = runtime.store
 
     ship.dead = asyncio.Event()
@@ -269,16 +270,9 @@ def kill(harbour: Harbour, mp: Millpond) -> None:
 
 def revive(mp: Millpond) -> None:
     """Let a killed process be taken down in good order, so that nothing is left of it."""
-    ship: Any = mp.runtime.store
+    ship: Any = internals_of(mp).runtime.store
     ship.before = None
     ship.dead.set()
-
-
-async def until(condition: Callable[[], object], *, within: float = 20.0) -> None:
-    """Wait until something is so; fail if it takes too long."""
-    async with asyncio.timeout(within):
-        while not condition():  # noqa: ASYNC110 - threads and other processes tell nobody
-            await asyncio.sleep(0.01)
 
 
 __all__ = [
@@ -290,5 +284,4 @@ __all__ = [
     "at_once",
     "kill",
     "revive",
-    "until",
 ]

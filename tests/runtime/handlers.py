@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn
 
+from tests.waiting import for_ever
+
 from millpond.runtime.executors.processes import frames
 from millpond.runtime.executors.processes.child import Channel
 
@@ -29,7 +31,7 @@ class Telling:
         self._before = before
         self._deed = deed
 
-    def run_encoded(self, payload: bytes, context: bytes, channel: Channel) -> bytes:
+    def _run_encoded(self, payload: bytes, context: bytes, channel: Channel) -> bytes:
         self._before()
         grandchild = subprocess.Popen(["/bin/sleep", "3600"])
         self.tell_and_do(lambda: channel.send(f"{os.getpid()} {grandchild.pid}".encode()))
@@ -58,12 +60,12 @@ def _spin() -> NoReturn:
 
 
 def _sleep() -> None:
-    time.sleep(3600)
+    for_ever()
 
 
 def _be_deaf() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    time.sleep(3600)
+    for_ever()
 
 
 def _stop() -> None:
@@ -137,13 +139,13 @@ def interrupt_itself(_payload: bytes) -> bytes:
 
 def exit_in_a_thread(_payload: bytes) -> bytes:
     threading.Thread(target=os._exit, args=(5,)).start()
-    time.sleep(3600)
+    for_ever()
     return b"survived"
 
 
 def terminate_itself(_payload: bytes) -> bytes:
     os.kill(os.getpid(), signal.SIGTERM)
-    time.sleep(3600)
+    for_ever()
     return b"survived"
 
 
@@ -187,7 +189,7 @@ def fork_and_return(_payload: bytes) -> bytes:
 def fork_and_exit(_payload: bytes) -> bytes:
     """The fork holds the child's end of the socket after the child is gone."""
     if os.fork() == 0:
-        time.sleep(3600)
+        for_ever()
     os._exit(3)
 
 
@@ -248,7 +250,7 @@ nothing_to_call = 7
 class Talking:
     """A handler that answers each message, and returns when it is cancelled."""
 
-    def run_encoded(self, payload: bytes, context: bytes, channel: Channel) -> bytes:
+    def _run_encoded(self, payload: bytes, context: bytes, channel: Channel) -> bytes:
         channel.send(payload + context)
         while not channel.cancelled.is_set():
             with contextlib.suppress(TimeoutError):
@@ -259,7 +261,7 @@ class Talking:
 class Waiting:
     """A handler that returns the first message it gets."""
 
-    def run_encoded(self, payload: bytes, context: bytes, channel: Channel) -> bytes:
+    def _run_encoded(self, payload: bytes, context: bytes, channel: Channel) -> bytes:
         channel.send(b"begun")
         return channel.receive()
 
@@ -267,7 +269,7 @@ class Waiting:
 class Late:
     """A handler whose thread goes on talking after it has returned."""
 
-    def run_encoded(self, payload: bytes, context: bytes, channel: Channel) -> bytes:
+    def _run_encoded(self, payload: bytes, context: bytes, channel: Channel) -> bytes:
         def talk() -> None:
             while True:
                 channel.send(b"still here")
@@ -279,10 +281,10 @@ class Late:
 class CleaningUp:
     """A handler that writes a note however it ends."""
 
-    def run_encoded(self, payload: bytes, context: bytes, channel: Channel) -> bytes:
+    def _run_encoded(self, payload: bytes, context: bytes, channel: Channel) -> bytes:
         try:
             channel.send(b"begun")
-            time.sleep(3600)
+            for_ever()
         finally:
             Path(payload.decode()).write_text("cleaned up")
         return b"survived"
@@ -291,7 +293,7 @@ class CleaningUp:
 class AnsweringAndExiting:
     """A handler whose thread ends the process as soon as the answer is sent."""
 
-    def run_encoded(self, payload: bytes, context: bytes, channel: Channel) -> bytes:
+    def _run_encoded(self, payload: bytes, context: bytes, channel: Channel) -> bytes:
         def leave() -> None:
             while channel._open:
                 time.sleep(0)

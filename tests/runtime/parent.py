@@ -9,8 +9,9 @@ import functools
 import os
 import sys
 import threading
-import time
 import warnings
+
+from tests.waiting import for_ever, never_ends
 
 from millpond.runtime.executors.processes.process_pool import Errand, ProcessPool
 
@@ -42,17 +43,17 @@ async def main(deed: str) -> None:
             warnings.simplefilter("ignore", DeprecationWarning)
             fork = os.fork() if "FORK" in os.environ else None
         if fork == 0:
-            time.sleep(3600)
+            for_ever()
         say(*([fork] if fork else []), pids.decode())
 
     await pool.run(
         Errand(module="tests.runtime.handlers", qualname=deed, payload=b""), on_message=tell
     )
-    await asyncio.sleep(3600)
+    await never_ends()
 
 
 if __name__ == "__main__":
     # The worker of a pool has more threads than one, and they do not end all at once.
     for _ in range(4):
-        threading.Thread(target=time.sleep, args=(3600,), daemon=True).start()
+        threading.Thread(target=for_ever, daemon=True).start()
     asyncio.run(main(sys.argv[1]))

@@ -1,14 +1,15 @@
 """The dead are buried at once: whoever sees a free lock file gives their work to others."""
 
-import asyncio
 import time
 from typing import Any
 
 import pytest
-from tests.runtime.durable import Harbour, Locks, kill, revive, until
+from tests.runtime.durable import Harbour, Locks, kill, revive
+from tests.waiting import eventually, never_ends
 
 from millpond import Millpond, TaskFailed
 from millpond.core.control import DeclareDead, Register
+from millpond.pool.internals import internals_of
 from millpond.runtime.fleet.dead_workers import AGAIN_AFTER
 
 pytestmark = pytest.mark.real_loop
@@ -23,8 +24,8 @@ def process(harbour: Harbour, *, work: bool | None = True) -> Millpond:
     async def job() -> str:
         if not harbour.log or "ran" not in harbour.log:
             harbour.log.append("ran")
-            await asyncio.sleep(1000)
-        return mp.runtime.owner
+            await never_ends()
+        return internals_of(mp).runtime.owner
 
     return mp
 
@@ -35,18 +36,20 @@ async def test_what_a_killed_process_ran_is_run_by_another_at_once() -> None:
     dead, alive, client = process(harbour), process(harbour), process(harbour, work=False)
     async with client, dead:
         handle = await client.tasks["job"].submit()
-        await until(lambda: "ran" in harbour.log)
-        owner = dead.runtime.owner
+        await eventually(lambda: "ran" in harbour.log)
+        owner = internals_of(dead).runtime.owner
         async with alive:
             began = time.monotonic()
             kill(harbour, dead)
-            assert alive.runtime.owner == await handle
+            assert internals_of(alive).runtime.owner == await handle
             assert time.monotonic() - began < 1.0
-            await until(lambda: f"forget {owner}" in harbour.log)
+            await eventually(lambda: f"forget {owner}" in harbour.log)
             assert 2 == (await handle.refresh()).attempt
-            ship: Any = alive.runtime.store
+            ship: Any = internals_of(alive).runtime.store
             assert [f"{owner}/1"] == [order.worker for order in ship.told(DeclareDead)]
-            assert [] == [name for name in await alive.runtime.view.workers() if owner in name]
+            assert [] == [
+                name for name in await internals_of(alive).runtime.view.workers() if owner in name
+            ]
         revive(dead)
 
 
@@ -57,7 +60,7 @@ async def test_a_process_appears_before_its_first_worker_joins_and_leaves_at_the
     mp.pool("work")
     async with mp:
         assert [] == harbour.log
-        ship, owner = mp.runtime.store, mp.runtime.owner
+        ship, owner = internals_of(mp).runtime.store, internals_of(mp).runtime.owner
 
         def note(_verb: str, asked: Any) -> None:
             if isinstance(asked, Register):
@@ -77,11 +80,11 @@ async def test_a_closure_of_a_dead_process_is_found_failed_and_never_run_again()
     dead, alive = process(harbour, work=None), process(harbour)
 
     async def closure() -> None:
-        await asyncio.sleep(1000)
+        await never_ends()
 
     async with dead, alive:
         handle = await dead.get_pool("work").submit(closure)
-        await until(lambda: dead.runtime.job_of(handle.id))
+        await eventually(lambda: internals_of(dead).runtime.job_of(handle.id))
         kill(harbour, dead)
         seen = await alive.handle(handle.id)
         with pytest.raises(TaskFailed, match="stale"):
@@ -95,8 +98,8 @@ async def test_who_could_not_be_buried_is_tried_again(caplog: pytest.LogCaptureF
     dead, alive = process(harbour), process(harbour)
     failures: list[Any] = []
     async with dead, alive:
-        ship: Any = alive.runtime.store
-        owner = dead.runtime.owner
+        ship: Any = internals_of(alive).runtime.store
+        owner = internals_of(dead).runtime.owner
 
         def fail_twice(_verb: str, asked: Any) -> None:
             if isinstance(asked, DeclareDead) and len(failures) < 2:
@@ -105,7 +108,7 @@ async def test_who_could_not_be_buried_is_tried_again(caplog: pytest.LogCaptureF
 
         ship.before = fail_twice
         kill(harbour, dead)
-        await until(lambda: f"forget {owner}" in harbour.log)
+        await eventually(lambda: f"forget {owner}" in harbour.log)
         assert failures[1] - failures[0] >= AGAIN_AFTER
         told = [one.message for one in caplog.records if "away" in one.message]
         assert ["cannot free the tasks of dead processes (away); trying again"] == told
@@ -127,21 +130,31 @@ async def test_whoever_cannot_look_goes_on_renewing(
 
     monkeypatch.setattr(Locks, "gone", broken)
     async with mp:
-        ship: Any = mp.runtime.store
-        await until(lambda: ship.asked["renew"] > 3)
+        ship: Any = internals_of(mp).runtime.store
+        await eventually(lambda: ship.asked["renew"] > 3)
         assert len(looks) > 2
     assert 1 == sum("no such lock" in one.message for one in caplog.records)
 
 
-async def test_with_nobody_gone_the_store_is_asked_nothing() -> None:
+async def test_with_nobody_gone_the_store_is_asked_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Looking at lock files, four times a second, costs the store nothing."""
     harbour = Harbour()
     mp = process(harbour)
+    looks: list[float] = []
+    gone = Locks.gone
+
+    def counted(locks: Locks) -> tuple[str, ...]:
+        looks.append(time.monotonic())
+        return gone(locks)
+
+    monkeypatch.setattr(Locks, "gone", counted)
     async with mp:
-        ship: Any = mp.runtime.store
-        await asyncio.sleep(0.3)
+        ship: Any = internals_of(mp).runtime.store
+        await eventually(lambda: len(looks) >= 2)
         before = ship.asked.copy()
-        await asyncio.sleep(1.6)
+        await eventually(lambda: len(looks) >= 8)
         asked = ship.asked - before
         assert {"changed"} == set(asked)
         assert asked["changed"] <= 2

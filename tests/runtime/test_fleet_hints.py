@@ -7,6 +7,7 @@ import pytest
 from tests.runtime.durable import Harbour, Ship
 
 from millpond import Context, Millpond, Pool, bounded
+from millpond.pool.internals import internals_of
 from millpond.runtime.fleet.lease_times import RENEWALS_PER_LEASE
 from millpond.store.protocol import Hint
 
@@ -22,7 +23,7 @@ def declared(mp: Millpond) -> Pool:
     @pool.task(name="job")
     async def job(seconds: float = 0.0) -> str:
         await asyncio.sleep(seconds)
-        return mp.runtime.owner
+        return internals_of(mp).runtime.owner
 
     @pool.task(name="grow")
     async def grow(ctx: Context, depth: int) -> int:
@@ -62,7 +63,7 @@ def two(harbour: Harbour) -> tuple[Millpond, Millpond]:
 
 def ship_of(mp: Millpond) -> Ship:
     """The store as a process sees it."""
-    ship: Any = mp.runtime.store
+    ship: Any = internals_of(mp).runtime.store
     return ship  # type: ignore[no-any-return]
 
 
@@ -80,7 +81,7 @@ async def test_work_and_its_end_reach_the_other_process(hints: bool, late: float
         await asyncio.sleep(10)
         began = now()
         handle = await client.tasks["job"].submit()
-        assert worker.runtime.owner == (await handle.wait(timeout=60)).result
+        assert internals_of(worker).runtime.owner == (await handle.wait(timeout=60)).result
         assert now() - began <= late
 
 
@@ -214,7 +215,7 @@ async def test_a_claim_ahead_that_others_cancelled_is_not_started(hints: bool) -
         held = await client.tasks["note"].submit("second")
         await client.tasks["note"].submit("third")
         await asyncio.sleep(2)
-        assert held.id in worker.runtime.workers[0].prefetch.tasks()
+        assert held.id in internals_of(worker).runtime.workers[0].prefetch.tasks()
         await client.cancel(held.id)
         await asyncio.sleep(50)
         assert ["cancelled"] == await worker.status([held.id])
@@ -341,7 +342,7 @@ async def test_a_look_that_failed_is_made_up_for() -> None:
     client, worker = two(harbour)
     async with client, worker:
         await asyncio.sleep(10)
-        view: Any = worker.runtime.view
+        view: Any = internals_of(worker).runtime.view
         handle = await client.tasks["job"].submit()
         due = view.due
         failed: list[Any] = []
@@ -366,7 +367,7 @@ async def test_a_closure_that_others_cancelled_is_let_go_of() -> None:
 
     async with client, worker:
         handle = await client.get_pool("work").submit(closure, delay=1000.0)
-        assert [handle.id] == list(client.runtime.closures)
+        assert [handle.id] == list(internals_of(client).runtime.closures)
         await worker.cancel(handle.id)
         await asyncio.sleep(FLOOR)
-        assert {} == client.runtime.closures
+        assert {} == internals_of(client).runtime.closures

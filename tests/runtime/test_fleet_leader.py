@@ -10,6 +10,7 @@ from millpond import Keep, Millpond
 from millpond.core.control import ClaimLeadership, Prune, Register
 from millpond.core.lease import LeaseRequest
 from millpond.core.task import Call, NewTask
+from millpond.pool.internals import internals_of
 from millpond.store.protocol import Batch
 
 LEASE = 6.0
@@ -29,13 +30,13 @@ def process(harbour: Harbour, *, keep: Keep | None = None) -> Millpond:
 
 def ship_of(mp: Millpond) -> Ship:
     """The store as a process sees it."""
-    ship: Any = mp.runtime.store
+    ship: Any = internals_of(mp).runtime.store
     return ship  # type: ignore[no-any-return]
 
 
 def leads(mp: Millpond) -> bool:
     """Whether a process thinks that it leads."""
-    return mp.runtime.maintenance.leadership.leads
+    return internals_of(mp).runtime.maintenance.leadership.leads
 
 
 async def dying(harbour: Harbour, *, lease: float) -> int:
@@ -72,7 +73,7 @@ async def test_another_takes_over_when_the_leader_falls_silent() -> None:
     first, second = process(harbour), process(harbour)
     async with first, second:
         await asyncio.sleep(1)
-        before = first.runtime.maintenance.leadership.generation
+        before = internals_of(first).runtime.maintenance.leadership.generation
 
         async def silence(_verb: str, _asked: Any) -> None:
             await silent.wait()
@@ -82,7 +83,7 @@ async def test_another_takes_over_when_the_leader_falls_silent() -> None:
         await asyncio.sleep(LEASE)
         assert leads(second)
         assert before is not None
-        after = second.runtime.maintenance.leadership.generation
+        after = internals_of(second).runtime.maintenance.leadership.generation
         assert after == before + 1
         ship_of(first).before = None
         silent.set()
@@ -105,11 +106,11 @@ async def test_a_deposed_leader_changes_nothing_and_stands_by() -> None:
         harbour.store._tables.leader.until = 0.0
         assert 1 == (await harbour.store.control(ClaimLeadership("other", 1000.0))).count
         before = ship_of(mp).asked["recover"]
-        mp.runtime.maintenance.nudge()
+        internals_of(mp).runtime.maintenance.nudge()
         await asyncio.sleep(0.1)
         assert before + 1 == ship_of(mp).asked["recover"]
         assert not leads(mp)
-        assert ("running",) == await mp.runtime.view.status((task,))
+        assert ("running",) == await internals_of(mp).runtime.view.status((task,))
 
 
 async def test_the_lead_is_free_once_its_holder_has_left() -> None:
@@ -154,9 +155,9 @@ async def test_what_a_silent_worker_held_is_recovered_when_its_lease_is_over() -
         # Nobody told the leader of it: it sees that something was written.
         harbour.ships.append(_Somebody(harbour))
         await asyncio.sleep(2.9)
-        assert ("running",) == await mp.runtime.view.status((task,))
+        assert ("running",) == await internals_of(mp).runtime.view.status((task,))
         await asyncio.sleep(0.5)
-        assert ("completed",) == await mp.runtime.view.status((task,))
+        assert ("completed",) == await internals_of(mp).runtime.view.status((task,))
 
 
 class _Somebody(Ship):
@@ -174,7 +175,7 @@ async def test_nobody_is_given_up_because_the_store_was_away() -> None:
     async with first, second:
         await second.tasks["job"].submit(200.0)
         await asyncio.sleep(1)
-        held = [len(one.runtime.workers[0].jobs) for one in (first, second)]
+        held = [len(internals_of(one).runtime.workers[0].jobs) for one in (first, second)]
         blocked = asyncio.Event()
 
         async def block(_verb: str, _asked: Any) -> None:
@@ -188,7 +189,7 @@ async def test_nobody_is_given_up_because_the_store_was_away() -> None:
             ship_of(one).before = None
         blocked.set()
         await asyncio.sleep(30)
-        assert held == [len(one.runtime.workers[0].jobs) for one in (first, second)]
+        assert held == [len(internals_of(one).runtime.workers[0].jobs) for one in (first, second)]
         assert [0, 0] == [one.counts.leases_lost for one in (first, second)]
 
 
@@ -210,11 +211,11 @@ async def test_a_leader_that_had_to_wait_for_the_store_gives_the_others_time() -
         async with asyncio.timeout(60):
             while not answered:  # noqa: ASYNC110 - nobody tells
                 await asyncio.sleep(0.05)
-        mp.runtime.maintenance.nudge()
+        internals_of(mp).runtime.maintenance.nudge()
         await asyncio.sleep(LEASE / 3 - 0.2)
-        assert ("running",) == await mp.runtime.view.status((task,))
+        assert ("running",) == await internals_of(mp).runtime.view.status((task,))
         await asyncio.sleep(0.5)
-        assert ("completed",) == await mp.runtime.view.status((task,))
+        assert ("completed",) == await internals_of(mp).runtime.view.status((task,))
 
 
 async def test_where_the_store_is_always_slow_the_dead_are_given_up_all_the_same() -> None:
@@ -230,7 +231,7 @@ async def test_where_the_store_is_always_slow_the_dead_are_given_up_all_the_same
 
         ship_of(mp).before = slow
         await asyncio.sleep(1.0 + 2 * LEASE)
-        assert ("completed",) == await mp.runtime.view.status((task,))
+        assert ("completed",) == await internals_of(mp).runtime.view.status((task,))
 
 
 async def test_who_was_slow_long_ago_gives_time_when_it_leads() -> None:
@@ -239,10 +240,13 @@ async def test_who_was_slow_long_ago_gives_time_when_it_leads() -> None:
     first, second = process(harbour), process(harbour)
     async with first, second:
         await asyncio.sleep(1)
-        second.runtime.maintenance.delay.store_was_away(LEASE)
+        internals_of(second).runtime.maintenance.delay.store_was_away(LEASE)
         await asyncio.sleep(10 * LEASE)
-        second.runtime.maintenance.delay.store_was_away(LEASE)
-        left = second.runtime.maintenance.delay.until - second.runtime.steady()
+        internals_of(second).runtime.maintenance.delay.store_was_away(LEASE)
+        left = (
+            internals_of(second).runtime.maintenance.delay.until
+            - internals_of(second).runtime.steady()
+        )
         assert LEASE / 3 == pytest.approx(left)
 
 

@@ -11,6 +11,7 @@ from tests.runtime.durable import Harbour, Ship
 from millpond import Context, Millpond, Pool
 from millpond.core.control import Deregister, Register
 from millpond.errors import AlreadyOpen, ConfigError, StoreUnreachable
+from millpond.pool.internals import internals_of
 
 
 def declared(mp: Millpond) -> Pool:
@@ -20,7 +21,7 @@ def declared(mp: Millpond) -> Pool:
     @pool.task(name="call")
     async def call(seconds: float = 0.0) -> str:
         await asyncio.sleep(seconds)
-        return mp.runtime.owner
+        return internals_of(mp).runtime.owner
 
     return pool
 
@@ -33,7 +34,7 @@ def process(harbour: Harbour, *, work: bool | None = None) -> tuple[Millpond, Po
 
 def ship_of(mp: Millpond) -> Ship:
     """The store as a process sees it."""
-    ship: Any = mp.runtime.store
+    ship: Any = internals_of(mp).runtime.store
     return ship  # type: ignore[no-any-return]
 
 
@@ -53,16 +54,17 @@ async def test_opening_makes_a_worker_where_nobody_else_could_be_one(
     """In memory it does, unless told otherwise; on a durable store only if it is told so."""
     harbour = Harbour(threads=False)
     mp = Millpond(url, work=work)
-    mp.make_store = lambda: harbour.store if url is None else _still(harbour)
+    internals_of(mp).owner.make_store = lambda: harbour.store if url is None else _still(harbour)
     declared(mp)
     async with mp:
-        assert works == bool(mp.runtime.workers)
+        assert works == bool(internals_of(mp).runtime.workers)
 
 
 def _still(harbour: Harbour) -> Any:
     mp = harbour.millpond()
-    assert mp.make_store is not None
-    return mp.make_store()
+    make_store = internals_of(mp).owner.make_store
+    assert make_store is not None
+    return make_store()
 
 
 async def test_a_closure_runs_where_it_was_submitted_and_calls_do_not() -> None:
@@ -76,12 +78,12 @@ async def test_a_closure_runs_where_it_was_submitted_and_calls_do_not() -> None:
         return "here"
 
     async with mp:
-        assert [] == mp.runtime.workers
+        assert [] == internals_of(mp).runtime.workers
         call = await mp.tasks["call"].submit()
         assert "here" == await (await pool.submit(closure))
-        (worker,) = mp.runtime.workers
+        (worker,) = internals_of(mp).runtime.workers
         assert worker.own
-        assert f"{mp.runtime.owner}/1~own" == worker.name
+        assert f"{internals_of(mp).runtime.owner}/1~own" == worker.name
         (join,) = ship_of(mp).told(Register)
         assert () == join.functions
         # A hundred more come and go, and it still leaves the call to others.
@@ -89,10 +91,10 @@ async def test_a_closure_runs_where_it_was_submitted_and_calls_do_not() -> None:
         await asyncio.sleep(10)
         assert ["queued"] == await mp.status([call.id])
         assert 0 == (await pool.snapshot()).parked
-        assert not mp.runtime.served("work")
+        assert not internals_of(mp).runtime.served("work")
         other, _ = process(harbour, work=True)
         async with other:
-            assert other.runtime.owner == await call
+            assert internals_of(other).runtime.owner == await call
     assert 101 == len(ran)
 
 
@@ -131,7 +133,7 @@ async def test_a_worker_of_all_pools_makes_another_for_closures_needless() -> No
 
     async with mp, mp.worker():
         assert 1 == await (await pool.submit(closure))
-        assert [False] == [worker.own for worker in mp.runtime.workers]
+        assert [False] == [worker.own for worker in internals_of(mp).runtime.workers]
 
 
 async def test_closures_outlive_the_worker_that_served_their_pool() -> None:
@@ -170,7 +172,7 @@ async def test_a_pool_that_only_other_workers_leave_out_is_served_too() -> None:
 
     async with mp, mp.worker(pools=["other"]):
         assert 1 == await (await pool.submit(closure))
-        assert [False, True] == [worker.own for worker in mp.runtime.workers]
+        assert [False, True] == [worker.own for worker in internals_of(mp).runtime.workers]
 
 
 async def test_a_run_held_open_by_a_client_lives_as_long_as_its_process() -> None:
@@ -221,7 +223,7 @@ async def test_opening_twice_at_once_is_refused() -> None:
         await go.wait()
         return _still(harbour)
 
-    mp._opened_file = slow_store  # type: ignore[method-assign, assignment]
+    internals_of(mp).owner._open_file = slow_store  # type: ignore[method-assign, assignment]
     first = asyncio.ensure_future(mp.__aenter__())
     await opened.wait()
     with pytest.raises(AlreadyOpen):
@@ -245,7 +247,7 @@ async def test_a_store_that_cannot_be_opened_leaves_it_closed_and_can_be_tried_a
             raise ConnectionError("away")
         return _still(harbour)
 
-    mp._opened_file = fails_once  # type: ignore[method-assign, assignment]
+    internals_of(mp).owner._open_file = fails_once  # type: ignore[method-assign, assignment]
     with pytest.raises(ConnectionError):
         async with mp:
             pass
@@ -267,7 +269,10 @@ def test_durability_is_one_of_two(given: Any) -> None:
     """Named for what they risk; anything else is refused where it is given."""
     with pytest.raises(ConfigError, match="full, normal"):
         Millpond("sqlite:///work.db", durability=given)
-    assert "normal" == Millpond("sqlite:///work.db", durability="normal").durability
+    assert (
+        "normal"
+        == internals_of(Millpond("sqlite:///work.db", durability="normal")).owner.durability
+    )
 
 
 @pytest.mark.real_loop
@@ -305,15 +310,15 @@ async def test_closures_of_two_processes_run_each_at_home() -> None:
             most[0] = max(most[0], running[0])
             await asyncio.sleep(1)
             running[0] -= 1
-            return mp.runtime.owner
+            return internals_of(mp).runtime.owner
 
         return run
 
     async with first, second, asyncio.timeout(60):
         mine = await one.submit_many([closure(first)] * 6)
         theirs = await two.submit_many([closure(second)] * 6)
-        assert {first.runtime.owner} == {await handle for handle in mine}
-        assert {second.runtime.owner} == {await handle for handle in theirs}
+        assert {internals_of(first).runtime.owner} == {await handle for handle in mine}
+        assert {internals_of(second).runtime.owner} == {await handle for handle in theirs}
     assert 3 == most[0]
 
 
@@ -330,4 +335,4 @@ async def test_context_of_a_call_says_the_pool(caplog: pytest.LogCaptureFixture)
     async with mp:
         report = await pool.drain([tell.bind()])
         assert 1 == report.completed
-        assert [] == mp.runtime.workers
+        assert [] == internals_of(mp).runtime.workers

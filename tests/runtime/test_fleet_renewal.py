@@ -6,10 +6,12 @@ import time
 from typing import Any
 
 import pytest
-from tests.runtime.durable import Harbour, Ship, until
+from tests.runtime.durable import Harbour, Ship
+from tests.waiting import eventually, never_ends
 
 from millpond import Context, Millpond, Pool
 from millpond.core.control import DeclareDead
+from millpond.pool.internals import internals_of
 
 pytestmark = pytest.mark.real_loop
 
@@ -24,7 +26,7 @@ def process(harbour: Harbour, *, lease: float = LEASE) -> tuple[Millpond, Pool]:
 
 def ship_of(mp: Millpond) -> Ship:
     """The store as a process sees it."""
-    ship: Any = mp.runtime.store
+    ship: Any = internals_of(mp).runtime.store
     return ship  # type: ignore[no-any-return]
 
 
@@ -47,7 +49,7 @@ async def test_a_handler_that_keeps_the_loop_busy_keeps_its_lease() -> None:
         thread.start()
         assert 1 == await handle
         assert [1] == runs
-        assert not mp.runtime.workers[0].late
+        assert not internals_of(mp).runtime.workers[0].late
         assert 0 == mp.counts.leases_lost
         await asyncio.to_thread(thread.join)
 
@@ -60,7 +62,7 @@ async def _recovering(mp: Millpond, harbour: Harbour) -> None:
             with pytest.raises(StopIteration) as told:
                 answer.send(None)
         assert 0 == told.value.value.moved
-        await asyncio.sleep(0.02)
+        await asyncio.sleep(0.02)  # again and again, until the handler has ended
 
 
 async def test_one_small_write_per_interval_however_many_tasks_run() -> None:
@@ -75,9 +77,9 @@ async def test_one_small_write_per_interval_however_many_tasks_run() -> None:
 
     async with mp:
         handles = await pool.submit_many([wait.bind() for _ in range(40)])
-        await until(lambda: len(mp.runtime.workers[0].jobs) == 40)
+        await eventually(lambda: len(internals_of(mp).runtime.workers[0].jobs) == 40)
         before, began = ship_of(mp).asked["renew"], time.monotonic()
-        await until(lambda: ship_of(mp).asked["renew"] - before >= 4)
+        await eventually(lambda: ship_of(mp).asked["renew"] - before >= 4)
         took = time.monotonic() - began
         go.set()
         await mp.wait(handles)
@@ -101,7 +103,7 @@ async def test_what_a_renewal_hears_of_cancelled_tasks_is_told_on_the_loop() -> 
     client.pool("work", max_concurrent=50)
     async with mp, client:
         handle = await work.submit()
-        await until(lambda: mp.runtime.workers[0].jobs)
+        await eventually(lambda: internals_of(mp).runtime.workers[0].jobs)
         began = time.monotonic()
         await client.cancel(handle.id)
         assert "told" == await handle
@@ -126,16 +128,16 @@ async def test_a_worker_that_was_buried_is_told_by_its_renewal_and_joins_anew() 
 
     async with mp:
         handle = await work.submit()
-        worker = mp.runtime.workers[0]
+        worker = internals_of(mp).runtime.workers[0]
         name = worker.name
-        await until(lambda: worker.jobs)
+        await eventually(lambda: worker.jobs)
         with harbour.lock:
             await harbour.store.control(DeclareDead(name))
         assert 2 == await handle
         assert ["lost"] == ended
         assert name != worker.name
         before = ship_of(mp).asked["renew"]
-        await until(lambda: ship_of(mp).asked["renew"] > before + 1)
+        await eventually(lambda: ship_of(mp).asked["renew"] > before + 1)
         assert not worker.fenced
 
 
@@ -148,7 +150,7 @@ async def test_a_worker_that_cannot_renew_stops_before_its_lease_can_expire() ->
     @pool.task
     async def work() -> None:
         try:
-            await asyncio.sleep(60)
+            await never_ends()
         finally:
             stopped.append(time.monotonic())
 
@@ -157,18 +159,18 @@ async def test_a_worker_that_cannot_renew_stops_before_its_lease_can_expire() ->
 
     async with mp:
         await work.submit()
-        worker = mp.runtime.workers[0]
-        await until(lambda: worker.jobs)
+        worker = internals_of(mp).runtime.workers[0]
+        await eventually(lambda: worker.jobs)
         ship = ship_of(mp)
         renewals = ship.asked["renew"]
-        await until(lambda: ship.asked["renew"] > renewals)
+        await eventually(lambda: ship.asked["renew"] > renewals)
         last = time.monotonic()
         ship.renewing = fail
-        await until(lambda: stopped)
+        await eventually(lambda: stopped)
         assert stopped[0] - last < LEASE
         assert worker.late
         ship.renewing = None
-        await until(lambda: not worker.late)
+        await eventually(lambda: not worker.late)
         assert all(one.closed for one in ship.renewers[:-1])
 
 
@@ -182,12 +184,12 @@ async def test_a_lease_counts_from_when_its_renewal_was_sent() -> None:
     def take_long(_worker: str) -> None:
         sent.append(time.monotonic())
         safe.append(worker._guard._safe_until)
-        time.sleep(0.5 * LEASE)
+        time.sleep(0.5 * LEASE)  # an answer that takes long, which is the point
 
     async with mp:
-        worker = mp.runtime.workers[0]
+        worker = internals_of(mp).runtime.workers[0]
         ship_of(mp).renewing = take_long
-        await until(lambda: len(sent) == 3)
+        await eventually(lambda: len(sent) == 3)
     assert [one + 0.9 * LEASE for one in sent[:-1]] == pytest.approx(safe[1:], abs=0.02)
 
 
@@ -201,11 +203,11 @@ async def test_the_thread_begins_with_the_first_worker_and_ends_with_the_millpon
         return [one.name for one in threading.enumerate() if one.name.endswith(owner)]
 
     async with mp:
-        ship, owner = ship_of(mp), mp.runtime.owner
+        ship, owner = ship_of(mp), internals_of(mp).runtime.owner
         assert [] == threads()
         async with mp.worker():
             assert 1 == len(threads())
-            await until(lambda: ship.asked["renew"])
+            await eventually(lambda: ship.asked["renew"])
         renewed = ship.asked["renew"]
         assert 1 == len(threads())
     assert [] == threads()
@@ -226,7 +228,7 @@ async def test_a_store_that_does_not_answer_does_not_keep_anybody_from_closing()
     try:
         async with mp:
             ship_of(mp).renewing = hang
-            await until(hangs.is_set)
+            await eventually(hangs.is_set)
             began = time.monotonic()
         assert time.monotonic() - began < 5
     finally:
@@ -243,7 +245,7 @@ async def _left_open() -> Millpond:
 
     await mp.__aenter__()
     await never.submit()
-    await until(lambda: mp.runtime.workers[0].jobs)
+    await eventually(lambda: internals_of(mp).runtime.workers[0].jobs)
     return mp
 
 
@@ -251,7 +253,7 @@ def test_a_loop_that_was_closed_under_an_open_millpond_is_not_kept_alive() -> No
     """Nothing runs there any more, so its leases end, and others take over what it held."""
     with asyncio.Runner() as runner:
         mp = runner.run(_left_open())
-        name = f"millpond-renewal-{mp.runtime.owner}"
+        name = f"millpond-renewal-{internals_of(mp).runtime.owner}"
         (thread,) = [one for one in threading.enumerate() if one.name == name]
 
     thread.join(5 * LEASE)

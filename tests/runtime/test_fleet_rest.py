@@ -8,6 +8,7 @@ from tests.runtime.durable import Harbour
 from tests.runtime.test_fleet_hints import AT_ONCE, FLOOR, declared, now, ship_of
 
 from millpond import Millpond
+from millpond.pool.internals import internals_of
 from millpond.runtime.fleet.poll import IDLE_FLOOR
 from millpond.store.protocol import Hint
 
@@ -72,7 +73,7 @@ async def test_who_rests_hears_of_work_at_once() -> None:
         await asyncio.sleep(RESTED)
         began = now()
         handle = await client.tasks["job"].submit()
-        assert worker.runtime.owner == (await handle.wait(timeout=60)).result
+        assert internals_of(worker).runtime.owner == (await handle.wait(timeout=60)).result
         assert now() - began <= 2 * AT_ONCE
 
 

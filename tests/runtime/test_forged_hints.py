@@ -10,6 +10,7 @@ from tests.runtime.test_fleet_hints import declared, ship_of, two
 
 from millpond import Millpond
 from millpond.core.plan import Wake
+from millpond.pool.internals import internals_of
 from millpond.store.protocol import Hint
 
 pytestmark = pytest.mark.rows("TR-14")
@@ -34,7 +35,7 @@ async def test_a_forged_cancel_stops_no_task() -> None:
     async with client, worker:
         handle = await client.tasks["heed"].submit()
         await asyncio.sleep(1)
-        job = worker.runtime.job_of(handle.id)
+        job = internals_of(worker).runtime.job_of(handle.id)
         assert job is not None
         forge(worker, Hint(cancelled=(handle.id,), interrupted=(handle.id,)))
         await asyncio.sleep(1)
@@ -60,7 +61,7 @@ async def test_a_forged_end_leaves_a_closure_and_who_waits_alone() -> None:
         await asyncio.sleep(1)
         forge(mp, Hint(ended=(handle.id,)))
         await asyncio.sleep(1)
-        assert handle.id in mp.runtime.closures
+        assert handle.id in internals_of(mp).runtime.closures
         await pool.resume()
         assert "done" == (await waiting).result
 
@@ -119,4 +120,4 @@ async def test_work_is_found_at_once_after_a_flood_of_forged_wakes() -> None:
         handle: Any = await client.tasks["job"].submit()
         await handle.wait(timeout=60)
         assert asyncio.get_running_loop().time() - began <= 0.2
-        assert "no such pool" not in worker.runtime.hint_listener._wakes
+        assert "no such pool" not in internals_of(worker).runtime.hint_listener._wakes

@@ -30,6 +30,7 @@ from millpond import (
     ring_buffer,
 )
 from millpond.core.control import Prune
+from millpond.pool.internals import internals_of
 from millpond.runtime.fleet.poll import POLL_FLOOR
 from millpond.runtime.observe.watchdog import PATIENCE
 from millpond.runtime.worker.state import MOST_AT_ONCE
@@ -177,7 +178,7 @@ async def test_an_idle_shared_store_is_asked_once_per_floor() -> None:
     """Hints of others can be lost, so each pool is asked once per poll floor, and not more."""
     mp = Millpond()
     store = Watched(memory())
-    mp.make_store = lambda: store
+    internals_of(mp).owner.make_store = lambda: store
     pools = every_kind(mp)
     async with mp:
         await rounds()
@@ -255,11 +256,11 @@ async def _by_redrive(mp: Millpond, pool: Pool) -> Handle[Any]:
 
 
 async def _by_worker(mp: Millpond, pool: Pool) -> Handle[Any]:
-    (worker,) = mp.runtime.workers
-    await mp.runtime.local_workers.stop(worker)
+    (worker,) = internals_of(mp).runtime.workers
+    await internals_of(mp).runtime.local_workers.stop(worker)
     handle = await pool.submit(mp.tasks["job"])
     await asyncio.sleep(30)
-    await mp.runtime.local_workers.start()
+    await internals_of(mp).runtime.local_workers.start()
     return handle
 
 
@@ -339,7 +340,7 @@ async def test_ten_wakeups_at_once_are_one_turn() -> None:
     """Ten submits to a shared store before the loop comes round are leased together."""
     mp = Millpond()
     store = Watched(memory())
-    mp.make_store = lambda: store
+    internals_of(mp).owner.make_store = lambda: store
     pool = mp.pool("work", max_concurrent=10)
 
     @pool.task
@@ -410,7 +411,7 @@ async def test_wakeups_are_hints_and_none_is_needed() -> None:
     store = memory()
     submitter, worker = Millpond(work=False), Millpond()
     for mp in (submitter, worker):
-        mp.make_store = lambda: Watched(store)
+        internals_of(mp).owner.make_store = lambda: Watched(store)
 
     def declare(mp: Millpond) -> Pool:
         pool = mp.pool("work", max_concurrent=3)
@@ -459,7 +460,7 @@ async def test_recovery_comes_when_a_lease_expires_and_wakes_a_saturated_pool() 
 
     def process(number: int) -> Millpond:
         mp = Millpond(lease=30.0)
-        mp.make_store = lambda: stores[number]
+        internals_of(mp).owner.make_store = lambda: stores[number]
         pool = mp.pool("work", max_concurrent=1, retry=Retry.constant(0.0))
 
         @pool.task
@@ -575,7 +576,7 @@ async def test_a_store_that_fails_loses_nothing(when: str, opened: Opened) -> No
         assert sorted(runs) == list(range(12))
         snapshot = await pool.snapshot()
         assert (12, 0, 0) == (snapshot.completed, snapshot.running, snapshot.queued)
-        assert 0 == mp.runtime.counts.stale_settles
+        assert 0 == internals_of(mp).runtime.counts.stale_settles
 
 
 async def test_a_store_that_is_away_is_asked_less_and_less(opened: Opened) -> None:  # noqa: F811
@@ -618,8 +619,8 @@ async def test_a_settle_is_not_lost_when_the_worker_leaves(opened: Opened) -> No
         store = opened.last
         store.failures.append(ConnectionError("busy"))
         go.set()
-        (worker,) = mp.runtime.workers
-        await mp.runtime.local_workers.stop(worker, grace=1.0)
+        (worker,) = internals_of(mp).runtime.workers
+        await internals_of(mp).runtime.local_workers.stop(worker, grace=1.0)
         assert "completed" == (await handle.refresh()).status
 
 
@@ -638,12 +639,12 @@ async def test_leaving_while_a_verb_is_under_way_loses_nothing(any_pace: Opened)
         async with mp:
             handles = [await job.submit(n) for n in range(5)]
             await rounds(after)
-            (worker,) = mp.runtime.workers
-            await mp.runtime.local_workers.stop(worker)
+            (worker,) = internals_of(mp).runtime.workers
+            await internals_of(mp).runtime.local_workers.stop(worker)
             left = [(await handle.refresh()).status for handle in handles]
             assert {"completed", "queued"} >= set(left)
             assert 0 == (await pool.snapshot()).running
-            assert 0 == mp.runtime.counts.stale_settles
+            assert 0 == internals_of(mp).runtime.counts.stale_settles
 
 
 # The watchdog
@@ -656,7 +657,7 @@ async def test_a_store_that_hangs_is_reported_as_stalled_ever_more_rarely(
     """Stalled is counted, logged and observed, with growing pauses; then work goes on."""
     mp = Millpond()
     store = Watched(memory())
-    mp.make_store = lambda: store
+    internals_of(mp).owner.make_store = lambda: store
     pool = mp.pool("work")
     seen: list[Observed] = []
     mp.observe(seen.append)
@@ -673,15 +674,15 @@ async def test_a_store_that_hangs_is_reported_as_stalled_ever_more_rarely(
         assert 8 <= len(stalls) <= 20
         gaps = [b.at - a.at for a, b in pairwise(stalls)]
         assert gaps == sorted(gaps)
-        assert len(stalls) == mp.runtime.counts.stalls
+        assert len(stalls) == internals_of(mp).runtime.counts.stalls
         assert any("stalled" in record.message for record in caplog.records)
         assert store.total < 100
         store.thaw()
         assert "ran" == await handle
         await asyncio.sleep(3 * PATIENCE)
-        before = mp.runtime.counts.stalls
+        before = internals_of(mp).runtime.counts.stalls
         await asyncio.sleep(HOUR)
-        assert before == mp.runtime.counts.stalls
+        assert before == internals_of(mp).runtime.counts.stalls
 
 
 @pytest.mark.rows("CX-T112")
@@ -689,13 +690,13 @@ async def test_a_watchdog_started_twice_is_one_and_stops_with_its_worker() -> No
     """Asking twice arms one timer; closing the Millpond leaves none."""
     mp = Millpond()
     store = Watched(memory())
-    mp.make_store = lambda: store
+    internals_of(mp).owner.make_store = lambda: store
     mp.pool("work")
     seen: list[Observed] = []
     mp.observe(seen.append)
     async with mp:
         await rounds()
-        (worker,) = mp.runtime.workers
+        (worker,) = internals_of(mp).runtime.workers
         worker.watchdog.stop()
         before = timers()
         worker.watchdog.watch()
@@ -731,7 +732,7 @@ async def test_a_loop_that_breaks_starts_again_with_backoff(
         return number
 
     async with mp:
-        (worker,) = mp.runtime.workers
+        (worker,) = internals_of(mp).runtime.workers
         plan = worker.queues.next_ask
 
         def breaks(**_asked: bool) -> Any:
@@ -744,7 +745,7 @@ async def test_a_loop_that_breaks_starts_again_with_backoff(
         handles = [await job.submit(n) for n in range(5)]
         await asyncio.sleep(60)
         assert 25 >= len(asked)
-        assert 2 <= mp.runtime.counts.stalls <= 5
+        assert 2 <= internals_of(mp).runtime.counts.stalls <= 5
         broken = False
         assert list(range(5)) == [await asyncio.wait_for(result_of(h), 6) for h in handles]
 

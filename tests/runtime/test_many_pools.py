@@ -4,7 +4,8 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from tests.runtime.durable import Harbour, until
+from tests.runtime.durable import Harbour
+from tests.waiting import eventually
 
 from millpond import Millpond
 from millpond.errors import StoreError
@@ -28,13 +29,13 @@ async def test_a_worker_of_many_pools_asks_only_those_with_work() -> None:
     async with mp:
         await work.submit(1)
         async with mp.worker():
-            await until(lambda: ran)
+            await eventually(lambda: ran)
             (ship,) = harbour.ships
             assert 1 == ship.asked["due"]
             assert ship.asked["lease"] <= 2
             # What comes later wakes its queue, as in a process of few pools.
             await work.submit(2)
-            await until(lambda: 2 in ran)
+            await eventually(lambda: 2 in ran)
 
 
 @pytest.mark.rows("TR-19")
@@ -61,7 +62,7 @@ async def test_a_look_that_fails_is_done_again() -> None:
         ship.view.due = due  # type: ignore[attr-defined]
         await work.submit(1)
         async with mp.worker():
-            await until(lambda: ran)
+            await eventually(lambda: ran)
     assert not looks
 
 

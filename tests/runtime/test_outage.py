@@ -7,6 +7,7 @@ import pytest
 
 from millpond import Millpond
 from millpond.errors import OutcomeUnknown, StoreUnreachable
+from millpond.pool.internals import internals_of
 from millpond.runtime.observe.outage import Outages, ask_until_answered
 
 
@@ -106,7 +107,7 @@ async def test_an_unknown_submit_is_asked_for_by_sending_it_again(
     async with mp:
         await pool.pause()
         await job.submit()
-        store = mp.runtime.store
+        store = internals_of(mp).runtime.store
         submit, lost, sent = store.submit, 1, []
 
         async def losing(batches: object, **given: object) -> object:

@@ -6,6 +6,7 @@ import pytest
 from tests.pool.stores import Watched, memory
 
 from millpond import Millpond
+from millpond.pool.internals import internals_of
 from millpond.runtime.batching import MOST_BYTES, bytes_of, bytes_of_tasks, fitting
 
 MEGABYTE = 1 << 20
@@ -32,7 +33,7 @@ async def test_results_and_arguments_go_to_the_store_in_portions() -> None:
     """Forty megabytes that end, or come, at one moment are not one transaction."""
     store = Watched(memory(), pauses=2)
     mp = Millpond(max_payload=4 * MEGABYTE)
-    mp.make_store = lambda: store
+    internals_of(mp).owner.make_store = lambda: store
     pool = mp.pool("films", max_concurrent=20)
 
     @pool.task

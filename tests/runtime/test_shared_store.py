@@ -6,6 +6,7 @@ from typing import Any
 
 from millpond import Millpond, Pool, RetryLater, bounded
 from millpond.core.control import Deregister
+from millpond.pool.internals import internals_of
 from millpond.store.memory import MemoryStore
 
 
@@ -40,7 +41,7 @@ def shared() -> MemoryStore:
 def process(store: MemoryStore, *, work: bool | None = None) -> tuple[Millpond, Line]:
     """A Millpond that shares a store with others."""
     mp, line = Millpond(work=work, lease=6.0), Line(store)
-    mp.make_store = lambda: line
+    internals_of(mp).owner.make_store = lambda: line
     return mp, line
 
 
@@ -103,8 +104,8 @@ async def test_a_worker_that_cannot_take_its_leave_is_gone_all_the_same() -> Non
     async with mp:
         line.after = no_leave
         async with mp.worker():
-            assert 1 == len(mp.runtime.workers)
-        assert [] == mp.runtime.workers
+            assert 1 == len(internals_of(mp).runtime.workers)
+        assert [] == internals_of(mp).runtime.workers
 
 
 def declared(mp: Millpond) -> Pool:

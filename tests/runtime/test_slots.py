@@ -12,6 +12,7 @@ import pytest
 
 from millpond import Millpond, Outcome, Retry, bounded
 from millpond.errors import PoolClosed
+from millpond.pool.internals import internals_of
 from millpond.runtime.jobs.job import current_job
 
 T = TypeVar("T")
@@ -76,7 +77,7 @@ async def test_a_slot_that_is_cancelled_when_idle_is_missed_by_nobody(slots: int
         for handle in [await pool.submit(cancels_later) for _ in range(slots)]:
             await soon(handle)
         await asyncio.sleep(10)
-        (worker,) = mp.runtime.workers
+        (worker,) = internals_of(mp).runtime.workers
         assert [] == [slot for slot in worker.slots.all if slot.task.done()]
         assert set(worker.slots.idle) == worker.slots.all
         for handle in [await pool.submit(a_second) for _ in range(2 * slots)]:
@@ -189,9 +190,9 @@ async def test_a_turn_that_is_cancelled_is_taken_up_by_another() -> None:
     mp = Millpond()
     pool = mp.pool("p")
     async with mp:
-        (worker,) = mp.runtime.workers
+        (worker,) = internals_of(mp).runtime.workers
         await asyncio.sleep(1)
-        lease = mp.runtime.store.lease
+        lease = internals_of(mp).runtime.store.lease
         asked: list[None] = []
 
         async def slow(*args: Any, **kwargs: Any) -> Any:
@@ -199,13 +200,13 @@ async def test_a_turn_that_is_cancelled_is_taken_up_by_another() -> None:
             await asyncio.sleep(1)
             return await lease(*args, **kwargs)
 
-        mp.runtime.store.lease = slow  # type: ignore[method-assign]
+        internals_of(mp).runtime.store.lease = slow  # type: ignore[method-assign]
         submitting = asyncio.create_task(pool.submit(a_second))
         await asyncio.sleep(0.5)
         assert 1 == len(asked)
         submitting.cancel()
         await asyncio.gather(submitting, return_exceptions=True)
-        mp.runtime.store.lease = lease  # type: ignore[method-assign]
+        internals_of(mp).runtime.store.lease = lease  # type: ignore[method-assign]
         # The task was stored before the turn; nobody comes by who would do the next one.
         await soon(pool.drain())
         assert (1, False) == ((await pool.snapshot()).completed, worker.scheduled)
@@ -281,7 +282,7 @@ async def test_an_item_that_cannot_be_tried_again_ends_its_map() -> None:
             await soon(mapping)
         assert isinstance(told.value.__cause__, ValueError)
         await asyncio.sleep(100)
-        assert {} == mp.runtime.env.background
+        assert {} == internals_of(mp).runtime.env.background
 
 
 @pytest.mark.real_loop
@@ -289,18 +290,19 @@ async def test_an_interrupt_that_comes_while_a_thread_runs_is_kept_for_what_it_g
     """The thread cannot be stopped; the coroutine it returns is not begun."""
     mp = Millpond()
     pool = mp.pool("p")
-    gate, begun = threading.Event(), []
+    gate, inside, begun = threading.Event(), threading.Event(), []
 
     async def after() -> None:
         begun.append(True)
 
     def before() -> Any:
+        inside.set()
         gate.wait(5)
         return after()
 
     async with mp:
         handle = await pool.submit(before)
-        await asyncio.sleep(0.02)
+        assert await asyncio.to_thread(inside.wait, 5)
         await handle.cancel(mode="interrupt")
         gate.set()
         await handle.wait(timeout=5)
@@ -342,7 +344,7 @@ async def test_waiters_that_give_up_are_forgotten() -> None:
         for one in waiting:
             one.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
-        assert {} == mp.runtime.waiting._tasks
+        assert {} == internals_of(mp).runtime.waiting._tasks
 
 
 async def test_a_method_that_waits_is_forgotten_by_its_value() -> None:
@@ -354,7 +356,7 @@ async def test_a_method_that_waits_is_forgotten_by_its_value() -> None:
 
     mp = Millpond(work=False)
     async with mp:
-        listener, waiting = Listener(), mp.runtime.waiting
+        listener, waiting = Listener(), internals_of(mp).runtime.waiting
         waiting.on_end(1, listener.heard)
         waiting.forget(1, listener.heard)
         assert {} == waiting._tasks
@@ -385,7 +387,7 @@ async def test_a_crowd_of_parked_submitters_goes_as_it_came(order: str) -> None:
             one.cancel()
         await asyncio.gather(*parked, return_exceptions=True)
         await asyncio.sleep(1)
-        runtime = mp.runtime
+        runtime = internals_of(mp).runtime
         assert ({}, {}, set()) == (
             runtime.submitter._lines,
             runtime.env.background,
@@ -414,10 +416,35 @@ async def test_thousands_that_are_submitted_and_cancelled_leave_nothing() -> Non
             else:
                 await waiting
         await pool.drain()
-        runtime = mp.runtime
+        runtime = internals_of(mp).runtime
         (worker,) = runtime.workers
         assert ({}, {}) == (runtime.closures, runtime.waiting._tasks)
         assert ({}, {}) == (runtime.env.background, worker.jobs)
         assert [] == worker.ended
         assert 3 >= len(worker.slots.all)
         assert 0 == len(worker.queues._moments)
+
+
+async def test_an_end_is_settled_although_its_slot_takes_another_job_that_waits() -> None:
+    """No slot is idle then, and none but this one knows that a task has ended."""
+    mp = Millpond()
+    pool = mp.pool("p", max_concurrent=6)
+    go, last, over = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    @pool.task
+    async def ends(number: int) -> None:
+        await go.wait()
+        if number == 4:
+            # Its waiter goes on after the turn that settles these, when new jobs are ready.
+            last.set()
+
+    async with mp:
+        for number in range(5):
+            await ends.submit(number)
+        late = await pool.submit(last.wait)
+        for _ in range(6):
+            await pool.submit(over.wait)
+        await asyncio.sleep(1)
+        go.set()
+        await soon(late.wait())
+        over.set()

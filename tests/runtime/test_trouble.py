@@ -12,6 +12,7 @@ from tests.pool.stores import Opened, Watched, memory, opened  # noqa: F401 - a 
 from millpond import Context, Keep, Millpond, Retry, TaskFailed, bounded, ring_buffer
 from millpond.core.control import DeclareDead, Deregister, Register
 from millpond.errors import UnknownTask
+from millpond.pool.internals import internals_of
 from millpond.runtime.submit import OFFER_AGAIN, Submitter
 
 # Losses and moments
@@ -129,7 +130,7 @@ async def test_submits_that_were_sent_together_all_hear_of_the_failure() -> None
     """A verb that carries several submits and fails is told to each; the next one works."""
     store = Watched(memory(), pauses=2)
     mp = Millpond()
-    mp.make_store = lambda: store
+    internals_of(mp).owner.make_store = lambda: store
     pool = mp.pool("work")
 
     @pool.task
@@ -202,7 +203,7 @@ async def test_who_moves_to_the_line_of_a_key_lets_those_behind_in(
         for handle in full:
             await two.cancel(handle.id)
         barged = await again.submit("c")
-        one.runtime.submitter.room("work")
+        internals_of(one).runtime.submitter.room("work")
         await rounds()
         assert (False, True) == (waits.done(), behind.done())
         monkeypatch.undo()
@@ -258,11 +259,11 @@ async def test_one_who_gives_up_waiting_leaves_the_others_waiting(opened: Opened
         waiting[3].cancel()
         await rounds()
         assert (2, {handle.id}) == (
-            len(mp.runtime.waiting._tasks[handle.id]),
-            set(mp.runtime.waiting._tasks),
+            len(internals_of(mp).runtime.waiting._tasks[handle.id]),
+            set(internals_of(mp).runtime.waiting._tasks),
         )
         assert ["ran", "ran"] == [await waiting[0], await waiting[2]]
-        assert {} == mp.runtime.waiting._tasks
+        assert {} == internals_of(mp).runtime.waiting._tasks
 
 
 async def test_what_is_remembered_of_ends_is_bounded(
@@ -284,7 +285,7 @@ async def test_what_is_remembered_of_ends_is_bounded(
     async with mp:
         handles = [await job.submit(n) for n in range(20)]
         await asyncio.sleep(1)
-        waiting = mp.runtime.waiting
+        waiting = internals_of(mp).runtime.waiting
         assert 5 >= len(waiting._recent)
         assert {handle.id for handle in handles[15::2]} == set(waiting._causes)
         for number, handle in enumerate(handles):
@@ -336,16 +337,16 @@ async def test_a_deaf_handler_does_not_keep_its_worker_from_leaving(opened: Open
     async with mp:
         handle = await deaf.submit()
         await rounds()
-        (worker,) = mp.runtime.workers
+        (worker,) = internals_of(mp).runtime.workers
         before = clock()
-        await mp.runtime.local_workers.stop(worker)
+        await internals_of(mp).runtime.local_workers.stop(worker)
         assert 2 > clock() - before
         await handle.refresh()
         assert "running" == handle.status
         go.set()
         await rounds()
         assert "completed" == (await handle.refresh()).status
-        assert 0 == mp.runtime.counts.stale_settles
+        assert 0 == internals_of(mp).runtime.counts.stale_settles
 
 
 async def test_each_stuck_handler_keeps_its_own_slot(opened: Opened) -> None:  # noqa: F811
@@ -372,7 +373,7 @@ async def test_each_stuck_handler_keeps_its_own_slot(opened: Opened) -> None:  #
         stuck = [await deaf.submit(n) for n in range(2)]
         await asyncio.sleep(3)
         assert ["running"] * 2 == [(await handle.refresh()).status for handle in stuck]
-        assert 2 == mp.runtime.counts.stuck
+        assert 2 == internals_of(mp).runtime.counts.stuck
         await pool.submit_many(job.each(range(4)))
         await asyncio.sleep(60)
         assert [] == ran
@@ -391,7 +392,7 @@ async def test_a_handler_that_waits_for_the_loss_of_its_lease_hears_of_it() -> N
     """ctx.lease_lost is set for who has looked at it before, as for who looks late."""
     store = Watched(memory())
     mp = Millpond(lease=30.0)
-    mp.make_store = lambda: store
+    internals_of(mp).owner.make_store = lambda: store
     pool = mp.pool("work")
     heard: list[bool] = []
 
@@ -442,7 +443,7 @@ async def test_a_store_that_cannot_be_looked_at_is_told_of_once(
     store = memory()
     here, there = Millpond(work=False), Millpond()
     for mp in (here, there):
-        mp.make_store = lambda: Watched(store)
+        internals_of(mp).owner.make_store = lambda: Watched(store)
     mine, theirs = here.pool("work"), there.pool("work")
     task = mine.task(name="job")(_nothing)
     theirs.task(name="job")(_nothing)
@@ -471,7 +472,7 @@ async def test_a_fenced_worker_is_back_soon_after_a_store_that_failed() -> None:
     inner = memory()
     store = Watched(inner)
     mp = Millpond()
-    mp.make_store = lambda: store
+    internals_of(mp).owner.make_store = lambda: store
     pool = mp.pool("work")
 
     @pool.task
@@ -480,7 +481,7 @@ async def test_a_fenced_worker_is_back_soon_after_a_store_that_failed() -> None:
 
     async with mp:
         await rounds()
-        (worker,) = mp.runtime.workers
+        (worker,) = internals_of(mp).runtime.workers
         await inner.control(DeclareDead(worker.name))
         control, fails = store.control, 4
 

@@ -12,6 +12,7 @@ from tests import stores
 
 from millpond import Millpond
 from millpond.core.task import Call, NewTask
+from millpond.pool.internals import internals_of
 from millpond.runtime.environment import wall_clock
 from millpond.server import app
 from millpond.server.application import Server
@@ -47,7 +48,7 @@ class Desk:
         self, pool: str, count: int = 1, function: str = "absent", **said: Any
     ) -> list[int]:
         """Store calls of a function that nobody here knows; return their ids."""
-        runtime = self.mp.runtime
+        runtime = internals_of(self.mp).runtime
         new = [
             NewTask(id=runtime.new_id(), pool=pool, call=Call(function, b"{}"), **said)
             for _ in range(count)
@@ -74,7 +75,9 @@ async def desk(
     """Open a Millpond on a store of a kind, and a server that shows it."""
     mp = Millpond(work=work)
     clock = wall_clock(asyncio.get_running_loop())
-    mp.make_store = lambda: MemoryStore(clock=clock) if make is None else make.fresh(clock)
+    internals_of(mp).owner.make_store = lambda: (
+        MemoryStore(clock=clock) if make is None else make.fresh(clock)
+    )
     declare(mp)
     options.setdefault("max_rate", 1_000_000)
     server = app(mp, **options)

@@ -11,6 +11,7 @@ from tests import stores
 from tests.server.desk import Desk, desk
 from tests.server.test_reading import shop, submitted
 
+from millpond.pool.internals import internals_of
 from millpond.server.live import ASLEEP_AFTER, HEARTBEAT, IDLE_INTERVAL
 
 Place = stores.Places | None
@@ -97,7 +98,7 @@ async def test_a_client_hears_of_the_pool_and_the_task_it_names(place: Place) ->
 
 async def test_many_clients_cost_the_store_as_much_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     async with desk(shop) as at:
-        view = at.mp.runtime.view
+        view = internals_of(at.mp).runtime.view
         read, asked = view.pools, []
 
         async def counted(**options: Any) -> Any:
@@ -151,7 +152,7 @@ async def test_a_store_that_fails_for_a_while_ends_no_stream(
             async def broken(*_: Any, **__: Any) -> Any:
                 raise OSError("away")
 
-            patched.setattr(type(at.mp.runtime.view), "pools", broken)
+            patched.setattr(type(internals_of(at.mp).runtime.view), "pools", broken)
             await asyncio.sleep(5.0)
         await submitted(at, 1)
         count = 2

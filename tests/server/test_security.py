@@ -14,6 +14,7 @@ from tests.server.test_reading import shop
 
 from millpond import Millpond
 from millpond.errors import ConfigError
+from millpond.pool.internals import internals_of
 from millpond.server import app
 from millpond.server.security import content_policy, is_loopback
 from millpond.server.sessions import SESSION_LASTS, Sessions, Tokens
@@ -276,7 +277,7 @@ async def test_more_requests_than_are_answered_at_a_time_wait_and_are_refused(
             await blocked.wait()
             return ()
 
-        monkeypatch.setattr(type(at.mp.runtime.view), "pools", slow)
+        monkeypatch.setattr(type(internals_of(at.mp).runtime.view), "pools", slow)
         asked = [asyncio.create_task(at.client.get("/api/v1/pools")) for _ in range(8)]
         await asyncio.sleep(5.0)
         over = [one.result() for one in asked if one.done()]

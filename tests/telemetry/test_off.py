@@ -8,11 +8,12 @@ import pytest
 USE = """
 import asyncio, sys
 from millpond import Millpond
+from millpond.pool.internals import internals_of
 
 async def main():
     async with mp:
         await (await mp.get_pool("mail").submit(mp.tasks["send"].bind()))
-        (task,) = (await mp.runtime.view.tasks("mail")).tasks
+        (task,) = (await internals_of(mp).runtime.view.tasks("mail")).tasks
         assert task.new.options == b"", task.new.options
 
 mp = Millpond()

@@ -27,6 +27,7 @@ from millpond import (
 )
 from millpond.core.control import DeclareDead
 from millpond.errors import ConfigError
+from millpond.pool.internals import internals_of
 from millpond.telemetry.names import OTHER
 from millpond.telemetry.prometheus import Collector
 
@@ -280,8 +281,8 @@ async def test_lost_leases_and_late_settles_are_counted_where_they_happen() -> N
     async def send() -> None:
         if not first.is_set():
             first.set()
-            (worker,) = mp.runtime.workers
-            await mp.runtime.store.control(DeclareDead(worker.name))
+            (worker,) = internals_of(mp).runtime.workers
+            await internals_of(mp).runtime.store.control(DeclareDead(worker.name))
             try:
                 await asyncio.sleep(3600)
             except asyncio.CancelledError:
@@ -379,12 +380,11 @@ async def test_a_store_that_does_not_answer_leaves_out_its_part(
     registry.register(collector)
     async with mp:
         await (await mail.submit(time.time))
-        view: Any = mp.runtime.view
-        mp.runtime.view = _Away()  # type: ignore[assignment]
+        view: Any = internals_of(mp).runtime.view
+        internals_of(mp).runtime.view = _Away()  # type: ignore[assignment]
         texts = [await asyncio.to_thread(generate_latest, registry), await collector.text()]
-        await asyncio.sleep(0.6)
         texts.append(await asyncio.to_thread(generate_latest, registry))
-        mp.runtime.view = view
+        internals_of(mp).runtime.view = view
     for seen in map(Scraped, texts):
         assert (0, 1) == (seen["millpond_up"], seen["millpond_submitted_tasks_total"])
         assert {} == seen.by("millpond_pool_tasks", "pool")

@@ -28,6 +28,7 @@ from millpond import (
 )
 from millpond.core.control import DeclareDead
 from millpond.errors import ConfigError
+from millpond.pool.internals import internals_of
 from millpond.runtime.jobs.policy import Carried
 from millpond.store.memory import MemoryStore
 
@@ -321,8 +322,8 @@ async def test_a_settle_that_came_too_late_says_so() -> None:
     @mail.task
     async def send(ctx: Context) -> None:
         if ctx.attempt == 1:
-            (worker,) = app.mp.runtime.workers
-            await app.mp.runtime.store.control(DeclareDead(worker.name))
+            (worker,) = internals_of(app.mp).runtime.workers
+            await internals_of(app.mp).runtime.store.control(DeclareDead(worker.name))
 
     async with app.mp:
         await (await send.submit())
@@ -437,7 +438,7 @@ async def test_an_answer_that_was_lost_is_found_out(fails: bool) -> None:
     """The settlement is sent again, and was applied before: the span has the right outcome."""
     app = Traced(Millpond(work=True))
     deaf = Deaf(always=False)
-    app.mp.make_store = lambda: deaf
+    internals_of(app.mp).owner.make_store = lambda: deaf
     mail = app.mp.pool("mail", retry=Retry.constant(30, attempts=2))
 
     @mail.task
@@ -458,7 +459,7 @@ async def test_the_span_of_an_unsettled_attempt_ends_on_close() -> None:
     """It has no outcome, because there is none."""
     app = Traced(Millpond(work=True))
     deaf = Deaf(always=True)
-    app.mp.make_store = lambda: deaf
+    internals_of(app.mp).owner.make_store = lambda: deaf
     mail = app.mp.pool("mail")
 
     @mail.task
@@ -528,7 +529,7 @@ async def test_it_can_be_ended_and_not_begun_twice() -> None:
     async with app.mp:
         handle = await send.submit()
         await handle
-        task = await app.mp.runtime.view.task(handle.id)
+        task = await internals_of(app.mp).runtime.view.task(handle.id)
         assert task is not None
         assert b"" == task.new.options
     assert [] == app.spans()
@@ -551,7 +552,7 @@ async def test_a_task_is_stored_with_its_trace_and_no_more(traced: bool) -> None
     async with app.mp:
         handle = await send.options(retry=Retry.constant(1, attempts=5)).submit(fail=True)
         await handle.wait()
-        task = await app.mp.runtime.view.task(handle.id)
+        task = await internals_of(app.mp).runtime.view.task(handle.id)
         assert task is not None
         assert 5 == task.attempt
         carried = msgspec.msgpack.decode(task.new.options, type=Carried)

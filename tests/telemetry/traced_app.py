@@ -12,6 +12,7 @@ from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from tests.waiting import never_ends
 
 from millpond import Millpond
 from millpond.telemetry.otel import instrument
@@ -30,7 +31,7 @@ async def send(to: str) -> str:
     """Hang where it is to be killed."""
     if "die" in sys.argv:
         print("began", flush=True)  # noqa: T201
-        await asyncio.sleep(3600)
+        await never_ends()
     return to
 
 
@@ -54,7 +55,7 @@ async def main(role: str) -> None:
                     print(json.dumps({"render": result}))  # noqa: T201
                     await mail.drain()
                 else:
-                    await asyncio.sleep(3600)
+                    await never_ends()
     for span in KEPT.get_finished_spans():
         print(span.to_json(indent=None))  # noqa: T201
 

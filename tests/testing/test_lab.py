@@ -26,6 +26,7 @@ from millpond import (
     bounded,
 )
 from millpond.errors import AlreadyOpen, ConfigError, StoreError, UnknownTask
+from millpond.pool.internals import internals_of
 from millpond.testing import Lab, lab
 from millpond.testing.fault_injection import Verb, When
 from millpond.testing.lab import Hung, NotEnded
@@ -227,7 +228,7 @@ def test_a_lab_goes_on_for_decades(mp: Millpond, pool: Pool) -> None:
 
 def test_nothing_is_left_behind(mp: Millpond, pool: Pool) -> None:
     """The Millpond is closed and as it was; no loop, no task, no warning."""
-    mp.seed = 7
+    internals_of(mp).owner.seed = 7
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with lab(mp) as bench:
@@ -239,7 +240,11 @@ def test_nothing_is_left_behind(mp: Millpond, pool: Pool) -> None:
         gc.collect()
     assert loop.is_closed()
     assert set() == asyncio.all_tasks(loop)
-    assert (False, None, 7) == (mp.is_open, mp.make_store, mp.seed)
+    assert (False, None, 7) == (
+        mp.is_open,
+        internals_of(mp).owner.make_store,
+        internals_of(mp).owner.seed,
+    )
     with lab(mp) as bench:
         assert 0 == bench.snapshot().queued
 
@@ -349,10 +354,10 @@ def test_two_runs_are_equal_to_the_last_record() -> None:
 
 
 def test_the_seed_of_the_millpond_is_the_labs(mp: Millpond, pool: Pool) -> None:
-    """`mp.seed` decides unless the lab has a seed."""
+    """`internals_of(mp).owner.seed` decides unless the lab has a seed."""
 
     def first_id(seed: int | None, own: int | None) -> int:
-        mp.seed = own
+        internals_of(mp).owner.seed = own
         with lab(mp, seed=seed) as bench:
             return bench.submit(lambda: 1).id
 
@@ -575,7 +580,7 @@ def test_leaving_is_not_kept_by_a_store_that_is_away(mp: Millpond, pool: Pool) -
 
     with lab(mp, durable=True) as bench:
         bench.sync(leave())
-        assert 1 == len(mp.runtime.workers)
+        assert 1 == len(internals_of(mp).runtime.workers)
 
 
 def test_there_is_one_lab() -> None:

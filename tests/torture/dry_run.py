@@ -7,9 +7,11 @@ comes back: its leases are lost, its handlers go on, and their settles come too 
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tests.waiting import eventually
 from verify.torture.evidence import Evidence, gather
 from verify.torture.member import LEDGER, Member
 from verify.torture.plan import Settings
@@ -17,6 +19,7 @@ from verify.torture.run import is_idle
 
 from millpond import Millpond
 from millpond.core.control import DeclareDead
+from millpond.pool.internals import internals_of
 from millpond.store.memory import MemoryStore
 from millpond.store.protocol import Store
 
@@ -63,7 +66,7 @@ class DryFleet:
         mp = Millpond(work=False, lease=self.settings.lease)
         cable = Cable(self.store)
         self.cables.append(cable)
-        mp.make_store = lambda: as_store(cable)
+        internals_of(mp).owner.make_store = lambda: as_store(cable)
         return Member(self.settings, role, number, mp=mp)
 
     async def live(self) -> Evidence:
@@ -79,9 +82,7 @@ class DryFleet:
                 group.create_task(member.live())
             group.create_task(self._cut_off(workers[0], self.cables[0]))
         mp = pulse.fleet.mp
-        async with asyncio.timeout(30):
-            while not await is_idle(mp):  # noqa: ASYNC110 - as the supervisor asks
-                await asyncio.sleep(0.05)
+        await eventually(partial(is_idle, mp))
         evidence = await gather(mp, self.settings, Path(self.settings.home) / LEDGER)
         for member in (*workers, pulse):
             member.stop_requested.set()
@@ -90,18 +91,16 @@ class DryFleet:
 
     async def _cut_off(self, member: Member, cable: Cable) -> None:
         """Cut a worker off while it holds something, let its leases be lost, and let it return."""
-        async with asyncio.timeout(30):
-            while not member.fleet.mp.is_open or not _held(member):  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await eventually(lambda: member.fleet.mp.is_open and _held(member))
         cable.all_opened.clear()
-        for worker in member.fleet.mp.runtime.workers:
+        for worker in internals_of(member.fleet.mp).runtime.workers:
             await self.store.control(DeclareDead(worker.name))
-        await asyncio.sleep(0.6)
+        await asyncio.sleep(0.6)  # others run meanwhile what it held
         cable.all_opened.set()
 
 
 def _held(member: Member) -> bool:
-    workers = member.fleet.mp.runtime.workers
+    workers = internals_of(member.fleet.mp).runtime.workers
     return sum(len(worker.jobs) for worker in workers) >= 4
 
 

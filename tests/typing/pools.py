@@ -37,10 +37,10 @@ from millpond import (
 from millpond.core.audit import Record
 from millpond.core.quantiles import Quantiles
 from millpond.pool.map import Mapped
-from millpond.pool.run import Run, Stream
-from millpond.pool.schedules.schedule import Schedule
+from millpond.pool.runs.run import Run
+from millpond.pool.runs.stream import Stream
+from millpond.pool.schedules.schedule import Schedule, SyncSchedule
 from millpond.pool.snapshot import LaneStatus, Snapshot, TaskInfo
-from millpond.pool.sync.schedules import SyncSchedule
 from millpond.runtime.error_info import ErrorInfo
 from millpond.runtime.observe.hooks import DeadLetter, Empty, Observed
 from millpond.runtime.worker.worker import Worker

@@ -13,8 +13,10 @@ from millpond import (
     SyncMillpond,
     SyncPool,
 )
+from millpond.pool.map import SyncMapped
 from millpond.pool.outcome import Outcome
-from millpond.pool.sync.handles import SyncMapped, SyncRun, SyncStream
+from millpond.pool.runs.run import SyncRun
+from millpond.pool.runs.stream import SyncStream
 from millpond.runtime.worker.worker import Worker
 
 mp = Millpond()

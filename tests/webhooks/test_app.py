@@ -16,6 +16,7 @@ import uvicorn
 from millpond import Millpond
 from millpond.core.event import Event
 from millpond.errors import ConfigError, DuplicateName, StoreUnreachable
+from millpond.pool.internals import internals_of
 from millpond.webhooks import Webhooks, github, standard, timestamped
 
 SECRET = b"s" * 32
@@ -150,9 +151,9 @@ async def test_bad_requests(case: str) -> None:
 
 
 async def _events(mp: Millpond) -> AsyncIterator[Any]:
-    for name in await mp.runtime.view.names("~events"):
+    for name in await internals_of(mp).runtime.view.names("~events"):
         if "callbacks" not in name:
-            for task in (await mp.runtime.view.tasks(name)).tasks:
+            for task in (await internals_of(mp).runtime.view.tasks(name)).tasks:
                 yield task
 
 

@@ -20,6 +20,7 @@ import msgspec
 
 from millpond.errors import MillpondError
 from millpond.pool.context import Context
+from millpond.pool.internals import internals_of
 from millpond.pool.millpond import Millpond
 from verify.chaos.load import FUNCTION, Load
 from verify.torture.fleet import at_work
@@ -61,7 +62,7 @@ async def work(load: Load, ledger: Ledger, stop_requested: asyncio.Event) -> Non
         await retry_until_stored(
             ledger, lambda: stack.enter_async_context(mp.worker(concurrency=load.slots))
         )
-        ledger.write(StoreOpened, owner=mp.runtime.owner, role="worker", number=0)
+        ledger.write(StoreOpened, owner=internals_of(mp).runtime.owner, role="worker", number=0)
         await stop_requested.wait()
     ledger.write(ProcessClosed, stale=mp.counts.stale_settles)
 
@@ -130,7 +131,7 @@ async def produce(load: Load, ledger: Ledger, over: asyncio.Event) -> None:
     async with contextlib.AsyncExitStack() as stack:
         await retry_until_stored(ledger, lambda: stack.enter_async_context(mp))
         producer = Producer(load, ledger, mp)
-        ledger.write(StoreOpened, owner=mp.runtime.owner, role="producer", number=0)
+        ledger.write(StoreOpened, owner=internals_of(mp).runtime.owner, role="producer", number=0)
         async with asyncio.TaskGroup() as together:
             together.create_task(producer.produce(over))
             loop = asyncio.get_running_loop()

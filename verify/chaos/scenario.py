@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import psycopg
 
+from millpond.pool.internals import internals_of
 from verify.chaos.faults import FAULTS, Scene
 from verify.chaos.fleet import Fleet, Unfinished
 from verify.chaos.judge import Phases, judged
@@ -110,7 +111,7 @@ def read_store(load: Load) -> StoreContent:
             rows: dict[int, Task] = {}
             after: int | None = 0
             while after is not None:
-                page = await mp.runtime.view.tasks(POOL, after=after, limit=PAGE)
+                page = await internals_of(mp).runtime.view.tasks(POOL, after=after, limit=PAGE)
                 rows.update((task.new.id, task) for task in page.tasks)
                 after = page.next
             records = [record async for record in mp.audit()]

@@ -19,6 +19,7 @@ import msgspec
 
 from millpond.core.lifecycle import Transition
 from millpond.core.settle import Settled
+from millpond.pool.internals import internals_of
 from millpond.pool.millpond import Millpond
 from millpond.runtime.fleet import poll, prune
 from millpond.runtime.observe import report
@@ -238,9 +239,11 @@ class Process(Body):
         self.world = world
         self.doom = ""
         mp = Millpond(work=True, lease=LEASE, keep=Keep(completed=HOUR))
-        mp.make_store = lambda: Deadly(self)
-        mp.shared = True
-        mp.seed = random.Random(f"{world.year.seed}/ids/{number}").getrandbits(63)
+        internals_of(mp).owner.make_store = lambda: Deadly(self)
+        internals_of(mp).owner.shared = True
+        internals_of(mp).owner.seed = random.Random(f"{world.year.seed}/ids/{number}").getrandbits(
+            63
+        )
         work = mp.pool(WORK, max_concurrent=50)
 
         @work.task

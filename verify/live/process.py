@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from millpond.core.backoff import Retry
 from millpond.core.control import DeclareDead
 from millpond.errors import MillpondError
+from millpond.pool.internals import internals_of
 from millpond.pool.millpond import Millpond
 from millpond.testing.simulation.invariants import Violated
 from verify.live.events import triggers
@@ -58,9 +59,11 @@ class Process(Body):
 
     def _make(self, number: int) -> Millpond:
         mp = Millpond(work=False if self.concurrency or self.client else None, lease=LEASE)
-        mp.make_store = lambda: FaultyStore(self)
-        mp.shared = not self.world.solo
-        mp.seed = random.Random(f"{self.world.seed}/ids/{number}").getrandbits(63)
+        internals_of(mp).owner.make_store = lambda: FaultyStore(self)
+        internals_of(mp).owner.shared = not self.world.solo
+        internals_of(mp).owner.seed = random.Random(f"{self.world.seed}/ids/{number}").getrandbits(
+            63
+        )
         for budget in self.world.budgets:
             self.budgets.append(
                 mp.budget(budget.name, budget.max_concurrent, rate=budget.rates or None)
@@ -148,8 +151,9 @@ class Process(Body):
 
     def workers(self) -> list[str]:
         """Return the names of its workers as the store may know them."""
-        runtime = self.mp._runtime  # noqa: SLF001 - looked at from outside, dead or alive
-        return [] if runtime is None else [worker.name for worker in runtime.workers]
+        if not self.mp.is_open:
+            return []
+        return [worker.name for worker in internals_of(self.mp).runtime.workers]
 
     async def wait_for_its_end(self) -> None:
         """Wait until its main task has ended; a stop in good order takes seconds."""

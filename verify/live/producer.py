@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Literal
 
 from millpond.core.backoff import Retry
+from millpond.pool.internals import internals_of
 from millpond.testing.simulation.invariants import Violated
 from verify.live.events import Happenings
 from verify.live.handlers import DEEPEST, EXPECTED, closure
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
     from millpond.pool.handle import Handle
     from millpond.pool.pool import Pool
-    from millpond.pool.task import BoundCall
+    from millpond.pool.task import BoundCall, TaskFunction
     from verify.live.process import Process
 
 KEYS = (None, "acme", "bolt", "cord")
@@ -256,8 +257,8 @@ class Producer:
         await self.process.mp.unsettled()
 
 
-def _kind(odd: Any) -> str:  # noqa: ANN401 - a task
-    return str(odd.fn.__annotations__["number"])
+def _kind(odd: TaskFunction[..., Any, Any]) -> str:
+    return str(internals_of(odd).fn.__annotations__["number"])
 
 
 ERRANDS: tuple[Callable[[Producer], Coroutine[Any, Any, None]], ...] = (

@@ -22,6 +22,7 @@ from millpond.errors import (
     TaskFailed,
     TaskRejected,
 )
+from millpond.pool.internals import internals_of
 from millpond.runtime.fleet.poll import POLL_FLOOR
 from millpond.runtime.jobs.job import current_job
 from millpond.testing.simulation.invariants import Violated, is_claim, is_current
@@ -329,7 +330,7 @@ class Watch:
         for process in world.processes:
             if not process.healthy or self._in_trouble(process):
                 continue
-            for worker in process.mp.runtime.workers:
+            for worker in internals_of(process.mp).runtime.workers:
                 if worker.joined and not worker.stopping:
                     self._judge_stranger(worker, known)
                 if worker.slots.ready:

@@ -73,11 +73,12 @@ class Schema:
         """Return a connection, of those that others had, or a new one."""
         if self.idle:
             return self.idle.pop()
-        driver = connect(self.address, durability="normal")
+        driver = connect(self.address, flushes=True)
         lent = _Lent(
             driver,
             dialect_of(self.address.schema).many,
-            settings=settings("normal") if is_pooled(driver) else None,
+            settings=settings("full", flushes=True) if is_pooled(driver) else None,
+            flushes=True,
         )
         lent.idle = self.idle
         return lent

@@ -10,6 +10,7 @@ from millpond.core.audit import Record
 from millpond.core.spec import PoolSpec, fifo
 from millpond.core.task import CALLBACKS, Task
 from millpond.core.ticks import MICROSECONDS
+from millpond.pool.internals import internals_of
 from verify.torture.ledger import AnyEntry, Entry, read
 from verify.torture.plan import Settings
 
@@ -46,7 +47,7 @@ class Evidence(msgspec.Struct, kw_only=True):
 
 async def gather(mp: Millpond, settings: Settings, ledger: Path) -> Evidence:
     """Read everything, once the fleet has come to rest."""
-    view = mp.runtime.view
+    view = internals_of(mp).runtime.view
     lines, torn = read(ledger)
     evidence = Evidence(
         settings=settings, specs={}, lines=lines, torn=torn, records=[], rows={}, stale_settles={}

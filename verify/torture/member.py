@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from millpond.errors import MillpondError, TaskCancelled, TaskFailed, TaskRejected
+from millpond.pool.internals import internals_of
 from millpond.pool.millpond import Millpond
 from verify.torture.fleet import WAYS, Fleet
 from verify.torture.ledger import (
@@ -89,7 +90,7 @@ class Member:
         mp = self.fleet.mp
         async with contextlib.AsyncExitStack() as stack:
             await self._insist(lambda: stack.enter_async_context(mp))
-            owner = mp.runtime.owner
+            owner = internals_of(mp).runtime.owner
             self.ledger.write(StoreOpened, owner=owner, role=self.role, number=self.number)
             await roles[self.role]()
         self.ledger.write(ProcessClosed, stale=mp.counts.stale_settles)
@@ -106,7 +107,7 @@ class Member:
 
     async def _record_leadership(self) -> None:
         """Write down whenever this process takes the lead."""
-        leadership, last = self.fleet.mp.runtime.maintenance.leadership, None
+        leadership, last = internals_of(self.fleet.mp).runtime.maintenance.leadership, None
         while True:
             if leadership.leads and leadership.generation not in (None, last):
                 last = leadership.generation

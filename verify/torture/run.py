@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from millpond.core.task import CALLBACKS
+from millpond.pool.internals import internals_of
 from verify.torture.auditor import audit
 from verify.torture.evidence import Evidence, gather
 from verify.torture.fleet import Fleet
@@ -125,7 +126,7 @@ async def is_idle(mp: Millpond) -> bool:
     """Return whether nothing is queued or running, callbacks neither."""
     for pool in mp.pools():
         for name in (pool.name, pool.name + CALLBACKS):
-            view = await mp.runtime.view.pool(name, measured=False)
+            view = await internals_of(mp).runtime.view.pool(name, measured=False)
             if view is not None and view.queued + view.running:
                 return False
     return True

@@ -12,6 +12,7 @@ from millpond.core.backoff import Retry
 from millpond.core.event import Event
 from millpond.core.spec import bounded, fifo
 from millpond.pool.context import Context
+from millpond.pool.internals import internals_of
 from millpond.pool.millpond import Millpond
 from verify.torture.fleet import HandlerError, at_work
 
@@ -156,7 +157,7 @@ class Fleet:
             return await self._do(ctx, event)
 
         self._late = handle_late
-        await self.mp.ready(pool)
+        await internals_of(pool).ready()
 
     async def redrive(self) -> int:
         """Mend what made dead letters, and redrive them; return how many there were."""

@@ -10,6 +10,7 @@ import msgspec
 
 from millpond.core.event import EVENTS, TRIGGERS
 from millpond.core.lifecycle import Status, Transition
+from millpond.pool.internals import internals_of
 from millpond.pool.schedules.firing import CRON, shown, standing_of
 from verify.torture.auditor import Check
 from verify.torture.ledger import SignalSent, StoreFaulted, SubmitConfirmed
@@ -49,7 +50,7 @@ async def gather(
     mp: Millpond, settings: Settings, armed_at: float, lines: list[AnyEntry]
 ) -> Evidence:
     """Read everything, once the fleet has come to rest."""
-    view, stale = mp.runtime.view, 0
+    view, stale = internals_of(mp).runtime.view, 0
     rows: dict[str, list[Task]] = {}
     own = [name for name in await view.names("") if not name.startswith(CRON)]
     for name in {*own, *await view.names(TRIGGERS), EVENTS, CRON}:
@@ -61,7 +62,7 @@ async def gather(
             page = await view.tasks(name, after=after, limit=PAGE)
             rows[name] += page.tasks
             after = page.next
-    standing = await standing_of(mp.runtime)
+    standing = await standing_of(internals_of(mp).runtime)
     return Evidence(
         armed_at=armed_at,
         events=settings.tasks,

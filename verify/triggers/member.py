@@ -19,6 +19,7 @@ from pathlib import Path
 
 import msgspec
 
+from millpond.pool.internals import internals_of
 from verify.chaos.member import retry_until_stored
 from verify.torture.ledger import Ledger, ProcessClosed, StoreOpened, SubmitConfirmed, read
 from verify.torture.member import LEDGER, SETTINGS, exit_with_parent
@@ -107,7 +108,9 @@ async def live(settings: Settings, role: str, number: int) -> None:
     fleet = Fleet(settings, ledger, changes=role == "worker")
     async with contextlib.AsyncExitStack() as stack:
         await retry_until_stored(ledger, lambda: stack.enter_async_context(fleet.mp))
-        ledger.write(StoreOpened, owner=fleet.mp.runtime.owner, role=role, number=number)
+        ledger.write(
+            StoreOpened, owner=internals_of(fleet.mp).runtime.owner, role=role, number=number
+        )
         await (work(fleet, over) if role == "worker" else Emitter(fleet, number).emit())
     ledger.write(ProcessClosed, stale=fleet.mp.counts.stale_settles)
 

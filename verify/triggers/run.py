@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from millpond.core.control import Pause
+from millpond.pool.internals import internals_of
 from millpond.pool.schedules.firing import CRON
 from verify.torture.auditor import Check
 from verify.torture.ledger import Ledger, read
@@ -141,7 +142,7 @@ class TriggerTorture:
 
 
 async def _now(fleet: Fleet) -> float:
-    return fleet.mp.runtime.clock()
+    return internals_of(fleet.mp).runtime.clock()
 
 
 async def _all_done(fleet: Fleet) -> bool:
@@ -150,14 +151,14 @@ async def _all_done(fleet: Fleet) -> bool:
     Once they have caught up they are paused: what is to be judged comes to an end.
     """
     mp = fleet.mp
-    view = mp.runtime.view
+    view = internals_of(mp).runtime.view
     cron = await view.pool(CRON, measured=False)
     assert cron is not None
     if not cron.paused:
-        late = mp.runtime.clock() - BEHIND
+        late = internals_of(mp).runtime.clock() - BEHIND
         if any(one.next_at < late for one in await mp.schedules()):
             return False
-        await mp.runtime.control.order(Pause(CRON))
+        await internals_of(mp).runtime.control.order(Pause(CRON))
         return False
     if fleet.late_is_due:
         await fleet.open_late()

@@ -64,7 +64,7 @@ async def after(
     """Flood the gateway, and check its promises."""
     gateway = Gateway(url, model, limits)
     async with gateway.mp:
-        await gateway.pool.ready()
+        await gateway.pool.snapshot()
         async with workers(count, url, model.port, limits):
             book = await flood(gateway, limits, seconds)
         entries = await model.book()

@@ -1,4 +1,4 @@
-"""The bulkhead: a hard limit on how many callers are inside, and an answer for all others."""
+"""The bulkhead: a hard limit on concurrent callers, and a rejection for all others."""
 
 from __future__ import annotations
 
@@ -6,20 +6,16 @@ import asyncio
 import time
 from collections import defaultdict
 from contextlib import AbstractAsyncContextManager, contextmanager
+from functools import partial
 from inspect import iscoroutinefunction
 from typing import TYPE_CHECKING, Literal, NoReturn, TypeVar, TypeVarTuple
 
 from millpond.bulkhead.permit import Permit, is_failure, issue
-from millpond.bulkhead.permit_context import Stay
+from millpond.bulkhead.permit_context import PermitContext
 from millpond.bulkhead.reports import PermitRejection, as_error
-from millpond.bulkhead.shared_state import Door
-from millpond.bulkhead.waiters import (
-    LoopWaiter,
-    ThreadWaiter,
-    seconds_of,
-    wait_in_thread,
-    wait_on_loop,
-)
+from millpond.bulkhead.shared_state import SharedState
+from millpond.bulkhead.waiters import LoopWaiter, ThreadWaiter, seconds_of
+from millpond.bulkhead.waiting import wait_in_thread, wait_on_loop
 from millpond.core import validation as check
 from millpond.core.adaptive import Adaptive, Limiter
 from millpond.core.gate import Gate, RejectReason, TicketState
@@ -45,12 +41,12 @@ Ts = TypeVarTuple("Ts")
 class Bulkhead:
     """Admits at most `max_concurrent` callers at once; `max_queue` more may wait, in order.
 
-    Everyone else is refused at once, with a reason. It does no I/O, belongs to no loop, and may be
-    shared by tasks of several loops and by threads: all of them stand in one queue.
+    Any other caller is refused at once, with a reason. It does no I/O, belongs to no loop, and
+    tasks of several loops and threads may share it: all of them wait in one queue.
 
     `max_weight` also bounds the sum of the weights inside. `adaptive(1, 50)` in place of
     `max_concurrent` lets observed latency and failures move the limit. Hooks are called after
-    every change, outside the lock, with one `HookEvent`; what they raise is counted and dropped.
+    every change, outside the lock, with one `HookEvent`; their errors are counted and dropped.
     """
 
     def __init__(
@@ -84,51 +80,53 @@ class Bulkhead:
         for kind, hook in hook_options:
             if hook is not None:
                 hooks[kind] = _checked_hook(f"on_{kind}", hook)
-        self._door = Door(check.name("name", name), gate, hooks=hooks, limiter=limiter, clock=clock)
-        # Only for a watched bulkhead: which permits `async with` holds for which task.
+        self._internals = SharedState(
+            check.name("name", name), gate, hooks=hooks, limiter=limiter, clock=clock
+        )
+        # With hooks or an adaptive limit: the permits that `async with` holds, by task.
         self._entered: defaultdict[int, list[Permit]] = defaultdict(list)
 
     @property
     def name(self) -> str:
         """The name it was given."""
-        return self._door.name
+        return self._internals.name
 
     def try_acquire(self, weight: int = 1) -> Permit | PermitRejection:
         """Return a permit or a rejection at once; never waits, never queues."""
         if weight != 1:
             check.integer("weight", weight, least=1)
-        door = self._door
-        gate = door.gate
-        keys = door.keys
+        state = self._internals
+        gate = state.gate
+        keys = state.keys
         permit = Permit()
-        permit.held = False
-        permit.door = door
+        permit._held = False
+        permit._state = state
         permit.weight = weight
         try:
             keys.pop()
         except IndexError:
-            door.lock.wait()
+            state.lock.wait()
         except BaseException:
             keys.append(None)
             raise
         try:
             reason = gate.try_enter(weight)
             if reason is None:
-                permit.held = True
+                permit._held = True
                 permit.id = gate.admitted
                 permit.revision = gate.revision
             else:
-                capacity = door.capacity()
+                capacity = state.capacity()
         finally:
             keys.append(None)
         if reason is not None:
-            if door.alert:
-                door.tidy()
-            if door.batches:
-                door.recall(None)
-            return door.rejected(reason, weight, capacity)
-        if door.alert:
-            door.admitted(permit)
+            if state.alert:
+                state.catch_up()
+            if state.batches:
+                state.reclaim_from_closed_loops(None)
+            return state.rejected(reason, weight, capacity)
+        if state.alert:
+            state.admitted(permit)
         return permit
 
     async def acquire(
@@ -139,23 +137,23 @@ class Bulkhead:
     ) -> Permit | PermitRejection:
         """Return a permit, waiting in order if the queue has a place, or a rejection.
 
-        `timeout` bounds the wait. `signal` aborts it, and is looked at first: once set, even a
-        free slot is refused. Cancelling the waiting task works too; no way of leaving loses a slot.
+        `timeout` bounds the wait. `signal` aborts it and is checked first: once it is set, even a
+        free slot is refused. Cancelling the waiting task works too; no abort loses a slot.
         """
         if weight != 1:
             check.integer("weight", weight, least=1)
         if timeout is not None:
             timeout = seconds_of(timeout)
-        door = self._door
+        state = self._internals
         if signal is not None and signal.is_set():
-            return door.reject(RejectReason.ABORTED, weight)
-        gate = door.gate
+            return state.reject(RejectReason.ABORTED, weight)
+        gate = state.gate
         waiter = None
-        keys = door.keys
+        keys = state.keys
         try:
             keys.pop()
         except IndexError:
-            door.lock.wait()
+            state.lock.wait()
         except BaseException:
             keys.append(None)
             raise
@@ -163,34 +161,34 @@ class Bulkhead:
             if gate.take(weight):
                 number, revision = gate.admitted, gate.revision
             else:
-                waiter = LoopWaiter(weight, door.batches)
+                waiter = LoopWaiter(weight, state.batches)
                 if gate.wait(waiter) is not WAITING or timeout is not None:
-                    door.queued(waiter, timeout)
+                    state.queued(waiter, timeout)
         finally:
             keys.append(None)
         if waiter is not None:
-            if door.alert:
-                door.tidy()
-            if door.batches:
-                door.recall(waiter.get_loop())
+            if state.alert:
+                state.catch_up()
+            if state.batches:
+                state.reclaim_from_closed_loops(waiter.get_loop())
             if waiter.outcome is WAITING:
                 if timeout is None and signal is None:
                     try:
                         await waiter
                     except BaseException:
-                        door.apply(gate.cancel, waiter)
+                        state.apply(gate.cancel, waiter)
                         raise
                 else:
-                    await wait_on_loop(door, waiter, timeout, signal)
-            return issue(door, waiter) if waiter.outcome is ADMITTED else door.refused(waiter)
+                    await wait_on_loop(state, waiter, timeout, signal)
+            return issue(state, waiter) if waiter.outcome is ADMITTED else state.refused(waiter)
         permit = Permit()
-        permit.door = door
+        permit._state = state
         permit.id = number
         permit.weight = weight
         permit.revision = revision
-        permit.held = True
-        if door.alert:
-            door.admitted(permit)
+        permit._held = True
+        if state.alert:
+            state.admitted(permit)
         return permit
 
     async def run(
@@ -224,7 +222,7 @@ class Bulkhead:
         signal: asyncio.Event | None = None,
     ) -> AbstractAsyncContextManager[Permit]:
         """Hold a permit for the length of an `async with`; raises BulkheadRejected."""
-        return Stay(self, weight, timeout, signal)
+        return PermitContext(partial(self.acquire, timeout, signal, weight))
 
     @contextmanager
     def blocking(
@@ -242,42 +240,42 @@ class Bulkhead:
             yield permit
 
     async def __aenter__(self) -> None:
-        door = self._door
-        if door.watched:
+        state = self._internals
+        if state.watched:
             permit = await self.acquire()
             if not permit:
                 raise as_error(permit)
             self._entered[_task_id()].append(permit)
             return
         waiter = None
-        keys = door.keys
+        keys = state.keys
         try:
             keys.pop()
         except IndexError:
-            door.lock.wait()
+            state.lock.wait()
         except BaseException:
             keys.append(None)
             raise
         try:
-            if not door.gate.take():
-                waiter = LoopWaiter(1, door.batches)
-                if door.gate.wait(waiter) is not WAITING:
-                    door.queued(waiter, None)
+            if not state.gate.take():
+                waiter = LoopWaiter(1, state.batches)
+                if state.gate.wait(waiter) is not WAITING:
+                    state.queued(waiter, None)
         finally:
             keys.append(None)
-        if door.alert:
-            door.tidy()
+        if state.alert:
+            state.catch_up()
         if waiter is not None:
-            if door.batches:
-                door.recall(waiter.get_loop())
+            if state.batches:
+                state.reclaim_from_closed_loops(waiter.get_loop())
             if waiter.outcome is WAITING:
                 try:
                     await waiter
                 except BaseException:
-                    door.apply(door.gate.cancel, waiter)
+                    state.apply(state.gate.cancel, waiter)
                     raise
             if waiter.outcome is not ADMITTED:
-                raise as_error(door.refused(waiter))
+                raise as_error(state.refused(waiter))
 
     async def __aexit__(
         self,
@@ -285,41 +283,41 @@ class Bulkhead:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        door = self._door
-        if door.watched:
+        state = self._internals
+        if state.watched:
             self._take_out().release(failed=is_failure(kind))
             return
-        # One anonymous permit is as good as another: leaving returns one, no matter whose.
-        keys = door.keys
+        # Anonymous permits are all alike: leaving returns any of them.
+        keys = state.keys
         try:
             keys.pop()
         except IndexError:
-            door.lock.wait()
+            state.lock.wait()
         except BaseException:
             keys.append(None)
             raise
         try:
-            settled = door.gate.leave()
+            settled = state.gate.leave()
         finally:
             keys.append(None)
         if settled:
-            door.wake(settled)
-        if door.alert:
-            door.tidy()
+            state.wake(settled)
+        if state.alert:
+            state.catch_up()
 
     def would_admit(self, *, weight: int = 1) -> Literal[True] | PermitRejection:
-        """Say what `try_acquire` would answer now; reserves and counts nothing.
+        """Return what `try_acquire` would answer now; reserves and counts nothing.
 
-        By the time you act on it another caller may have come first.
+        Another caller may be admitted before you act on the answer.
         """
         check.integer("weight", weight, least=1)
-        door = self._door
-        with door:
-            reason = door.gate.refusal(weight)
+        state = self._internals
+        with state:
+            reason = state.gate.refusal(weight)
             return (
                 True
                 if reason is None
-                else PermitRejection(reason, door.name, weight, door.capacity())
+                else PermitRejection(reason, state.name, weight, state.capacity())
             )
 
     def resize(
@@ -332,16 +330,15 @@ class Bulkhead:
     ) -> int:
         """Change the limits that are given, all or none, and return the revision now in force.
 
-        Raised limits admit waiters at once. Lowered ones are reached by attrition: nobody inside
-        and nobody accepted into the queue loses a place, except that a waiter heavier than the
-        new `max_weight` could never be admitted and is refused. `max_concurrent=0` refuses
-        all newcomers until it is raised. Raises StaleRevision unless `revision` is above the
-        one in force.
+        Raised limits admit waiters at once. Lowered ones are reached by attrition: no caller inside
+        or in the queue loses its place, except that a waiter heavier than the new `max_weight`
+        could never be admitted and is refused. `max_concurrent=0` refuses all new callers until
+        it is raised. Raises StaleRevision unless `revision` is above the one in force.
         """
-        door = self._door
+        state = self._internals
         if max_concurrent is not None:
             check.integer("max_concurrent", max_concurrent)
-            if door.limiter is not None:
+            if state.limiter is not None:
                 raise ConfigError("max_concurrent", max_concurrent, "is adaptive here")
         if max_queue is not None:
             check.integer("max_queue", max_queue)
@@ -350,42 +347,42 @@ class Bulkhead:
         if revision is not None:
             check.integer("revision", revision)
         try:
-            door.apply(
-                door.gate.resize,
+            state.apply(
+                state.gate.resize,
                 max_concurrent=max_concurrent,
                 max_queue=max_queue,
                 max_weight=max_weight,
                 revision=revision,
             )
         except StaleRevision as error:
-            error.name = door.name
+            error.name = state.name
             raise
-        return door.gate.revision
+        return state.gate.revision
 
     def close(self) -> None:
-        """Refuse everyone who waits and everyone to come; those inside keep their permits.
+        """Refuse all waiting and future callers; those inside keep their permits.
 
         Synchronous, final, and safe to repeat.
         """
-        self._door.close()
+        self._internals.close()
 
     async def drain(
         self,
         *,
         timeout: float | timedelta | None = None,  # noqa: ASYNC109 - returns, never raises
     ) -> Leftover:
-        """Wait until nobody is inside and nobody waits, or for `timeout`; return what was left.
+        """Wait until no caller is inside or waits, or for `timeout`; return how many were left.
 
-        It watches and does nothing else: without `close` newcomers are still admitted.
+        It only waits: without `close` new callers are still admitted.
         """
-        return await self._door.rest(seconds_of(timeout))
+        return await self._internals.wait_until_idle(seconds_of(timeout))
 
     def stats(self) -> Stats:
         """Read all counters at one instant; changes nothing."""
-        return self._door.stats()
+        return self._internals.stats()
 
     def __repr__(self) -> str:
-        gate = self._door.gate
+        gate = self._internals.gate
         return (
             f"<Bulkhead {self.name!r}: {gate.in_flight}/{gate.max_concurrent} in flight, "
             f"{gate.pending}/{gate.max_queue} waiting{', closed' if gate.closed else ''}>"
@@ -397,24 +394,24 @@ class Bulkhead:
     def _acquire_in_thread(
         self, weight: int, timeout: float | timedelta | None
     ) -> Permit | PermitRejection:
-        if asyncio._get_running_loop() is not None:  # noqa: SLF001 - listed in asyncio.__all__
+        if asyncio._get_running_loop() is not None:
             raise RuntimeError("blocking() on a thread that runs a loop; use `async with` there")
         check.integer("weight", weight, least=1)
         timeout = seconds_of(timeout)
-        door, waiter = self._door, ThreadWaiter(weight)
-        with door:
-            if door.gate.enter(waiter) is not ADMITTED:
-                door.queued(waiter, timeout)
+        state, waiter = self._internals, ThreadWaiter(weight)
+        with state:
+            if state.gate.enter(waiter) is not ADMITTED:
+                state.queued(waiter, timeout)
         if waiter.outcome is WAITING:
-            wait_in_thread(door, waiter, timeout)
-        return issue(door, waiter) if waiter.outcome is ADMITTED else door.refused(waiter)
+            wait_in_thread(state, waiter, timeout)
+        return issue(state, waiter) if waiter.outcome is ADMITTED else state.refused(waiter)
 
     def _take_out(self) -> Permit:
-        """The permit that this task's innermost `async with` put in."""
+        """Return the permit of this task's innermost `async with`."""
         task = _task_id()
         if task not in self._entered:
-            # The block is left by another task than entered it (an exit stack was handed over):
-            # one anonymous permit is as good as another.
+            # Another task entered the block (an exit stack was passed on): any anonymous permit
+            # will do.
             task = next(iter(self._entered))
         permit = self._entered[task].pop()
         if not self._entered[task]:
@@ -423,7 +420,7 @@ class Bulkhead:
 
 
 def _task_id() -> int:
-    """A name for the running task that does not keep it alive; 0 where there is none."""
+    """Return an id of the running task, which does not keep it alive; 0 where there is none."""
     try:
         return id(asyncio.current_task())
     except RuntimeError:

@@ -12,7 +12,7 @@ _PATIENCE = 250
 
 
 class Lock:
-    """One key in a deque: whoever pops it is alone until it is appended again.
+    """One key in a deque: the thread that pops it is alone until it appends it again.
 
     `deque.pop` and `deque.append` are documented as thread-safe, so two threads never get the one
     key. Taking and returning it costs a third of what a `threading.Lock` costs, which is as much

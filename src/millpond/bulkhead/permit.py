@@ -1,4 +1,4 @@
-"""The right to be inside a bulkhead."""
+"""Permits: one admitted slot of a bulkhead."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import TracebackType
 
-    from millpond.bulkhead.shared_state import Door
+    from millpond.bulkhead.shared_state import SharedState
     from millpond.bulkhead.waiters import Waiter
     from millpond.core.gate import Ticket
 
@@ -19,70 +19,79 @@ if TYPE_CHECKING:
 class Permit:
     """One admitted slot: release it exactly once, or use it as `with permit:`.
 
-    `id` counts the bulkhead's admissions, `revision` is that of the limits it was admitted under;
-    hook events carry both. A permit that is collected unreleased gives its slot back, is counted
-    as leaked and warned about (ResourceWarning): a safety net, and as late as the collector.
+    `id` counts the bulkhead's admissions, `revision` is that of the limits at its admission;
+    hook events have both. A permit that is garbage-collected unreleased gives its slot back, is
+    counted as leaked and warned about (ResourceWarning), but only when the collector finds it.
     """
 
-    # Filled in by whoever admits, field by field: an `__init__` would cost more than the lock.
-    __slots__ = ("__weakref__", "door", "held", "id", "load", "revision", "started", "weight")
+    # The bulkhead sets each field: an `__init__` would cost more than the lock.
+    __slots__ = (
+        "__weakref__",
+        "_held",
+        "_load",
+        "_started",
+        "_state",
+        "id",
+        "revision",
+        "weight",
+    )
 
-    door: Door
-    held: bool
     id: int
     weight: int
     revision: int
-    started: float
-    load: int
+    _state: SharedState
+    _held: bool
+    _started: float
+    _load: int
 
     def release(self, failed: bool = False) -> None:
-        """Give the slot to whoever waits for it; a second call is counted and changes nothing.
+        """Give the slot back, to the first waiter if there is one; a second call is only counted.
 
-        `failed` tells an adaptive limit that the work did not succeed. Safe in finalizers and
+        `failed` reports to an adaptive limit that the work did not succeed. Safe in finalizers and
         signal handlers.
         """
-        door = self.door
-        keys = door.keys
+        state = self._state
+        keys = state.keys
         try:
             keys.pop()
         except IndexError:
-            if not door.lock.wait_briefly():
-                door.put_off(self)
+            if not state.lock.wait_briefly():
+                state.postpone_release(self)
                 return
         except BaseException:
             keys.append(None)
             raise
         try:
-            held = self.held
+            held = self._held
             if held:
-                settled = door.gate.leave(self.weight)
-                self.held = False
+                settled = state.gate.leave(self.weight)
+                self._held = False
             else:
                 settled = ()
-                door.double_release += 1
+                state.double_release += 1
         finally:
             keys.append(None)
         if settled:
-            door.wake(settled)
-        if door.alert:
+            state.wake(settled)
+        if state.alert:
             if held:
-                door.departed(self, failed=failed)
-            door.tidy()
+                state.departed(self, failed=failed)
+            state.catch_up()
 
     def settle(self, actual: int) -> None:
         """Correct the weight to what was really used: a refund, or a charge that may exceed.
 
-        While the total exceeds `max_weight` nobody new is admitted. After the release it does
+        While the total exceeds `max_weight` no caller is admitted. After the release it does
         nothing: the weight is already back.
         """
         check.integer("actual", actual, least=0)
-        self.door.apply(self._reweigh, actual)
+        self._state.apply(self._reweigh, actual)
 
     def _reweigh(self, actual: int) -> Sequence[Waiter]:
-        if not self.held:
+        if not self._held:
             return ()
         delta, self.weight = actual - self.weight, actual
-        return self.door.gate.adjust(delta)
+        return self._state.gate.adjust(delta)
 
     def __enter__(self) -> Self:
         return self
@@ -98,7 +107,7 @@ class Permit:
     @property
     def bulkhead(self) -> str:
         """The name of the bulkhead it belongs to."""
-        return self.door.name
+        return self._state.name
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a Permit is one slot: a copy of it could be released a second time")
@@ -107,30 +116,30 @@ class Permit:
         return True
 
     def __repr__(self) -> str:
-        state = "held" if self.held else "released"
+        state = "held" if self._held else "released"
         return f"<Permit {self.id} of {self.bulkhead!r}, weight {self.weight}, {state}>"
 
     def __del__(self) -> None:
-        if self.held:
-            self.held = False
-            self.door.lose(self)
+        if self._held:
+            self._held = False
+            self._state.reclaim(self)
             message = f"permit {self.id} of bulkhead {self.bulkhead!r} was never released"
             warnings.warn(message, ResourceWarning, stacklevel=2, source=self)
 
 
-def issue(door: Door, ticket: Ticket) -> Permit:
-    """The permit for an admission that a ticket went through."""
+def issue(state: SharedState, ticket: Ticket) -> Permit:
+    """Return the permit for the admission of a ticket."""
     permit = Permit()
-    permit.door = door
+    permit._state = state
     permit.id = ticket.id
     permit.weight = ticket.weight
     permit.revision = ticket.revision
-    permit.held = True
-    if door.alert:
-        door.admitted(permit)
+    permit._held = True
+    if state.alert:
+        state.admitted(permit)
     return permit
 
 
 def is_failure(kind: type[BaseException] | None) -> bool:
-    """Whether work that ended with `kind` failed; being cancelled says nothing about a server."""
+    """Return whether work that raised `kind` failed; a cancellation is not a failure."""
     return kind is not None and issubclass(kind, Exception)

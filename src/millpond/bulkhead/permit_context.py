@@ -1,46 +1,34 @@
-"""One stay inside a bulkhead, as an `async with` block."""
+"""A permit for the length of an `async with` block."""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING
 
 from millpond.bulkhead.permit import Permit, is_failure
-from millpond.bulkhead.reports import as_error
+from millpond.bulkhead.reports import PermitRejection, as_error
 
 if TYPE_CHECKING:
-    import asyncio
-    from datetime import timedelta
     from types import TracebackType
 
-    from millpond.bulkhead.bulkhead import Bulkhead
 
-
-class Stay(AbstractAsyncContextManager[Permit]):
+class PermitContext(AbstractAsyncContextManager[Permit]):
     """One `async with bulkhead.permit(...)`."""
 
-    __slots__ = ("_bulkhead", "_permit", "_signal", "_timeout", "_used", "_weight")
+    __slots__ = ("_acquire", "_permit", "_used")
 
     _permit: Permit
 
-    def __init__(
-        self,
-        bulkhead: Bulkhead,
-        weight: int,
-        timeout: float | timedelta | None,
-        signal: asyncio.Event | None,
-    ) -> None:
-        self._bulkhead = bulkhead
-        self._weight = weight
-        self._timeout = timeout
-        self._signal = signal
+    def __init__(self, acquire: Callable[[], Awaitable[Permit | PermitRejection]]) -> None:
+        self._acquire = acquire
         self._used = False
 
     async def __aenter__(self) -> Permit:
         if self._used:
             raise RuntimeError("permit() is for one `async with`; call it again for another")
         self._used = True
-        permit = await self._bulkhead.acquire(self._timeout, self._signal, self._weight)
+        permit = await self._acquire()
         if not permit:
             raise as_error(permit)
         self._permit = permit

@@ -1,4 +1,4 @@
-"""What a bulkhead tells: frozen values, each true of one instant."""
+"""Reports of a bulkhead: frozen values, each true at one instant."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Capacity:
 
 @dataclass(frozen=True, slots=True)
 class PermitRejection(Rejection):
-    """A permit that was refused: falsy, and it says why and how full the bulkhead was then."""
+    """A refused permit: falsy, with the reason and how full the bulkhead was then."""
 
     reason: RejectReason
     bulkhead: str
@@ -39,7 +39,7 @@ class PermitRejection(Rejection):
 
 @dataclass(frozen=True, slots=True)
 class Leftover:
-    """What was still there when a drain returned; falsy if nothing was."""
+    """How many callers were left when a drain returned; falsy if none."""
 
     in_flight: int
     pending: int
@@ -97,7 +97,7 @@ if TYPE_CHECKING:
 
 
 def as_error(rejection: PermitRejection) -> BulkheadRejected:
-    """The same refusal for those who do not branch on it."""
+    """Return the refusal as an error."""
     return BulkheadRejected(
         f"bulkhead {rejection.bulkhead!r} refused: {rejection.reason}",
         bulkhead=rejection.bulkhead,

@@ -1,15 +1,18 @@
-"""The gate behind a lock: every change is one short section, every caller is told outside it."""
+"""The shared state of a bulkhead: the gate behind a lock.
+
+Every change is one short locked section; callers are woken outside it.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 from millpond.bulkhead.lock import Lock
 from millpond.bulkhead.reports import Capacity, HookEvent, Leftover, PermitRejection, Stats
-from millpond.bulkhead.waiters import Idler, seconds_of
+from millpond.bulkhead.waiters import DrainWaiter, seconds_of
 from millpond.core.gate import Gate, RejectReason, TicketState
 
 if TYPE_CHECKING:
@@ -17,7 +20,6 @@ if TYPE_CHECKING:
     from datetime import timedelta
     from typing import ParamSpec
 
-    from millpond.bulkhead.permit import Permit
     from millpond.bulkhead.reports import Hook
     from millpond.bulkhead.waiters import Batches, Waiter
     from millpond.core.adaptive import Limiter
@@ -27,21 +29,33 @@ if TYPE_CHECKING:
 Kind = Literal["admit", "reject", "release", "close"]
 
 
-class Gone(NamedTuple):
-    """What hooks are told of a permit that has left."""
+class LeftPermit(NamedTuple):
+    """The fields of a collected permit that hooks get."""
 
     id: int
     weight: int
     revision: int
 
 
-class Door:
-    """One bulkhead's shared state. Threads and loops meet here and nowhere else.
+class Admitted(Protocol):
+    """A permit, as far as the shared state uses it."""
 
-    A section, `with door:`, is what runs under the lock: gate verbs, and nothing that could wait or
-    call out. `alert` is True while leaving a section takes more than waking those it settled:
-    hooks, an adaptive limit, a drain to end, a permit that was lost. Whoever leaves a section
-    looks at it *after* the lock is free, so that what came up meanwhile is never overlooked.
+    id: int
+    weight: int
+    revision: int
+    _started: float
+    _load: int
+
+    def release(self) -> None: ...
+
+
+class SharedState:
+    """All that threads and loops share of one bulkhead; the internal object behind `Bulkhead`.
+
+    A section, `with state:`, runs under the lock: gate verbs, and nothing that could wait or call
+    out. `alert` is True while leaving a section takes more than waking the waiters it settled:
+    hooks, an adaptive limit, a drain to end, a permit that was never released. Each section checks
+    it *after* it has freed the lock, so that nothing that came up meanwhile is overlooked.
     """
 
     __slots__ = (
@@ -50,17 +64,17 @@ class Door:
         "clock",
         "closing",
         "double_release",
+        "drains",
         "gate",
         "hook_errors",
         "hooks",
-        "idlers",
         "keys",
         "leaked",
         "limiter",
         "lock",
-        "lost",
         "name",
         "postponed",
+        "unreleased",
         "watched",
     )  # fmt: skip
 
@@ -82,9 +96,9 @@ class Door:
         self.keys = self.lock.keys
         self.batches: Batches = {}
         self.watched = self.alert = bool(hooks) or limiter is not None
-        self.idlers: list[Idler] = []
-        self.lost: deque[Gone] = deque()
-        self.postponed: deque[Permit] = deque()
+        self.drains: list[DrainWaiter] = []
+        self.unreleased: deque[LeftPermit] = deque()
+        self.postponed: deque[Admitted] = deque()
         self.closing = False
         self.double_release = self.leaked = self.hook_errors = 0
 
@@ -94,10 +108,10 @@ class Door:
     def __exit__(self, *_error: object) -> None:
         self.keys.append(None)
         if self.alert:
-            self.tidy()
+            self.catch_up()
 
     def capacity(self) -> Capacity:
-        """How full it is; for use inside a section."""
+        """Return how full it is; for use inside a section."""
         gate = self.gate
         return Capacity(
             gate.in_flight,
@@ -111,14 +125,14 @@ class Door:
         )
 
     def apply(self, verb: Callable[P, Sequence[Waiter]], *args: P.args, **kwargs: P.kwargs) -> None:
-        """Run one gate verb in a section of its own, then tell everyone whom it settled."""
+        """Run one gate verb in a section of its own, then wake the waiters it settled."""
         with self:
             settled = verb(*args, **kwargs)
             self._note_refusals(settled)
-        self.tell(settled)
+        self.wake_settled(settled)
 
     def queued(self, waiter: Waiter, timeout: float | timedelta | None) -> None:
-        """Inside a section, after `gate.wait`: note a refusal, refuse who has no time to wait."""
+        """Inside a section, after `gate.wait`: note a refusal, or refuse a wait of no time."""
         if waiter.outcome is TicketState.WAITING:
             if seconds_of(timeout) != 0:
                 return
@@ -126,59 +140,59 @@ class Door:
         waiter.capacity = self.capacity()
 
     def refused(self, waiter: Waiter) -> PermitRejection:
-        """The refusal that `waiter` met, as a value."""
+        """Return the refusal of `waiter` as a value."""
         assert isinstance(waiter.outcome, RejectReason)  # noqa: S101 - for the type checker
         return self.rejected(waiter.outcome, waiter.weight, waiter.capacity)
 
     def reject(self, reason: RejectReason, weight: int) -> PermitRejection:
-        """Count a refusal that no ticket carries."""
+        """Count a refusal without a ticket, and return it."""
         with self:
             self.gate.refuse(reason)
             capacity = self.capacity()
         return self.rejected(reason, weight, capacity)
 
     def rejected(self, reason: RejectReason, weight: int, capacity: Capacity) -> PermitRejection:
-        """The refusal as a value, after its hook was called."""
+        """Call the hook of a refusal, and return the refusal as a value."""
         if "reject" in self.hooks:
             self._call(
                 HookEvent("reject", self.name, None, weight, reason, capacity.revision, capacity)
             )
         return PermitRejection(reason, self.name, weight, capacity)
 
-    def admitted(self, permit: Permit) -> None:
-        """Do what an admission takes beyond the count: its hook, the start of its stopwatch."""
+    def admitted(self, permit: Admitted) -> None:
+        """Start the stopwatch of an admission and call its hook."""
         if self.limiter is not None:
-            permit.started = self.clock()
-            permit.load = self.gate.in_flight
+            permit._started = self.clock()
+            permit._load = self.gate.in_flight
         self._announce("admit", permit.id, permit.weight, permit.revision)
-        self.tidy()
+        self.catch_up()
 
-    def departed(self, permit: Permit, *, failed: bool) -> None:
-        """Do what a release takes beyond passing the slot on: measure, call the hook."""
+    def departed(self, permit: Admitted, *, failed: bool) -> None:
+        """Measure a release and call its hook."""
         if self.limiter is not None:
             self._measure(self.limiter, permit, failed=failed)
         self._announce("release", permit.id, permit.weight, permit.revision)
 
-    def tell(self, settled: Iterable[Waiter]) -> None:
-        """Wake every caller in `settled`, and see to what else has come up."""
+    def wake_settled(self, settled: Iterable[Waiter]) -> None:
+        """Wake every caller in `settled`, and do what was postponed."""
         self.wake(settled)
         if self.alert:
-            self.tidy()
+            self.catch_up()
 
     def wake(self, settled: Iterable[Waiter]) -> None:
-        """Wake every caller in `settled`; one whose loop is gone passes its slot on."""
+        """Wake every caller in `settled`; one whose loop is closed passes its slot on."""
         for waiter in settled:
             if not waiter.wake():
-                deaf = [waiter]
-                while deaf:
+                unreachable = [waiter]
+                while unreachable:
                     with self.lock:
-                        heirs = self.gate.cancel(deaf.pop())
-                    deaf += [heir for heir in heirs if not heir.wake()]
+                        next_waiters = self.gate.cancel(unreachable.pop())
+                    unreachable += [waiter for waiter in next_waiters if not waiter.wake()]
 
-    def recall(self, loop: asyncio.AbstractEventLoop | None) -> None:
-        """Pass on what was granted to tasks of a loop that was closed before it could tell them.
+    def reclaim_from_closed_loops(self, loop: asyncio.AbstractEventLoop | None) -> None:
+        """Pass on slots of tasks whose loop was closed before it woke them.
 
-        Called by whoever is refused, or about to wait on `loop`: what it lacks may be just that.
+        Called for a caller that is refused or about to wait on `loop`: it may need such a slot.
         """
         if not self.batches or loop in self.batches:
             return
@@ -186,64 +200,64 @@ class Door:
             for waiter in self.batches.pop(other, []):
                 self.apply(self.gate.cancel, waiter)
 
-    def lose(self, permit: Permit) -> None:
-        """Take back the slot of a permit that was collected. Called by the collector, anywhere."""
-        self.lost.append(Gone(permit.id, permit.weight, permit.revision))
+    def reclaim(self, permit: Admitted) -> None:
+        """Take back the slot of a collected permit. The collector calls this, anywhere."""
+        self.unreleased.append(LeftPermit(permit.id, permit.weight, permit.revision))
         self.alert = True
-        # The collector may have struck inside a section of this very thread, so waiting for the
-        # lock could be for ever. Whoever has it looks at `alert` after giving it back.
+        # The collector may have run inside a section of this very thread, so waiting for the
+        # lock could be for ever. The section checks `alert` after it has freed the lock.
         if self.lock.is_free():
-            self.tidy()
+            self.catch_up()
 
-    def put_off(self, permit: Permit) -> None:
+    def postpone_release(self, permit: Admitted) -> None:
         """Release `permit` as soon as the section under way ends."""
         self.postponed.append(permit)
         self.alert = True
         if self.lock.is_free():
-            self.tidy()
+            self.catch_up()
 
     def close(self) -> None:
-        """Close the gate, or have it closed as soon as the section under way ends."""
+        """Close the gate, now or as soon as the section under way ends."""
         if self.lock.wait_briefly():
             self._close()
             return
         self.closing = True
         self.alert = True
         if self.lock.is_free():
-            self.tidy()
+            self.catch_up()
 
     def _close(self) -> None:
-        """With the key in hand: close, tell those turned away, call the hook the first time."""
+        """With the lock taken: close, wake the refused, call the hook the first time."""
         try:
             first = not self.gate.closed
             settled = self.gate.close()
             self._note_refusals(settled)
         finally:
             self.keys.append(None)
-        self.tell(settled)
+        self.wake_settled(settled)
         if first:
             self._announce("close", None, 0, self.gate.revision)
 
-    async def rest(self, seconds: float | None) -> Leftover:
-        """Wait until nobody is inside and nobody waits, at most `seconds`."""
-        idler = Idler()
+    async def wait_until_idle(self, seconds: float | None) -> Leftover:
+        """Wait until no caller is inside or waits, at most `seconds`."""
+        drain = DrainWaiter()
         with self:
             left = Leftover(self.gate.in_flight, self.gate.pending)
             if not left or seconds == 0:
                 return left
-            self.idlers.append(idler)
+            self.drains.append(drain)
             self.alert = True
         try:
             async with asyncio.timeout(seconds):
-                await idler.future
+                await drain.future
         except TimeoutError:
             with self:
                 return Leftover(self.gate.in_flight, self.gate.pending)
         finally:
             with self:
-                if idler in self.idlers:
-                    self.idlers.remove(idler)
-                self._calm_down()
+                if drain in self.drains:
+                    self.drains.remove(drain)
+                self._update_alert()
         return Leftover(0, 0)
 
     def stats(self) -> Stats:
@@ -273,30 +287,30 @@ class Door:
                 hook_errors=self.hook_errors,
             )
 
-    def tidy(self) -> None:
-        """Do what was put off, take back lost slots, and end drains that have seen idleness."""
-        while self.idlers or self._is_behind():
-            self._catch_up()
+    def catch_up(self) -> None:
+        """Do what was postponed, take back slots of collected permits, end finished drains."""
+        while self.drains or self._has_postponed():
+            self._run_postponed()
             with self.lock:
-                gone = [self.lost.popleft() for _ in range(len(self.lost))]
+                gone = [self.unreleased.popleft() for _ in range(len(self.unreleased))]
                 settled = [waiter for permit in gone for waiter in self.gate.leave(permit.weight)]
                 self.leaked += len(gone)
-                rested = self._idlers_at_rest()
-                self._calm_down()
-            for idler in rested:
-                idler.wake()
+                finished = self._finished_drains()
+                self._update_alert()
+            for drain in finished:
+                drain.wake()
             self.wake(settled)
             for permit in gone:
                 self._announce("release", *permit)
-            if not self._is_behind():
+            if not self._has_postponed():
                 return
 
-    def _is_behind(self) -> bool:
-        """Whether something came up during a section that could not be done inside it."""
-        return bool(self.lost or self.postponed or self.closing)
+    def _has_postponed(self) -> bool:
+        """Return whether something came up during a section that could not be done inside it."""
+        return bool(self.unreleased or self.postponed or self.closing)
 
-    def _catch_up(self) -> None:
-        """Make the releases and the close that were put off."""
+    def _run_postponed(self) -> None:
+        """Make the releases and the close that were postponed."""
         with self.lock:
             postponed = [self.postponed.popleft() for _ in range(len(self.postponed))]
             closing = self.closing
@@ -308,19 +322,19 @@ class Door:
         if closing:
             self.close()
 
-    def _calm_down(self) -> None:
-        """Inside a section: end the alert, unless there is still cause for it."""
-        self.alert = self.watched or bool(self.idlers)
-        # Asked last: what comes up is first noted, and then the alert is raised.
-        if self._is_behind():
+    def _update_alert(self) -> None:
+        """Inside a section: set `alert` anew."""
+        self.alert = self.watched or bool(self.drains)
+        # Last: what comes up is first noted, and then sets the alert.
+        if self._has_postponed():
             self.alert = True
 
-    def _idlers_at_rest(self) -> list[Idler]:
-        """Inside a section: those whose drain is over: nobody is inside, nobody waits."""
+    def _finished_drains(self) -> list[DrainWaiter]:
+        """Inside a section: return the drains that are over, if the gate is idle."""
         if self.gate.in_flight or self.gate.pending:
             return []
-        rested, self.idlers = self.idlers, []
-        return rested
+        finished, self.drains = self.drains, []
+        return finished
 
     def _note_refusals(self, settled: Sequence[Waiter]) -> None:
         refused = [waiter for waiter in settled if waiter.outcome is not TicketState.ADMITTED]
@@ -329,12 +343,14 @@ class Door:
             for waiter in refused:
                 waiter.capacity = capacity
 
-    def _measure(self, limiter: Limiter, permit: Permit, *, failed: bool) -> None:
+    def _measure(self, limiter: Limiter, permit: Admitted, *, failed: bool) -> None:
         now = self.clock()
         with self:
-            limit = limiter.observe(now, now - permit.started, in_flight=permit.load, failed=failed)
+            limit = limiter.observe(
+                now, now - permit._started, in_flight=permit._load, failed=failed
+            )
             settled = () if limit == self.gate.max_concurrent else self.gate.retune(limit)
-        self.tell(settled)
+        self.wake_settled(settled)
 
     def _announce(self, kind: Kind, number: int | None, weight: int, revision: int) -> None:
         if kind in self.hooks:
@@ -343,10 +359,10 @@ class Door:
             self._call(HookEvent(kind, self.name, number, weight, None, revision, capacity))
 
     def _call(self, event: HookEvent) -> None:
-        """Call one hook; what it raises is counted and goes no further."""
+        """Call one hook; an error of it is counted and goes no further."""
         try:
             self.hooks[event.kind](event)
-        # An observer must not change what it observes, not even by cancelling itself.
+        # A hook must not change the bulkhead, not even by cancelling itself.
         except (Exception, asyncio.CancelledError):  # noqa: BLE001
             with self.lock:
                 self.hook_errors += 1

@@ -1,4 +1,4 @@
-"""Callers in the queue, and how each is told: through its own loop, or as a sleeping thread."""
+"""Callers in the queue, and how each is woken: on its own loop, or as a sleeping thread."""
 
 from __future__ import annotations
 
@@ -12,41 +12,40 @@ from itertools import repeat
 from threading import get_ident
 from typing import TYPE_CHECKING
 
-from millpond.core.gate import RejectReason, Ticket, TicketState
+from millpond.core.gate import Ticket, TicketState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Generator
+    from collections.abc import Callable, Generator
     from contextvars import Context
-    from typing import Any, Literal
+    from typing import Literal
 
     from millpond.bulkhead.reports import Capacity
-    from millpond.bulkhead.shared_state import Door
 
     Batches = dict[asyncio.AbstractEventLoop, list["LoopWaiter"]]
 
 WAITING = TicketState.WAITING
 
-_running_loop = asyncio._get_running_loop  # noqa: SLF001 - listed in asyncio.__all__
+_running_loop = asyncio._get_running_loop
 
 
 class Waiter(Ticket):
-    """A ticket whose caller can be told. `capacity` is that of the moment it was refused."""
+    """A ticket whose caller can be woken. `capacity` is that at the moment of its refusal."""
 
     __slots__ = ("capacity",)
 
     capacity: Capacity
 
     def wake(self) -> bool:
-        """Tell the caller that its outcome is known; False if there is nobody left to tell."""
+        """Wake the caller, whose outcome is known; False if its loop is closed."""
         raise NotImplementedError
 
 
 class LoopWaiter(Waiter):
-    """A task that waits; it is woken on its own loop, whichever thread decided.
+    """A task that waits; it is woken on its own loop, whichever thread decides.
 
-    It is what asyncio calls future-compatible: a task that awaits it hands over its wake-up by
-    `add_done_callback`. A real future would ask the loop for a callback of its own for each
-    wake-up; these are collected, and one callback wakes all that were told in one turn.
+    It is what asyncio calls future-compatible: a task that awaits it registers its wake-up with
+    `add_done_callback`. A real future needs one loop callback per wake-up; these are collected, and
+    one callback wakes all of one turn.
     """
 
     __slots__ = ("_asyncio_future_blocking", "_batches", "_cancelled", "_context", "_loop",
@@ -55,7 +54,7 @@ class LoopWaiter(Waiter):
     _context: Context
 
     def __init__(self, weight: int, batches: Batches) -> None:
-        # All fields in one place, not by `super`: this is what a wait costs.
+        # All fields here and not by `super`: this is most of the cost of a wait.
         self.weight = weight
         self.outcome = WAITING
         self._batches = batches
@@ -75,7 +74,7 @@ class LoopWaiter(Waiter):
                 in_step = _running_loop() is loop and asyncio.current_task() is not None
                 call = loop.call_soon if in_step else loop.call_soon_threadsafe
                 call(wake_batch, self._batches, loop)
-                # A finalizer may have come in between and opened the batch: join it.
+                # A finalizer may have opened the batch in between: join it.
                 self._batches.setdefault(loop, []).append(self)
             elif loop.is_closed():
                 del self._batches[loop]
@@ -83,12 +82,12 @@ class LoopWaiter(Waiter):
             else:
                 batch.append(self)
         except RuntimeError:
-            # That loop was closed under its waiting task.
+            # The loop was closed while its task waited.
             return False
         return True
 
     def resume(self) -> None:
-        """Let the task go on, if it has not been woken yet."""
+        """Resume the task, if it has not been resumed yet."""
         wakeup, self._wakeup = self._wakeup, None
         if wakeup is not None:
             try:
@@ -125,47 +124,47 @@ class LoopWaiter(Waiter):
 
     def __await__(self) -> Generator[LoopWaiter, None, None]:
         self._asyncio_future_blocking = True
-        # Given to the task once; on the second request the wait is over. Any iterator will do.
+        # The task gets it once; on the second step the wait is over. Any iterator will do.
         return repeat(self, 1)  # type: ignore[return-value]
 
 
 def wake_batch(batches: Batches, loop: asyncio.AbstractEventLoop) -> None:
-    """Wake everyone who was told during the last turn of `loop`, in order."""
-    told = iter(batches.pop(loop, ()))
+    """Resume the tasks of one batch of `loop`, in order."""
+    batch = iter(batches.pop(loop, ()))
     try:
-        for waiter in told:
+        for waiter in batch:
             waiter.resume()
     except BaseException:
-        # SystemExit and KeyboardInterrupt leave through a task and end the loop's run; those
-        # behind it must still find their wake-up if the loop is run again.
-        for waiter in told:
+        # SystemExit and KeyboardInterrupt leave through a task and end the loop's run; the
+        # others must still be resumed if the loop is run again.
+        for waiter in batch:
             loop.call_soon(waiter.resume)
         raise
 
 
 class ThreadWaiter(Waiter):
-    """A thread that sleeps until it is told."""
+    """A thread that blocks until it is woken."""
 
-    __slots__ = ("_told",)
+    __slots__ = ("_wakeup_lock",)
 
     def __init__(self, weight: int = 1) -> None:
         super().__init__(weight)
-        self._told = threading.Lock()
-        self._told.acquire()
+        self._wakeup_lock = threading.Lock()
+        self._wakeup_lock.acquire()
 
     def wake(self) -> Literal[True]:
-        self._told.release()
+        self._wakeup_lock.release()
         return True
 
     def sleep(self, seconds: float | None) -> bool:
-        """Wait to be told, at most `seconds`; whether that happened."""
+        """Block until woken, at most `seconds`; return whether it was woken."""
         if seconds is None:
-            return self._told.acquire()
-        return self._told.acquire(timeout=min(seconds, threading.TIMEOUT_MAX))
+            return self._wakeup_lock.acquire()
+        return self._wakeup_lock.acquire(timeout=min(seconds, threading.TIMEOUT_MAX))
 
 
-class Idler:
-    """A task in `drain`: it holds no place and takes no slot."""
+class DrainWaiter:
+    """A task in `drain`: it has no place in the queue and takes no slot."""
 
     __slots__ = ("_loop", "future")
 
@@ -174,79 +173,19 @@ class Idler:
         self.future: asyncio.Future[None] = self._loop.create_future()
 
     def wake(self) -> None:
-        # On a loop that was closed under it there is nobody to tell.
+        # If its loop is closed, there is no task left to wake.
         with suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._tell)
+            self._loop.call_soon_threadsafe(self._finish)
 
-    def _tell(self) -> None:
+    def _finish(self) -> None:
         if not self.future.done():
             self.future.set_result(None)
 
 
-class Abort:
-    """Calls `then` once if `signal` is set while someone waits; `close` leaves no trace on it."""
-
-    __slots__ = ("_wait",)
-
-    def __init__(self, signal: asyncio.Event, then: Callable[[], object]) -> None:
-        # The event's own coroutine is driven by hand as far as its future: a task for every
-        # waiter would cost more than the wait, and would outlive it by a turn of the loop.
-        self._wait: Coroutine[Any, Any, object] = signal.wait()
-        try:
-            future: asyncio.Future[object] = self._wait.send(None)
-        except StopIteration:
-            # Set by another thread since it was looked at.
-            then()
-            return
-        future.add_done_callback(lambda done: None if done.cancelled() else then())
-
-    def close(self) -> None:
-        self._wait.close()
-
-
-async def wait_on_loop(
-    door: Door,
-    waiter: LoopWaiter,
-    timeout: float | timedelta | None = None,  # noqa: ASYNC109 - ends in a refusal, not an error
-    signal: asyncio.Event | None = None,
-) -> None:
-    """Bring a queued `waiter` to its outcome; being cancelled gives back all it was given."""
-    timer = abort = None
-    try:
-        if timeout is not None and (seconds := seconds_of(timeout)) is not None:
-            timer = asyncio.get_running_loop().call_later(
-                seconds, door.apply, door.gate.withdraw, waiter, RejectReason.TIMEOUT
-            )
-        if signal is not None:
-            abort = Abort(
-                signal, lambda: door.apply(door.gate.withdraw, waiter, RejectReason.ABORTED)
-            )
-        await waiter
-    except BaseException:
-        door.apply(door.gate.cancel, waiter)
-        raise
-    finally:
-        if timer is not None:
-            timer.cancel()
-        if abort is not None:
-            abort.close()
-
-
-def wait_in_thread(door: Door, waiter: ThreadWaiter, timeout: float | timedelta | None) -> None:
-    """Bring a queued `waiter` to its outcome, asleep."""
-    try:
-        if not waiter.sleep(seconds_of(timeout)):
-            # Whoever admitted it in the meantime was first; then this changes nothing.
-            door.apply(door.gate.withdraw, waiter, RejectReason.TIMEOUT)
-    except BaseException:
-        door.apply(door.gate.cancel, waiter)
-        raise
-
-
 def seconds_of(timeout: float | timedelta | None) -> float | None:
-    """The timeout in seconds; None if it never comes, and 0 for what is no time at all."""
+    """Return the timeout in seconds; None if it never comes, and 0 for none at all."""
     if timeout is None or timeout == math.inf:
         return None
     seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
-    # NaN is neither more nor less than anything, so it is no time either.
+    # NaN compares false with everything, so it counts as 0.
     return seconds if seconds > 0 else 0  # noqa: FURB136 - max() would let NaN through

@@ -13,6 +13,7 @@ import click
 
 from millpond.cli.exits import Exit, Refusal
 from millpond.cli.store_options import command, refusal_for
+from millpond.pool.internals import internals_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -135,7 +136,7 @@ async def _measure(url: str | None, options: dict[str, Any]) -> dict[str, Any]:
             await pool.drain()
         ended = _clocks()
         one_by_one = await _one_by_one(mp)
-        view = await mp.runtime.view.pool("bench")
+        view = await internals_of(mp).runtime.view.pool("bench")
     assert view is not None  # noqa: S101 - it was declared
     return {
         "tasks": tasks,

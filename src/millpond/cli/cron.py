@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from millpond.cli.json_shapes import Facts
     from millpond.cli.open_store import OpenStore
-    from millpond.pool.schedules.schedule import ScheduleInfo
+    from millpond.pool.schedules.stored import ScheduleInfo
 
 
 @command("cron", json="Print the schedules as one JSON list.")
@@ -55,7 +55,7 @@ def main(names: tuple[str, ...], order: str | None, **options: Any) -> int:  # n
 
 async def _named(store: OpenStore, names: Sequence[str]) -> list[ScheduleInfo]:
     """Return the named schedules, or all."""
-    from millpond.pool.schedules.schedule import schedules
+    from millpond.pool.schedules.stored import schedules
 
     found = await schedules(store.runtime, list(names) or None)
     missing = set(names) - {one.id for one in found}
@@ -67,7 +67,7 @@ async def _named(store: OpenStore, names: Sequence[str]) -> list[ScheduleInfo]:
 async def _carry_out(store: OpenStore, order: str, names: Sequence[str]) -> None:
     from millpond.core.control import Pause, Resume
     from millpond.pool.schedules.firing import CRON
-    from millpond.pool.schedules.schedule import remove
+    from millpond.pool.schedules.stored import remove
 
     orders: dict[str, Callable[[str], Awaitable[object]]] = {
         "pause": lambda name: store.runtime.control.order(Pause(CRON, name)),

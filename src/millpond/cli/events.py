@@ -9,6 +9,7 @@ import click
 
 from millpond.cli.exits import Exit, Refusal
 from millpond.cli.store_options import DURATION, carry_out, command, operator
+from millpond.pool.internals import internals_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,7 +42,9 @@ def emit(name: str, **options: Any) -> int:  # noqa: ANN401 - the options above
     payload = _read(options["payload"])
 
     async def emitted(store: OpenStore) -> Emission:
-        return await store.millpond.emit_as(operator(), name, payload, options["event_id"])
+        return await internals_of(store.millpond).events.emit_as(
+            operator(), name, payload, options["event_id"]
+        )
 
     return _send(emitted, options)
 

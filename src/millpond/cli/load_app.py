@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from millpond.cli.exits import Exit, Refusal
+from millpond.pool.internals import internals_of
 from millpond.pool.millpond import Millpond
 from millpond.pool.task import TaskFunction
 
@@ -37,7 +38,7 @@ def load(target: str) -> Millpond:
         sys.path.insert(0, here)
     module = _import(name)
     mp = _resolve(module, attribute) if attribute else _find_only(module)
-    for one in mp.imports:
+    for one in internals_of(mp).imports:
         _import(one)
     return mp
 

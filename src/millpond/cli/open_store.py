@@ -13,6 +13,7 @@ from millpond.cli.choose_store import url_of
 from millpond.cli.exits import Exit, Refusal
 from millpond.core.event import SYSTEM
 from millpond.errors import MigrationNeeded, UnknownPool
+from millpond.pool.internals import internals_of
 from millpond.pool.millpond import Millpond
 from millpond.pool.store_url import place_of
 from millpond.store.url_redaction import shown
@@ -36,16 +37,16 @@ class OpenStore:
     @property
     def runtime(self) -> Runtime:
         """The runtime, which carries out operator commands."""
-        return self._mp.runtime
+        return internals_of(self._mp).runtime
 
     @property
     def view(self) -> View:
         """The read side of the store."""
-        return self._mp.runtime.view
+        return internals_of(self._mp).runtime.view
 
     def now(self) -> float:
         """Return the time of the store."""
-        return self._mp.runtime.clock()
+        return internals_of(self._mp).runtime.clock()
 
     async def why(self, task: int) -> str:
         """Return in words why a task is not running."""

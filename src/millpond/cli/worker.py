@@ -12,6 +12,7 @@ from millpond.cli import logs
 from millpond.cli.choose_store import STORE
 from millpond.cli.exits import WORKER_EXITS, Exit, Refusal
 from millpond.core.log_fields import about
+from millpond.pool.internals import internals_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -132,7 +133,7 @@ def main(arguments: Sequence[str]) -> int:
     mp = load(parsed.app)
     logs.set_up(parsed.log_level)
     store = parsed.store
-    if store is None and mp.url is None and mp.make_store is None:
+    if store is None and mp.url is None and internals_of(mp).owner.make_store is None:
         store = os.environ.get(STORE) or None
     if store is not None:
         _use_store(mp, store)
@@ -163,7 +164,7 @@ def _check(mp: Millpond, app: str, pools: tuple[str, ...] | None) -> None:
     """Refuse an application that a worker cannot serve."""
     from millpond.errors import UnknownPool
 
-    if mp.url is None and mp.make_store is None:
+    if mp.url is None and internals_of(mp).owner.make_store is None:
         raise Refusal(
             Exit.APP,
             f"{app} keeps its pools in memory, where no other process can see them: a worker "

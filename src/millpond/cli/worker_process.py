@@ -19,6 +19,7 @@ from millpond.cli.signals import StopSignals
 from millpond.cli.terminal_text import plain
 from millpond.core.log_fields import about
 from millpond.errors import MillpondError
+from millpond.pool.internals import internals_of
 from millpond.pool.store_url import shown
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ async def _serve(mp: Millpond, options: WorkerOptions) -> Exit:
     stop = StopSignals(asyncio.get_running_loop())
     stop.listen()
     # Only the worker of this command runs, even if the application sets work=True.
-    mp.work = False
+    internals_of(mp).owner.work = False
     code: Exit | None = None
     try:
         async with contextlib.AsyncExitStack() as stack:

@@ -226,6 +226,8 @@ class DeclareDead(msgspec.Struct, frozen=True, tag=True):
     """Declare a worker dead: its leases are lost now, not when they expire."""
 
     worker: str
+    expires_at: float | None = None
+    """Only if its lease ends then: a worker that has renewed since is alive."""
 
 
 class ClaimLeadership(msgspec.Struct, frozen=True, tag=True):

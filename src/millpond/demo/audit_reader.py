@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from millpond.core.lifecycle import Status, Transition
+from millpond.pool.internals import internals_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -81,7 +82,7 @@ class AuditReader:
     async def read(self) -> None:
         """Read the new records of the audit."""
         while True:
-            page = await self._mp.runtime.view.audit(after=self._read)
+            page = await internals_of(self._mp).runtime.view.audit(after=self._read)
             self._read = page.next
             for record in page.records:
                 if record.pool == self._pool.name:

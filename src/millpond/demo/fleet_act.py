@@ -33,6 +33,7 @@ from millpond.demo.scenes import (
     dice_of,
 )
 from millpond.demo.worker_processes import Hand, WorkerProcesses
+from millpond.pool.internals import internals_of
 
 TENANTS = {"acme": Tone.ONE, "bolt": Tone.TWO, "cara": Tone.THREE}
 SUBMITTED = {"acme": 120, "bolt": 60, "cara": 60}
@@ -133,7 +134,7 @@ class Yard:
 
     async def look(self) -> None:
         """Read new audit records, and log the events of the act."""
-        self.workers |= await self.mp.runtime.view.workers()
+        self.workers |= await internals_of(self.mp).runtime.view.workers()
         if None not in map(self.worker_of, self.crew.hands):
             self.complete.set()
         await self.audit.read()

@@ -28,6 +28,7 @@ from millpond.demo.scenes import (
     dice_of,
     median,
 )
+from millpond.pool.internals import internals_of
 from millpond.store.sqlite import SqliteStore
 
 if TYPE_CHECKING:
@@ -101,12 +102,12 @@ class Contest:
         loop = asyncio.get_running_loop()
         self.dice = dice_of(scene.seed)
         self.mp = Millpond()
-        self.mp.seed = scene.seed
+        internals_of(self.mp).owner.seed = scene.seed
         # Virtual time does not advance while the store works, so only one process may use the file.
-        self.mp.make_store = lambda: SqliteStore(
+        internals_of(self.mp).owner.make_store = lambda: SqliteStore(
             scene.file, durability="normal", inline=True, clock=loop.time
         )
-        self.mp.shared = False
+        internals_of(self.mp).owner.shared = False
         self.began = loop.time()
         self.line = self.mp.pool("left", max_concurrent=SLOTS, queue=fifo())
         self.fair = self.mp.pool("right", max_concurrent=SLOTS, queue=fair_round_robin("tenant"))

@@ -1,4 +1,4 @@
-"""The budget: what several pools may use of one thing, together."""
+"""Budgets: a concurrency limit and rates that several pools share."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from millpond.core.rate import Rate
 
 if TYPE_CHECKING:
     from millpond.core.spec import BudgetSpec
-    from millpond.pool.millpond import Millpond
-    from millpond.pool.sync.bridge import Bridge
+    from millpond.pool.runtime_owner import RuntimeOwner
 
 
 class BudgetSnapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,16 +27,16 @@ class BudgetSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     pools: tuple[str, ...]
     """The pools that share it, whichever process declared them."""
     waiting: tuple[str, ...]
-    """Those that could start something but for it, who has waited longest first."""
+    """The pools that wait for it to start a task, the longest wait first."""
 
 
 class Budget:
     """A limit and rates that pools share, over the whole fleet: `mp.budget("openai", 50)`."""
 
-    def __init__(self, mp: Millpond, spec: BudgetSpec) -> None:
-        self._mp = mp
+    def __init__(self, owner: RuntimeOwner, spec: BudgetSpec) -> None:
+        self._owner = owner
         self.spec = spec
-        """As it was declared."""
+        """As declared."""
 
     def __repr__(self) -> str:
         return f"<budget {self.spec.name}: {self.spec.max_concurrent}>"
@@ -50,17 +49,17 @@ class Budget:
     @property
     def sync(self) -> SyncBudget:
         """The same for threads."""
-        return self._mp.sync.budget_of(self)
+        return SyncBudget(self._owner, self.spec)
 
     async def resize(self, max_concurrent: int | None = None) -> None:
         """Change the limit; a lower one is reached as work ends, None = as declared."""
-        runtime = self._mp.runtime
+        runtime = self._owner.runtime
         await runtime.declarations.declare_budget(self.name)
         runtime.answers.apply(await runtime.store.control(ResizeBudget(self.name, max_concurrent)))
 
     async def snapshot(self) -> BudgetSnapshot:
-        """Return how much of it is taken, and who waits for it."""
-        runtime = self._mp.runtime
+        """Return how much of it is taken, and which pools wait for it."""
+        runtime = self._owner.runtime
         await runtime.declarations.declare_budget(self.name)
         view = await runtime.view.budget(self.name)
         assert view is not None  # noqa: S101 - it was declared just now
@@ -77,25 +76,24 @@ class Budget:
 class SyncBudget:
     """A budget, for threads."""
 
-    def __init__(self, bridge: Bridge, budget: Budget) -> None:
-        self._bridge = bridge
-        self.twin = budget
-        """The budget as the loop has it."""
+    def __init__(self, owner: RuntimeOwner, spec: BudgetSpec) -> None:
+        self._bridge = owner.bridge
+        self._budget = Budget(owner, spec)
 
     @property
     def spec(self) -> BudgetSpec:
-        """As it was declared."""
-        return self.twin.spec
+        """As declared."""
+        return self._budget.spec
 
     @property
     def name(self) -> str:
         """Its name, one for all pools and processes of the store."""
-        return self.twin.name
+        return self._budget.name
 
     def resize(self, max_concurrent: int | None = None) -> None:
         """Change the limit; a lower one is reached as work ends, None = as declared."""
-        self._bridge.call(self.twin.resize, max_concurrent)
+        self._bridge.call(self._budget.resize, max_concurrent)
 
     def snapshot(self) -> BudgetSnapshot:
-        """Return how much of it is taken, and who waits for it."""
-        return self._bridge.call(self.twin.snapshot)
+        """Return how much of it is taken, and which pools wait for it."""
+        return self._bridge.call(self._budget.snapshot)

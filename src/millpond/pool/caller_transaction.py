@@ -1,7 +1,7 @@
-"""Joining: a submit as part of a transaction that the submitter has open on the store's database.
+"""Caller transactions: a submit inside a transaction that the caller has open.
 
-All of it happens in the submitter's thread and at once: its connection may be of no use anywhere
-else. What is left for the loop is to hear of it.
+The transaction is on the store's database. All of this happens in the caller's thread and at once,
+because its connection may not work in another. The loop only watches for the commit.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from millpond.core.admit import Reason, Refusal, too_heavy
 from millpond.core.lifecycle import Status
 from millpond.errors import ConfigError, ForeignConnection, NotSupported
-from millpond.pool.handle import Handle
-from millpond.pool.submit import refused
+from millpond.pool.refusals import error_of
+from millpond.pool.submitted_task import SubmittedTask
 from millpond.runtime.caller_transactions import JoinedSubmit
 from millpond.store.protocol import Batch
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from millpond.core.spec import PoolSpec
     from millpond.core.task import NewTask
-    from millpond.pool.pool import Pool
+    from millpond.pool.declared_pool import DeclaredPool
     from millpond.runtime.jobs.job import Closure
     from millpond.runtime.observe.probe import Submission
     from millpond.store.protocol import BatchAnswer, SubmitAnswer
@@ -31,80 +31,80 @@ if TYPE_CHECKING:
 
 
 def submit_within(
-    pool: Pool, made: Sequence[Made], connection: object, watched: Submission
-) -> list[Handle[Any]]:
-    """Submit calls inside the transaction that is open on a connection; return their handles."""
-    batch, handles = _calls(pool, made)
-    if not handles:
+    pool: DeclaredPool, made: Sequence[Made], connection: object, watched: Submission
+) -> list[SubmittedTask]:
+    """Submit calls inside the transaction that is open on a connection."""
+    batch, tasks = _prepare(pool, made)
+    if not tasks:
         return []
-    answered = _submitted(pool, batch, connection)
-    if isawaitable(answered):
-        if iscoroutine(answered):
-            answered.close()
+    answer_or_wait = _send(pool, batch, connection)
+    if isawaitable(answer_or_wait):
+        if iscoroutine(answer_or_wait):
+            answer_or_wait.close()
         raise ForeignConnection(
             "an asynchronous connection is used on its event loop: submit there, with `await "
             "pool.submit(..., connection=...)`, or give a connection that is not asynchronous",
             path="",
             found=f"{type(connection).__module__}.{type(connection).__qualname__}",
         )
-    return _taken_in(pool, batch, handles, watched, *answered)
+    return _applied(pool, batch, tasks, watched, *answer_or_wait)
 
 
 async def submit_joined(
-    pool: Pool, made: Sequence[Made], connection: object, watched: Submission
-) -> list[Handle[Any]]:
-    """Do the same on the loop, where the connection may have to be waited for."""
-    batch, handles = _calls(pool, made)
-    if not handles:
+    pool: DeclaredPool, made: Sequence[Made], connection: object, watched: Submission
+) -> list[SubmittedTask]:
+    """Do the same on the loop, where the connection may be asynchronous."""
+    batch, tasks = _prepare(pool, made)
+    if not tasks:
         return []
-    answered = _submitted(pool, batch, connection)
-    answer, inside = await answered if isawaitable(answered) else answered
-    return _taken_in(pool, batch, handles, watched, answer, inside)
+    answer_or_wait = _send(pool, batch, connection)
+    answer, inside = await answer_or_wait if isawaitable(answer_or_wait) else answer_or_wait
+    return _applied(pool, batch, tasks, watched, answer, inside)
 
 
-def _submitted(pool: Pool, batch: Batch, connection: object) -> Any:  # noqa: ANN401 - or awaitable
+def _send(pool: DeclaredPool, batch: Batch, connection: object) -> Any:  # noqa: ANN401 - or awaitable
     submit = pool.runtime.shared_store.submit_within
-    assert submit is not None  # noqa: S101 - asked before
+    assert submit is not None  # noqa: S101 - checked before
     for new in batch.tasks:
         bound = too_heavy(pool.spec, new)
         if bound is not None:
-            raise refused(Refusal(reason=Reason.WEIGHT_LIMIT, pool=pool.name, bound=bound), 1)
+            raise error_of(Refusal(reason=Reason.WEIGHT_LIMIT, pool=pool.name, bound=bound), 1)
     return submit(connection, (batch,), declare=_undeclared(pool))
 
 
-def _undeclared(pool: Pool) -> tuple[PoolSpec, ...]:
+def _undeclared(pool: DeclaredPool) -> tuple[PoolSpec, ...]:
     return () if pool.spec.name in pool.runtime.declarations.specs else (pool.spec,)
 
 
-def _taken_in(
-    pool: Pool,
+def _applied(
+    pool: DeclaredPool,
     batch: Batch,
-    handles: list[Handle[Any]],
+    tasks: list[SubmittedTask],
     watched: Submission,
     answer: SubmitAnswer,
     inside: Any,  # noqa: ANN401 - of any driver
-) -> list[Handle[Any]]:
-    """Tell the handles what became of their tasks, and the loop to wait for the commit."""
+) -> list[SubmittedTask]:
+    """Apply the store's answer to the tasks, and let the loop watch for the commit."""
     runtime = pool.runtime
-    told = watched.answered(answer.batches[0])
-    if told.refusal is not None:
-        raise refused(told.refusal, len(batch.tasks))
+    taken = watched.answered(answer.batches[0])
+    if taken.refusal is not None:
+        raise error_of(taken.refusal, len(batch.tasks))
     now = runtime.clock()
-    for handle, admission in zip(handles, told.admissions, strict=True):
-        handle.admitted(admission, now)
+    for task, admission in zip(tasks, taken.admissions, strict=True):
+        task.admitted(admission, now)
     joined = JoinedSubmit(
-        tasks=_stored(batch, told),
+        tasks=_stored(batch, taken),
         answer=answer,
         undeclared=_undeclared(pool),
         announced=getattr(inside, "announces", False),
         may_expire=any(new.expires_in is not None for new in batch.tasks),
     )
     runtime.loop.call_soon_threadsafe(runtime.caller_transactions.add, inside, joined)
-    return handles
+    return tasks
 
 
-def _calls(pool: Pool, made: Sequence[Made]) -> tuple[Batch, list[Handle[Any]]]:
-    """Return the batch and the handles, if all of it outlives the process."""
+def _prepare(pool: DeclaredPool, made: Sequence[Made]) -> tuple[Batch, list[SubmittedTask]]:
+    """Return the batch and the tasks; refuse a store in memory, and closures."""
     if pool.runtime.shared_store.submit_within is None:
         raise NotSupported(
             f"connection= joins a transaction of the database that the pools are in, and pool "
@@ -117,11 +117,11 @@ def _calls(pool: Pool, made: Sequence[Made]) -> tuple[Batch, list[Handle[Any]]]:
             "work", "a closure", "cannot be submitted with connection=: use a registered task"
         )
     batch = Batch(tasks=tuple(new for new, _, _ in made))
-    return batch, [Handle(pool, new, decode) for new, _, decode in made]
+    return batch, [SubmittedTask(pool, new, decode) for new, _, decode in made]
 
 
 def _stored(batch: Batch, answer: BatchAnswer) -> tuple[int, ...]:
-    """Return the tasks that were stored: not those that were known before, nor those dropped."""
+    """Return the tasks that were stored: neither duplicates nor those dropped."""
     pairs = zip(batch.tasks, answer.admissions, strict=True)
     return tuple(
         new.id

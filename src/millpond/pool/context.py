@@ -1,9 +1,9 @@
-"""The context of an attempt: what a handler may know of itself, and ask for."""
+"""The context of an attempt: what a handler knows of its task, and what it can do."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 import msgspec
 
@@ -12,7 +12,10 @@ from millpond.core import validation as check
 from millpond.core.control import SaveStep
 from millpond.core.task import CALLBACKS
 from millpond.errors import ConfigError, NotSupported
+from millpond.pool.follow_ups import follow_ups, invocations, undeclared
+from millpond.pool.handle import Handle
 from millpond.pool.handler_transaction import HOLD, SyncTransaction, Transaction
+from millpond.pool.internals import internals_of
 from millpond.pool.payload.codec import PLAIN, Refused
 from millpond.runtime.fork_safety import must_not_be_child
 from millpond.runtime.jobs.job import CancelReason
@@ -24,9 +27,8 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from millpond.core.validation import Seconds
-    from millpond.pool.handle import Handle
+    from millpond.pool.declared_pool import DeclaredPool
     from millpond.pool.options import Options
-    from millpond.pool.pool import Pool
     from millpond.pool.task import BoundCall
     from millpond.runtime.executors.processes.child import Channel
     from millpond.runtime.executors.processes.parent import Brief
@@ -36,8 +38,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+class AnyPool(Protocol):
+    """A pool, of the loop (`Pool`) or for threads (`SyncPool`)."""
+
+    @property
+    def _internals(self) -> DeclaredPool: ...
+
+
 class ChildJob:
-    """A job as its handler's own process sees it."""
+    """A job in the child process of its handler."""
 
     def __init__(self, brief: Brief, channel: Channel) -> None:
         self.leased = brief.leased
@@ -47,24 +56,24 @@ class ChildJob:
 
     @property
     def why(self) -> CancelReason | None:
-        """Why the attempt is to end, as far as the parent has said."""
+        """Why the attempt must end, as the parent process reported it."""
         return CancelReason(self._channel.cancel_reason) if self._channel.cancel_reason else None
 
     @property
     def cancel_asked(self) -> bool:
-        """Whether somebody asked for the task to be cancelled."""
+        """Whether the attempt must end."""
         return self._channel.cancelled.is_set()
 
     @property
     def worker(self) -> ChildJob:
-        """There is no worker here, and so nothing it made."""
+        """A child process has no worker, so this stands for it: without resources."""
         return self
 
     resources = None
 
     @property
     def weight(self) -> int | None:
-        """What the handler said it really used: known to the parent alone."""
+        """The weight that the handler reported: only the parent process knows it."""
         return None
 
     @weight.setter
@@ -72,19 +81,19 @@ class ChildJob:
         self._channel.send(msgspec.msgpack.encode(actual))
 
     def progress(self, fraction: float, text: str) -> None:
-        """Tell the parent how far the handler has come."""
+        """Report the handler's progress to the parent process."""
         check.number("fraction", fraction, most=1.0)
         text = check.cut(check.encodable("text", check.text("text", text)), bounds.MAX_PROGRESS)
         self._channel.send(msgspec.msgpack.encode((fraction, text)))
 
 
-class _About:
-    """What both kinds of context tell."""
+class _Attempt:
+    """The attempt, as both kinds of context show it."""
 
     __slots__ = ("_child", "_job")
 
     def __init__(self, job: Job | ChildJob) -> None:
-        # A child's job has what both kinds of context need of one, and asks for no more.
+        # A child's job has all the attributes of a job that a context uses there.
         self._job = cast("Job", job)
         self._child = job if isinstance(job, ChildJob) else None
 
@@ -150,29 +159,29 @@ class _About:
 
     @property
     def cancel_reason(self) -> CancelReason | None:
-        """Why this attempt is to end: cancel, timeout, stop or lease_lost; None while it is not."""
+        """Why this attempt must end: cancel, timeout, stop or lease_lost; else None."""
         return self._job.why
 
     @property
     def weight(self) -> int:
-        """What the task was submitted with, and this attempt's start was charged."""
+        """The weight that the task was submitted with and that its start was charged."""
         return self._job.leased.weight
 
     def settle_weight(self, actual: int) -> None:
-        """Say what this attempt really used, for rates by weight; the last word counts.
+        """Report the weight that this attempt used, for rates by weight; the last call wins.
 
-        When the attempt ends, however it does, the difference to `weight` is refunded, as far as
-        time has not refilled it, or charged. An attempt that loses its lease refunds nothing.
+        When the attempt ends, the difference to `weight` is charged, or refunded as far as time
+        has not refilled it. An attempt that loses its lease refunds nothing.
         """
         self._job.weight = check.integer("actual", actual)
 
     @property
     def resources(self) -> Any:  # noqa: ANN401 - what the user's lifespan yielded
-        """What the worker's `resources` yielded, shared by its jobs."""
+        """The value that the worker's `resources` yielded; its jobs share it."""
         return self._job.worker.resources
 
     def _known(self, step: str) -> bytes | None:
-        """Return what a step gave before, in this attempt or in an earlier one."""
+        """Return the stored result of a step, of this attempt or an earlier one."""
         own = None if self._child is not None else self._job.steps
         return own[step] if own and step in own else self._job.leased.steps.get(step)
 
@@ -180,40 +189,38 @@ class _About:
         return msgspec.json.decode(stored)
 
 
-class Context(_About):
+class Context(_Attempt):
     """The context of an `async def` handler."""
 
     __slots__ = ()
 
     @property
     def cancelled(self) -> asyncio.Event:
-        """Set, and true, when this attempt is to end; `cancel_reason` says why."""
+        """Set when this attempt must end; `cancel_reason` says why."""
         return self._job.cancelled
 
     @property
     def lease_lost(self) -> asyncio.Event:
-        """Set when the right to settle this attempt is gone: stop, nobody will take the result."""
+        """Set when the lease is lost: stop, because the store will refuse the result."""
         return self._job.lease_lost
 
     async def submit(
-        self, work: BoundCall[T], /, *, pool: Pool | None = None, **options: Unpack[Options]
+        self, work: BoundCall[T], /, *, pool: AnyPool | None = None, **options: Unpack[Options]
     ) -> Handle[T]:
         """Submit a call as part of this attempt's outcome: stored if and when it completes."""
         return (await self.submit_many([work.options(**options)], pool=pool))[0]
 
     async def submit_many(
-        self, works: Iterable[BoundCall[T]], /, *, pool: Pool | None = None
+        self, works: Iterable[BoundCall[T]], /, *, pool: AnyPool | None = None
     ) -> list[Handle[T]]:
         """Submit calls as part of this attempt's outcome, all of them or none."""
-        from millpond.pool.follow_ups import follow_ups, undeclared  # noqa: PLC0415 - they know us
-
-        calls = list(works)
-        for target in undeclared(self._job, calls, pool):
-            await target.ready()
-        return follow_ups(self._job, calls, pool)
+        calls, target = invocations(works), None if pool is None else internals_of(pool)
+        for one in undeclared(self._job, calls, target):
+            await one.ready()
+        return [Handle(task) for task in follow_ups(self._job, calls, target)]
 
     async def progress(self, fraction: float, text: str = "") -> None:
-        """Tell how far this attempt has come, to whoever watches the handle."""
+        """Report how far this attempt has come; `handle.progress()` yields it."""
         await runtime_of(self._job).control.report_progress(self._job, fraction, text)
 
     async def once(self, step: str, fn: Callable[[], Awaitable[T]]) -> T:
@@ -230,62 +237,60 @@ class Context(_About):
         """Commit what the handler writes, its follow-ups and its completion together.
 
         `async with ctx.transaction() as tx:` leaves with all of it stored, or none. The handler's
-        tables are in the database of the pools. Others wait for it (on SQLite everybody who
-        writes), so after `hold` seconds it is rolled back.
+        tables are in the database of the pools. Others wait for its locks (on SQLite every
+        writer), so after `hold` seconds it is rolled back.
         """
         return Transaction(self._job, hold)
 
     async def commit(self, fn: Callable[[HandlerConnection], T], /, *, result: Any = None) -> T:  # noqa: ANN401
         """Complete this attempt with `result`, in one transaction with what `fn` writes.
 
-        `fn(connection)` is a plain function and runs in another thread; what it returns is
-        returned. If it raises nothing is stored, and the attempt goes on.
+        `fn(connection)` is a plain function and runs in another thread; its result is returned.
+        If it raises, nothing is stored and the attempt goes on.
         """
         return await commit_with(self._job, fn, result)  # type: ignore[no-any-return]
 
 
-class SyncContext(_About):
+class SyncContext(_Attempt):
     """The context of a `def` handler, which runs in a thread."""
 
     __slots__ = ()
 
     @property
     def cancelled(self) -> bool:
-        """Whether this attempt is to end; `cancel_reason` says why."""
+        """Whether this attempt must end; `cancel_reason` says why."""
         if self._child is not None:
             return self._child.cancel_asked
         return self._job.why is not None
 
     @property
     def lease_lost(self) -> bool:
-        """Whether the right to settle this attempt is gone."""
+        """Whether the lease is lost: the store will refuse the result."""
         return self._job.why == "lease_lost"
 
     def submit(
-        self, work: BoundCall[T], /, *, pool: Pool | None = None, **options: Unpack[Options]
+        self, work: BoundCall[T], /, *, pool: AnyPool | None = None, **options: Unpack[Options]
     ) -> Handle[T]:
         """Submit a call as part of this attempt's outcome: stored if and when it completes."""
         return self.submit_many([work.options(**options)], pool=pool)[0]
 
     def submit_many(
-        self, works: Iterable[BoundCall[T]], /, *, pool: Pool | None = None
+        self, works: Iterable[BoundCall[T]], /, *, pool: AnyPool | None = None
     ) -> list[Handle[T]]:
         """Submit calls as part of this attempt's outcome, all of them or none."""
-        from millpond.pool.follow_ups import follow_ups, undeclared  # noqa: PLC0415 - they know us
-
         if self._child is not None:
             raise NotSupported(
-                "ctx.submit() is not there in a process: return what is to follow, or submit it "
+                "ctx.submit() does not work in a child process: return the data and submit it "
                 "from a handler on the loop or in a thread",
                 feature="submit",
             )
-        calls = list(works)
-        for target in undeclared(self._job, calls, pool):
-            self._on_loop(target.ready())
-        return follow_ups(self._job, calls, pool)
+        calls, target = invocations(works), None if pool is None else internals_of(pool)
+        for one in undeclared(self._job, calls, target):
+            self._on_loop(one.ready())
+        return [Handle(task) for task in follow_ups(self._job, calls, target)]
 
     def progress(self, fraction: float, text: str = "") -> None:
-        """Tell how far this attempt has come, to whoever watches the handle."""
+        """Report how far this attempt has come; `handle.progress()` yields it."""
         if self._child is not None:
             self._child.progress(fraction, text)
             return
@@ -305,8 +310,8 @@ class SyncContext(_About):
     def transaction(self, *, hold: Seconds = HOLD) -> SyncTransaction:
         """Commit what the handler writes, its follow-ups and its completion together.
 
-        `with ctx.transaction() as tx:` leaves with all of it stored, or none. Others wait for it
-        (on SQLite everybody who writes), so after `hold` seconds it is rolled back.
+        `with ctx.transaction() as tx:` leaves with all of it stored, or none. Others wait for its
+        locks (on SQLite every writer), so after `hold` seconds it is rolled back.
         """
         self._not_in_a_process("transaction")
         return SyncTransaction(self._job, hold)
@@ -314,21 +319,21 @@ class SyncContext(_About):
     def commit(self, fn: Callable[[HandlerConnection], T], /, *, result: Any = None) -> T:  # noqa: ANN401
         """Complete this attempt with `result`, in one transaction with what `fn` writes.
 
-        `fn(connection)` runs in another thread; what it returns is returned. If it raises nothing
-        is stored, and the attempt goes on.
+        `fn(connection)` runs in another thread; its result is returned. If it raises, nothing is
+        stored and the attempt goes on.
         """
         self._not_in_a_process("commit")
         return self._on_loop(commit_with(self._job, fn, result))  # type: ignore[no-any-return]
 
-    def _on_loop(self, asked: Coroutine[Any, Any, Any]) -> Any:  # noqa: ANN401 - whatever it gives
-        """Have the loop do something, and wait for it; a forked child has no loop, and ends."""
+    def _on_loop(self, work: Coroutine[Any, Any, Any]) -> Any:  # noqa: ANN401 - whatever it gives
+        """Run a coroutine on the worker's loop and wait for it; a forked child has no loop."""
         must_not_be_child(self._job.worker.env.process)
-        return asyncio.run_coroutine_threadsafe(asked, self._job.worker.loop).result()
+        return asyncio.run_coroutine_threadsafe(work, self._job.worker.loop).result()
 
     def _not_in_a_process(self, feature: str) -> None:
         if self._child is not None:
             raise NotSupported(
-                f"ctx.{feature}() is not there in a process; use it from a handler in a thread",
+                f"ctx.{feature}() does not work in a child process; use a handler in a thread",
                 feature=feature,
             )
 

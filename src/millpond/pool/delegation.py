@@ -1,13 +1,13 @@
-"""Parts: a class made of smaller ones says the arguments of their methods only once.
+"""Delegation: a class of parts, whose methods have the types and signatures of the parts' methods.
 
     class Millpond:
-        emit = of_part(Channels.emit, "_channels")      # mp.emit(...) is mp._channels.emit(...)
+        emit = delegated(Events.emit, "_events")        # mp.emit(...) is mp._events.emit(...)
 
-    class SyncPools:
-        @like(Pools.pool)                               # with the very arguments of the other
+    class SyncMillpond:
+        @signature_of(Pools.pool)                       # the arguments of Pools.pool
         def pool(self, *given: Any, **named: Any) -> SyncPool: ...
 
-Both keep the types that a checker sees and the signature that `help` shows.
+A type checker sees the types of the part's method, and `help` shows its signature.
 """
 
 from __future__ import annotations
@@ -22,30 +22,27 @@ R = TypeVar("R")
 S = TypeVar("S")
 
 
-def of_part(method: Callable[Concatenate[S, P], R], part: str) -> Callable[Concatenate[Any, P], R]:
-    """Return the method of a part as one of the whole, which has that part as an attribute."""
+def delegated(
+    method: Callable[Concatenate[S, P], R], part: str
+) -> Callable[Concatenate[Any, P], R]:
+    """Return a method that calls `method` of the part in the attribute of that name."""
 
     @functools.wraps(method)
-    def passed_on(whole: object, /, *args: P.args, **kwargs: P.kwargs) -> R:
+    def call_part(whole: object, /, *args: P.args, **kwargs: P.kwargs) -> R:
         return method(getattr(whole, part), *args, **kwargs)
 
-    return passed_on
+    return call_part
 
 
-def like(
+def signature_of(
     other: Callable[Concatenate[Any, P], object],
 ) -> Callable[[Callable[..., R]], Callable[Concatenate[Any, P], R]]:
-    """Give a method the arguments of another; what it returns it says itself."""
+    """Give a method the arguments of another; its return type is its own."""
 
-    def given(method: Callable[..., R]) -> Callable[Concatenate[Any, P], R]:
+    def decorate(method: Callable[..., R]) -> Callable[Concatenate[Any, P], R]:
         returns = inspect.signature(method).return_annotation
         signature = inspect.signature(other).replace(return_annotation=returns)
         method.__signature__ = signature  # type: ignore[attr-defined]
         return method
 
-    return given
-
-
-def on_loop(one: Any) -> Any:  # noqa: ANN401 - of any kind
-    """Return what a thread holds (a pool, a budget) as the loop has it; anything else as it is."""
-    return getattr(one, "twin", one)
+    return decorate

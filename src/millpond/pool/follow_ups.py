@@ -1,14 +1,17 @@
-"""Follow-ups: what a handler submits as part of its own outcome."""
+"""Follow-ups: calls that a handler submits as part of its own outcome."""
 
 from __future__ import annotations
 
 from functools import partial
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 from millpond.core.task import CALLBACKS
 from millpond.errors import ConfigError
-from millpond.pool.handle import Handle
+from millpond.pool.internals import internals_of
+from millpond.pool.new_task import new_task
+from millpond.pool.submitted_task import SubmittedTask
+from millpond.pool.task import BoundCall
 from millpond.runtime.observe.probe import submission
 from millpond.runtime.runtime import runtime_of
 
@@ -16,59 +19,48 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from millpond.core.task import NewTask
-    from millpond.pool.pool import Pool
-    from millpond.pool.task import BoundCall
+    from millpond.pool.declared_pool import DeclaredPool
+    from millpond.pool.registered import Invocation
     from millpond.runtime.jobs.job import Job
 
-T = TypeVar("T")
+
+def invocations(works: Iterable[object]) -> list[Invocation]:
+    """Return the calls to follow; refuse anything but calls, which alone can be stored."""
+    calls = []
+    for work in works:
+        if not isinstance(work, BoundCall):
+            raise ConfigError("work", work, "must be a call: ctx.submit stores it with the outcome")
+        calls.append(internals_of(work))
+    return calls
 
 
-def follow_ups(job: Job, works: Iterable[BoundCall[T]], pool: Pool | None) -> list[Handle[T]]:
-    """Note calls with the attempt and return their handles; they are stored when it completes."""
-    from millpond.pool.submit import new_task  # noqa: PLC0415 - submit knows tasks and contexts
-
+def follow_ups(job: Job, calls: list[Invocation], pool: DeclaredPool | None) -> list[SubmittedTask]:
+    """Add calls to the attempt and return their tasks; the store gets them when it completes."""
     if job.settled or job.committed:
         raise ConfigError("ctx", job.id, "belongs to an attempt that has ended; nothing was stored")
     made: list[NewTask] = []
-    handles: list[Handle[T]] = []
-    for target, calls in groupby(works, partial(_target, job, pool)):
-        group = list(calls)
-        with submission(runtime_of(job), target.spec.name, len(group)) as watched:
-            for work in group:
-                new = new_task(
-                    target,
-                    work,
-                    {"submitted_by": f"task:{job.id}"},
-                    run=job.leased.run,
-                )
+    tasks: list[SubmittedTask] = []
+    for target, group in groupby(calls, partial(_target, job, pool)):
+        same_pool = list(group)
+        with submission(runtime_of(job), target.spec.name, len(same_pool)) as watched:
+            for call in same_pool:
+                new = new_task(target, call, {"submitted_by": f"task:{job.id}"}, run=job.leased.run)
                 made.append(new)
-                handles.append(Handle(target, new, work.function.signature.decode_result))
-            watched.made(made[-len(group) :])
-    # Only now: one call that cannot be is none of them.
+                tasks.append(SubmittedTask(target, new, call.registered.signature.decode_result))
+            watched.made(made[-len(same_pool) :])
+    # Only now: if one call cannot be made into a task, none of them follows.
     job.follow_ups = [*(job.follow_ups or ()), *made]
-    job.on_stored = [*(job.on_stored or ()), *(handle.admitted for handle in handles)]
-    return handles
+    job.on_stored = [*(job.on_stored or ()), *(task.admitted for task in tasks)]
+    return tasks
 
 
-def undeclared(job: Job, works: Iterable[BoundCall[Any]], pool: Pool | None) -> list[Pool]:
-    """Return the pools that follow-ups go to and that the store does not know yet."""
-    calls = [work for work in works if hasattr(work, "encoded")]
-    targets = {
-        target.spec.name: target for target in (pool or _pool_of(job, call) for call in calls)
-    }
+def undeclared(job: Job, calls: list[Invocation], pool: DeclaredPool | None) -> list[DeclaredPool]:
+    """Return the pools of follow-ups that the store does not know yet."""
+    targets = {one.spec.name: one for one in (_target(job, pool, call) for call in calls)}
     return [one for name, one in targets.items() if name not in runtime_of(job).declarations.specs]
 
 
-def _target(job: Job, pool: Pool | None, work: BoundCall[Any]) -> Pool:
-    """Return the pool that was named, or that a follow-up goes to by itself."""
-    if not hasattr(work, "encoded"):
-        raise ConfigError("work", work, "must be a call: ctx.submit stores it with the outcome")
-    return pool or _pool_of(job, work)
-
-
-def _pool_of(job: Job, work: BoundCall[Any]) -> Pool:
-    """Return where a follow-up goes: the function's own pool, else the one it was made in."""
-    own = work.function.own_pool
-    if own is not None:
-        return own
-    return work.function.mp.get_pool(job.leased.pool.removesuffix(CALLBACKS))
+def _target(job: Job, pool: DeclaredPool | None, call: Invocation) -> DeclaredPool:
+    """Return the named pool, else the function's own, else the pool of the attempt."""
+    registered = call.registered
+    return pool or registered.pool or registered.find_pool(job.leased.pool.removesuffix(CALLBACKS))

@@ -1,4 +1,4 @@
-"""Transactions of handlers: their own writes, their follow-ups and their completion, or nothing."""
+"""Transactions of handlers: writes, follow-ups and completion are stored together, or none."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from millpond.store.shared import HandlerTransaction
 
 HOLD = 5.0
-"""Seconds for which a handler may hold a transaction, unless it says otherwise."""
+"""Seconds for which a handler may hold a transaction by default."""
 
 
 class _Transaction:
-    """What both kinds of transaction do inside the block."""
+    """The methods that both kinds of transaction have inside the block."""
 
     def __init__(self, job: Job, hold: Seconds) -> None:
         may_commit(job, "transaction")
-        assert job.worker.env.shared_store.handler_transaction is not None  # noqa: S101 - asked just now
+        assert job.worker.env.shared_store.handler_transaction is not None  # noqa: S101 - may_commit checked it
         self._job = job
         self._held: HandlerTransaction = job.worker.env.shared_store.handler_transaction(
             check.seconds("hold", hold, above=0.0)
@@ -42,7 +42,7 @@ class _Transaction:
         return self._held.connection
 
     def execute(self, statement: str, parameters: Any = (), /) -> Any:  # noqa: ANN401 - a cursor
-        """Execute a statement; return its cursor. It never waits for others."""
+        """Execute a statement; return its cursor."""
         return self._held.connection.execute(statement, parameters)
 
     def executemany(self, statement: str, rows: Iterable[Any], /) -> Any:  # noqa: ANN401 - a cursor
@@ -50,14 +50,14 @@ class _Transaction:
         return self._held.connection.executemany(statement, rows)
 
     def complete(self, result: Any = None) -> None:  # noqa: ANN401 - what the task returns
-        """Say with what result the task completes when the block is left; None unless said."""
+        """Set the result with which the task completes when the block is left; None by default."""
         self._result = result
 
     def _enter(self) -> None:
         may_commit(self._job, "transaction")
         if self._entered:
             raise AlreadySettled(
-                "a transaction is entered once; ask ctx.transaction() for another",
+                "a transaction is entered once; call ctx.transaction() for another",
                 pool=self._job.leased.pool,
                 task_id=self._job.id,
                 attempt=self._job.leased.fence.attempt,
@@ -80,7 +80,7 @@ class Transaction(_Transaction):
         return self
 
     def _too_late(self, begun: asyncio.Future[None]) -> None:
-        """Nobody wants it any more, and it has begun."""
+        """Roll back a transaction that began after its handler was cancelled."""
         if begun.cancelled() or begun.exception() is None:
             self._held.rollback()
 

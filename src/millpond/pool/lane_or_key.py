@@ -1,4 +1,4 @@
-"""Units: the lane or key of a pool that an order is about."""
+"""Units: the lane or key that an order to a pool names."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 
 def unit_of(spec: PoolSpec, pool: str, lane: str | int | None, key: str | None) -> str | None:
-    """Return the unit that is meant, None for the pool itself; object to what the pool has not."""
+    """Return the unit of an order, None for the whole pool; raise if the pool has no such unit."""
     if lane is not None and key is not None:
         raise ConfigError("lane", lane, "and key exclude each other")
     if lane is None and key is not None and spec.lanes is not None:
-        raise ConfigError("key", key, f"shares a lane of pool {pool!r} with others: say lane=")
+        raise ConfigError("key", key, f"shares a lane of pool {pool!r} with other keys: give lane=")
     if lane is None:
         return None if key is None else check.text("key", key)
     if not spec.strict:

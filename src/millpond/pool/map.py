@@ -12,20 +12,24 @@ from collections.abc import (
     Callable,
     Generator,
     Iterable,
+    Iterator,
     Mapping,
 )
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from millpond.core.spec import OnFull
-from millpond.pool.map_chunk import Strands, fits
+from millpond.pool.loop_bridge import Feed
+from millpond.pool.map_chunk import ChunkedMap, fits
+from millpond.pool.pool_submitter import PoolSubmitter
 from millpond.pool.task import BoundCall, Optioned, TaskFunction
 from millpond.pool.temporary_worker import serving
 from millpond.runtime.waiting.deadlock import waiting_for
 
 if TYPE_CHECKING:
-    from millpond.pool.handle import Handle
-    from millpond.pool.pool import Pool
+    from millpond.pool.declared_pool import DeclaredPool
+    from millpond.pool.loop_bridge import LoopBridge
+    from millpond.pool.submitted_task import SubmittedTask
     from millpond.runtime.waiting.task_result import TaskResult
 
 R_co = TypeVar("R_co", covariant=True)
@@ -35,15 +39,15 @@ FEWEST_AHEAD, MOST_AHEAD = 64, 2_000
 
 
 class Mapped(Generic[R_co]):
-    """The results of a map: await it for the list, or iterate over them as they come, in order.
+    """The results of a map, in order: await it for the list, or iterate over them.
 
-    The first failure stops it: nothing more is taken, what waits is cancelled, what runs is
-    interrupted, and its error is raised.
+    The first failure stops the map: it takes no more items, cancels tasks that wait, interrupts
+    those that run, and raises the error.
     """
 
     def __init__(
         self,
-        pool: Pool,
+        pool: DeclaredPool,
         fn: Callable[[Any], Any] | TaskFunction[..., R_co, Any],
         items: Iterable[Any] | AsyncIterable[Any],
         options: Mapping[str, Any],
@@ -74,14 +78,14 @@ class Mapped(Generic[R_co]):
                 yield result
 
     @contextlib.asynccontextmanager
-    async def _flow(self) -> AsyncIterator[Strands | _Flow]:
-        """Yield the items on their way; nothing of them is left behind."""
+    async def _flow(self) -> AsyncIterator[ChunkedMap | ItemFlow]:
+        """Yield the items under way; leaving it cancels those that have not ended."""
         async with serving(self._pool):
-            flow: Strands | _Flow
+            flow: ChunkedMap | ItemFlow
             if fits(self._pool, self._fn, self._items, self._options):
-                flow = Strands(self._pool, self._fn, self._items, self._options)  # type: ignore[arg-type]
+                flow = ChunkedMap(self._pool, self._fn, self._items, self._options)  # type: ignore[arg-type]
             else:
-                flow = _Flow(self._pool, self._work, self._items, self._options)
+                flow = ItemFlow(self._pool, self._work, self._items, self._options)
             try:
                 yield flow
             finally:
@@ -99,40 +103,41 @@ class Mapped(Generic[R_co]):
 class _Item:
     """One item under way."""
 
-    __slots__ = ("_flow", "end", "ended", "handle")
+    __slots__ = ("_flow", "end", "ended", "task")
 
-    def __init__(self, flow: _Flow, handle: Handle[Any]) -> None:
+    def __init__(self, flow: ItemFlow, task: SubmittedTask) -> None:
         self._flow = flow
-        self.handle = handle
+        self.task = task
         self.ended = False
         self.end: TaskResult | None = None
 
-    def heard(self, end: TaskResult | None) -> None:
-        """Take in its end."""
+    def on_end(self, end: TaskResult | None) -> None:
+        """Note that it has ended, and wake the map if it waits for this."""
         self.ended = True
         self.end = end
-        self._flow.heard(self)
+        self._flow.on_item_end(self)
 
-    def asked(self, _asked: asyncio.Task[Any]) -> None:
-        """Take in that nobody need be asked any more: its handle knows how it ended, or why not."""
-        self.heard(None)
+    def on_waited(self, _wait: asyncio.Task[Any]) -> None:
+        """Note that a wait for its task is over: the task has its end, or the error of the wait."""
+        self.on_end(None)
 
-    async def value(self) -> Any:  # noqa: ANN401 - what the function returned
+    async def value(self) -> Any:  # noqa: ANN401 - the result of the function
         """Return its result or raise its error."""
-        return await self.handle.value_of(self.end)
+        return await self.task.result_of(self.end)
 
 
-class _Flow:
-    """Items on their way through the pool: taken, submitted, awaited, in order."""
+class ItemFlow:
+    """Items on their way through the pool, each as a task, with results in order."""
 
     def __init__(
         self,
-        pool: Pool,
+        pool: DeclaredPool,
         work: Callable[[Any], Any],
         items: Iterable[Any] | AsyncIterable[Any],
         options: Mapping[str, Any],
     ) -> None:
-        self._pool = pool
+        self._submitter = PoolSubmitter(pool)
+        self._loop = pool.loop
         self._runtime = pool.runtime
         self._work = work
         self._sync = iter(items) if isinstance(items, Iterable) else None
@@ -160,7 +165,7 @@ class _Flow:
                 return False, None
 
     def _has_room(self) -> bool:
-        """Return whether to take more: when half of those under way have ended."""
+        """Return whether to take more items: when half of those under way have ended."""
         return 2 * self._under_way <= self._window and len(self._line) < 4 * self._window
 
     async def _take_more(self) -> None:
@@ -173,13 +178,13 @@ class _Flow:
             await self._take_from_async()
 
     async def _take_from_async(self) -> None:
-        """Take one item, or see one end, whichever comes first: a slow source holds nobody up."""
+        """Wait for the next item or the end of one, so that a slow source delays no result."""
         assert self._async is not None  # noqa: S101
         if self._pulling is None:
             self._pulling = asyncio.ensure_future(_pull(self._async))
         if self._line:
-            # A new one each time: what changed before was seen before.
-            self._changed = self._pool.loop.create_future()
+            # A new future each time: earlier changes are known.
+            self._changed = self._loop.create_future()
             await asyncio.wait((self._pulling, self._changed), return_when=asyncio.FIRST_COMPLETED)
         else:
             await asyncio.wait((self._pulling,))
@@ -195,21 +200,21 @@ class _Flow:
     async def _submit(self, batch: list[Any]) -> None:
         if not batch:
             return
-        handles = await self._pool.submit_works([self._work(item) for item in batch], self._options)
+        works = [self._work(item) for item in batch]
+        tasks = await self._submitter.submit_batch(works, self._options)
         waiting = self._runtime.waiting
-        for handle in handles:
-            item = _Item(self, handle)
+        for task in tasks:
+            item = _Item(self, task)
             self._line.append(item)
             self._under_way += 1
-            if handle.status.terminal or handle.duplicate:
+            if task.status.terminal or task.duplicate:
                 # Rejected at once, or known before: it may have ended already.
-                asked = self._runtime.spawn(item.handle.wait())
-                asked.add_done_callback(item.asked)
+                self._runtime.spawn(task.wait()).add_done_callback(item.on_waited)
             else:
-                waiting.on_end(handle.id, item.heard)
+                waiting.on_end(task.id, item.on_end)
 
-    def heard(self, item: _Item) -> None:
-        """An item ended; if it is the one waited for, go on."""
+    def on_item_end(self, item: _Item) -> None:
+        """Wake the map if it waits for this item, or for room to take more."""
         self._under_way -= 1
         changed = self._changed
         if changed is not None and not changed.done() and self._worth_waking(item):
@@ -220,8 +225,8 @@ class _Flow:
 
     async def _until_something_ends(self) -> None:
         self._runtime.must_be_open()
-        changed = self._changed = self._pool.loop.create_future()
-        first = next((item.handle.id for item in self._line if not item.ended), None)
+        changed = self._changed = self._loop.create_future()
+        first = next((item.task.id for item in self._line if not item.ended), None)
         try:
             async with waiting_for(self._runtime, first):
                 await changed
@@ -229,17 +234,17 @@ class _Flow:
             self._changed = None
 
     async def stop(self) -> None:
-        """Leave nothing behind: what was submitted and is not wanted any more is cancelled."""
+        """Cancel the tasks that have not ended."""
         if self._pulling is not None:
             self._pulling.cancel()
             await asyncio.gather(self._pulling, return_exceptions=True)
-        # A duplicate is somebody else's task, and goes on.
+        # A duplicate is the task of another submitter, and goes on.
         left = tuple(
-            item.handle.id for item in self._line if not item.ended and not item.handle.duplicate
+            item.task.id for item in self._line if not item.ended and not item.task.duplicate
         )
         runtime = self._runtime
         for item in self._line:
-            runtime.waiting.forget(item.handle.id, item.heard)
+            runtime.waiting.forget(item.task.id, item.on_end)
         if left and not runtime.closed:
             await runtime.control.cancel(left, interrupt=True)
 
@@ -252,8 +257,8 @@ async def _pull(source: AsyncIterator[Any]) -> tuple[bool, Any]:
         return False, None
 
 
-def _window(pool: Pool) -> int:
-    """Return how many items may be under way: no more than a bounded pool has room for."""
+def _window(pool: DeclaredPool) -> int:
+    """Return how many items may be under way: at most as many as a bounded pool has room for."""
     spec = pool.spec
     window = min(max(4 * spec.most_concurrent, FEWEST_AHEAD), MOST_AHEAD)
     bound = spec.backpressure
@@ -262,3 +267,40 @@ def _window(pool: Pool) -> int:
     if bound.on_full is OnFull.FAIL_FAST:
         return max(spec.most_concurrent, 1)
     return max(min(window, bound.per_key or window, bound.depth or window), 1)
+
+
+class SyncMapped(Generic[R_co]):
+    """The results of a map, in order, for threads: `get()` for the list, or iterate over them.
+
+    The thread that waits for the results takes the items, one at a time, as there is room.
+    """
+
+    def __init__(
+        self,
+        bridge: LoopBridge,
+        pool: DeclaredPool,
+        fn: Callable[[Any], Any] | TaskFunction[..., R_co, Any],
+        items: Iterable[Any] | AsyncIterable[Any],
+        options: Mapping[str, Any],
+    ) -> None:
+        self._bridge = bridge
+        self._feed: Feed[Any] | None = None
+        if isinstance(items, Iterable) and type(items) not in _NEVER_BLOCK:
+            items = self._feed = Feed(items)
+        self._mapped: Mapped[R_co] = Mapped(pool, fn, items, options)
+
+    def get(self) -> list[R_co]:
+        """Wait for all results; the first failure stops the map and is raised."""
+        if self._feed is None:
+            return self._bridge.call(self._all)
+        return self._bridge.fed(self._feed, self._all)
+
+    async def _all(self) -> list[R_co]:
+        return await self._mapped
+
+    def __iter__(self) -> Iterator[R_co]:
+        return self._bridge.iterate(self._mapped.__aiter__, self._feed)
+
+
+_NEVER_BLOCK = frozenset({list, tuple, range, set, frozenset, dict, str, bytes})
+"""Iterables that the loop may read itself; a thread reads all others."""

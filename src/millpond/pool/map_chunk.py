@@ -1,11 +1,10 @@
-"""Strands: how a map of a plain coroutine function goes through a pool.
+"""Chunks: how a map of a plain coroutine function goes through a pool.
 
-An item that ends at once is not worth a task of its own: the books kept for it would take longer
-than the work. So a map of a plain `async def` sends *strands* through the pool: tasks like any
-other, ordered, limited and recorded, each of which runs item after item for as long as one slice
-of time lasts. An item that takes longer than a slice is a strand of its own; between two strands
-everybody else who waits has a turn. An item that fails leaves its strand and is tried again as a
-task by itself.
+For an item that ends at once, a task of its own would cost more than the work. So a map of a plain
+`async def` sends *chunks* through the pool: tasks like any other, ordered, limited and recorded,
+each of which runs item after item for one slice of time. An item that takes longer than a slice is
+a chunk of its own; between two chunks all other waiting tasks have a turn. An item that fails
+leaves its chunk and is tried again as a task of its own.
 """
 
 from __future__ import annotations
@@ -23,7 +22,9 @@ from millpond.core.control import Hold
 from millpond.core.handler_signals import GiveUp, RetryLater, Throttled
 from millpond.core.lifecycle import Status
 from millpond.core.spec import OnFull, OrderKind
-from millpond.pool.task import TaskFunction, is_async
+from millpond.pool.pool_submitter import PoolSubmitter
+from millpond.pool.registered import is_async
+from millpond.pool.task import TaskFunction
 from millpond.runtime.jobs.job import current_job
 from millpond.runtime.jobs.outcome import may_retry
 from millpond.runtime.jobs.policy import DEFAULT_RETRY
@@ -33,24 +34,24 @@ from millpond.runtime.waiting.deadlock import waiting_for
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
-    from millpond.pool.handle import Handle
-    from millpond.pool.pool import Pool
+    from millpond.pool.declared_pool import DeclaredPool
+    from millpond.pool.submitted_task import SubmittedTask
     from millpond.runtime.waiting.task_result import TaskResult
 
 SLICE = 0.05
-"""Seconds for which a strand takes new items: then everybody else who waits has a turn."""
+"""Seconds for which a chunk takes new items: then all other waiting tasks have a turn."""
 
 STRETCH = 0.005
-"""Seconds for which items that never wait may keep the loop."""
+"""Seconds for which items that never wait may keep the loop busy."""
 
 MOST_AHEAD = 10_000
-"""How many results may wait to be taken, in order, before no more items are."""
+"""How many results may wait for the caller before the map takes no more items."""
 
 SHARED_OPTIONS = frozenset({"priority", "labels", "submitted_by"})
 
 
-def fits(pool: Pool, fn: Any, items: Any, options: Mapping[str, Any]) -> bool:  # noqa: ANN401
-    """Return whether a map may go in strands: where nothing depends on each item being a task."""
+def fits(pool: DeclaredPool, fn: Any, items: Any, options: Mapping[str, Any]) -> bool:  # noqa: ANN401
+    """Return whether a map may run in chunks: where nothing depends on each item being a task."""
     spec, bound = pool.spec, pool.spec.backpressure
     return (
         not isinstance(fn, TaskFunction)
@@ -65,17 +66,18 @@ def fits(pool: Pool, fn: Any, items: Any, options: Mapping[str, Any]) -> bool:  
     )
 
 
-class Strands:
-    """One map on its way: its items, the strands that run them, the results in order."""
+class ChunkedMap:
+    """One map under way: its items, the chunks that run them, the results in order."""
 
     def __init__(
         self,
-        pool: Pool,
+        pool: DeclaredPool,
         fn: Callable[[Any], Any],
         items: Iterable[Any],
         options: Mapping[str, Any],
     ) -> None:
         self._pool = pool
+        self._submitter = PoolSubmitter(pool)
         self._runtime = pool.runtime
         self._fn = fn
         self._items: Iterator[Any] = iter(items)
@@ -85,18 +87,18 @@ class Strands:
         self._policy = pool.retry if isinstance(pool.retry, Retry) else DEFAULT_RETRY
         self._context = copy_context()
         self._again: deque[tuple[int, Any]] = deque()
-        """Items whose strand was interrupted: they go first."""
+        """Items whose chunk was interrupted: they go first."""
         self._results: dict[int, Any] = {}
         self._errors: dict[int, BaseException] = {}
         self._taken = 0
         self._given = 0
         self._exhausted = False
-        self._under_way: dict[int, Handle[Any]] = {}
-        self._alone: dict[int, Handle[Any]] = {}
+        self._under_way: dict[int, SubmittedTask] = {}
+        self._alone: dict[int, SubmittedTask] = {}
         self._sending: dict[asyncio.Task[Any], None] = {}
-        """Items that are on their way to be tried again."""
+        """Submits of items that are tried again."""
         self._changed: asyncio.Future[None] | None = None
-        self._trouble: BaseException | None = None
+        self._chunk_error: BaseException | None = None
 
     async def next(self) -> tuple[bool, Any]:
         """Return (True, the next result in order), or (False, None) after the last."""
@@ -107,23 +109,23 @@ class Strands:
                 return True, result
             if self._given in self._errors:
                 raise self._errors.pop(self._given)
-            if self._trouble is not None:
-                raise self._trouble
+            if self._chunk_error is not None:
+                raise self._chunk_error
             if self._exhausted and not self._again and self._given == self._taken:
                 return False, None
-            if self._wants_strands():
-                await self._start_strands()
+            if self._wants_chunks():
+                await self._start_chunks()
             else:
-                await self._until_something_happens()
+                await self._wait_for_change()
 
-    def _wants_strands(self) -> bool:
+    def _wants_chunks(self) -> bool:
         waits = bool(self._again) or self._may_take()
         return waits and len(self._under_way) < self._most
 
-    async def _start_strands(self) -> None:
-        """Send as many strands as may run beside those under way; no more than there are items."""
+    async def _start_chunks(self) -> None:
+        """Submit as many chunks as may run beside those under way, at most one per item."""
         if not self._again:
-            # One item ahead: where there is none, no task is made for it.
+            # Take one item first: an empty source needs no task.
             first = self._take()
             if first is None:
                 return
@@ -131,42 +133,42 @@ class Strands:
         count = self._most - len(self._under_way)
         if self._expected >= 0:
             count = min(count, max(self._expected - self._taken + len(self._again), 1))
-        handles = await self._pool.submit_works([self._strand] * count, self._options)
+        tasks = await self._submitter.submit_batch([self._run_chunk] * count, self._options)
         waiting = self._runtime.waiting
-        for handle in handles:
-            self._under_way[handle.id] = handle
-            waiting.on_end(handle.id, partial(self._strand_ended, handle.id))
+        for task in tasks:
+            self._under_way[task.id] = task
+            waiting.on_end(task.id, partial(self._on_chunk_end, task.id))
 
-    def _strand_ended(self, task: int, end: TaskResult | None) -> None:
-        handle = self._under_way.pop(task, None)
-        if handle is not None and (end is None or end.status is not Status.COMPLETED):
-            self._runtime.spawn(self._ask_what_happened(handle, end))
+    def _on_chunk_end(self, task: int, end: TaskResult | None) -> None:
+        chunk = self._under_way.pop(task, None)
+        if chunk is not None and (end is None or end.status is not Status.COMPLETED):
+            self._runtime.spawn(self._read_chunk_error(chunk, end))
         self._wake()
 
-    async def _ask_what_happened(self, handle: Handle[Any], end: TaskResult | None) -> None:
+    async def _read_chunk_error(self, task: SubmittedTask, end: TaskResult | None) -> None:
         try:
-            await handle.value_of(end)
-        except Exception as error:  # noqa: BLE001 - told to whoever waits for the results
-            self._trouble = error
+            await task.result_of(end)
+        except Exception as error:  # noqa: BLE001 - raised where the results are taken
+            self._chunk_error = error
         self._wake()
 
-    async def _strand(self) -> None:
+    async def _run_chunk(self) -> None:
         """Run items one after another until the slice is over."""
         now = self._pool.loop.time
         begun = now()
         over, pause = begun + SLICE, begun + STRETCH
         fn, results, base = self._fn, self._results, self._context.copy()
-        # What an item submits or waits for, it does as a part of this strand.
+        # An item submits and waits as part of this chunk's job.
         base.run(current_job.set, current_job.get())
         while (found := self._take()) is not None:
             index, item = found
             context = base.copy()
             try:
                 results[index] = await stepped(as_coroutine(context.run(fn, item)), context)
-            except Exception as error:  # noqa: BLE001 - an item's failure is the item's own
+            except Exception as error:  # noqa: BLE001 - it fails this item alone
                 self._failed(index, item, error)
             except BaseException:
-                # Nobody knows how far it came: an item that has one attempt is not begun again.
+                # It may have done part of its work: an item with one attempt is not begun again.
                 if self._policy.attempts > 1:
                     self._again.append(found)
                 raise
@@ -185,7 +187,7 @@ class Strands:
         return not self._exhausted and not self._errors and ahead < MOST_AHEAD
 
     def _take(self) -> tuple[int, Any] | None:
-        """Return the next item and its number, or None if no more are to be had now."""
+        """Return the next item and its number, or None if there is none now."""
         if self._again:
             return self._again.popleft()
         if not self._may_take():
@@ -196,7 +198,7 @@ class Strands:
             self._exhausted = True
             self._wake()
             return None
-        except Exception as error:  # noqa: BLE001 - the source of the items broke
+        except Exception as error:  # noqa: BLE001 - the source of the items failed
             self._exhausted = True
             self._errors[self._taken] = error
             self._taken += 1
@@ -207,9 +209,9 @@ class Strands:
         return index, item
 
     def _failed(self, index: int, item: Any, error: Exception) -> None:  # noqa: ANN401
-        """Let an item that failed be tried again by itself, as its pool says.
+        """Submit an item that failed as a task of its own, with its pool's retry policy.
 
-        On the side: in a full pool that takes until somebody starts, and this strand has a slot.
+        In the background: a full pool has room only when a task starts, and this chunk has a slot.
         """
         policy = self._policy
         attempts, pause = policy.attempts - 1, 0.0
@@ -234,7 +236,7 @@ class Strands:
         sending.add_done_callback(self._sending.pop)
 
     async def _hold_pool(self, seconds: float) -> None:
-        """Hold the pool back for everyone, as the settlement of a throttled task does."""
+        """Hold the pool back for the fleet, as the settlement of a throttled task does."""
         order = Hold(self._pool.spec.name, seconds)
         self._runtime.answers.apply(await self._runtime.store.control(order))
 
@@ -242,24 +244,24 @@ class Strands:
         self, index: int, fn: Callable[[], Any], options: Mapping[str, Any], error: Exception
     ) -> None:
         try:
-            (handle,) = await self._pool.submit_works([fn], options)
+            (task,) = await self._submitter.submit_batch([fn], options)
         except Exception as refusal:  # noqa: BLE001 - raised where the result would have been
             refusal.__cause__ = error
             self._errors[index] = refusal
             self._wake()
             return
-        self._alone[index] = handle
-        self._runtime.waiting.on_end(handle.id, lambda end: self._alone_ended(index, end))
+        self._alone[index] = task
+        self._runtime.waiting.on_end(task.id, lambda end: self._alone_ended(index, end))
 
     def _alone_ended(self, index: int, end: TaskResult | None) -> None:
-        handle = self._alone.pop(index, None)
-        if handle is not None:
-            self._runtime.spawn(self._take_outcome(index, handle, end))
+        task = self._alone.pop(index, None)
+        if task is not None:
+            self._runtime.spawn(self._take_outcome(index, task, end))
         self._wake()
 
-    async def _take_outcome(self, index: int, handle: Handle[Any], end: TaskResult | None) -> None:
+    async def _take_outcome(self, index: int, task: SubmittedTask, end: TaskResult | None) -> None:
         try:
-            self._results[index] = await handle.value_of(end)
+            self._results[index] = await task.result_of(end)
         except Exception as error:  # noqa: BLE001 - raised where the result would have been
             self._errors[index] = error
         self._wake()
@@ -269,27 +271,27 @@ class Strands:
         if changed is not None and not changed.done():
             changed.set_result(None)
 
-    async def _until_something_happens(self) -> None:
+    async def _wait_for_change(self) -> None:
         self._runtime.must_be_open()
         changed = self._changed = self._pool.loop.create_future()
         async with waiting_for(self._runtime, next(iter(self._under_way), None)):
             await changed
 
     async def stop(self) -> None:
-        """Leave nothing behind: strands and items under way are not wanted any more."""
+        """Cancel the chunks and the single items that have not ended."""
         self._exhausted = True
         self._again.clear()
         for sending in self._sending:
             sending.cancel()
-        left = (*self._under_way, *(handle.id for handle in self._alone.values()))
+        left = (*self._under_way, *(task.id for task in self._alone.values()))
         self._under_way.clear()
         self._alone.clear()
         if left and not self._runtime.closed:
             await self._runtime.control.cancel(left, interrupt=True)
 
 
-def _most_under_way(pool: Pool) -> int:
-    """Return how many strands there may be: as many as may run, within what may wait."""
+def _most_under_way(pool: DeclaredPool) -> int:
+    """Return how many chunks there may be: as many as may run, and as may wait."""
     most = max(pool.spec.max_concurrent, 1)
     bound = pool.spec.backpressure
     return most if bound is None or bound.depth is None else min(most, bound.depth)

@@ -1,28 +1,31 @@
-"""Options of a submit: one set of names, wherever a task is submitted."""
+"""Options of a submit: the same names wherever a task is submitted."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypedDict
+from typing import Any, Literal, Protocol, TypeAlias, TypedDict
 
 from millpond.core import bounds
 from millpond.core import validation as check
 from millpond.core.backoff import Retry
-from millpond.core.task import check_labels
+from millpond.core.task import Call, check_labels
 from millpond.errors import ConfigError
 from millpond.runtime.jobs.policy import Policy
-
-if TYPE_CHECKING:
-    from millpond.pool.task import BoundCall
 
 Seconds: TypeAlias = float | timedelta
 Dedupes: TypeAlias = Literal["forever", "success", "inflight", "run"]
 
 
+class Callback(Protocol):
+    """A call that a task may have as `on_complete`: what `notify.bind(channel="#ops")` returns."""
+
+    def _as_callback(self) -> Call: ...
+
+
 class Options(TypedDict, total=False):
-    """What can be said about a task besides its work."""
+    """The options of one task."""
 
     priority: int
     key: str
@@ -34,7 +37,7 @@ class Options(TypedDict, total=False):
     expires_in: Seconds
     timeout: Seconds
     retry: Policy
-    on_complete: BoundCall[Any]
+    on_complete: Callback
     weight: int
     submitted_by: str
 
@@ -43,7 +46,7 @@ NAMES = frozenset(Options.__annotations__)
 
 
 def checked(options: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the options if each is known, of its type and possible; blame one by name if not."""
+    """Return the options, converted; raise for an unknown name, a wrong type or a bad value."""
     if not options:
         return options
     unknown = options.keys() - NAMES
@@ -74,14 +77,14 @@ _ELSEWHERE = {
     "kwargs": "arguments belong to the call: fn.bind(...)",
     "executor": "it belongs to the task: @pool.task(executor=...)",
 }
-"""Names that people try, and what is meant by them here."""
+"""Names of other libraries and other places, and the advice for each."""
 
 
 def _instead(name: str) -> str:
-    """Return what to write in place of an unknown option."""
-    told = _ELSEWHERE.get(name)
-    if told is not None:
-        return told
+    """Return the advice for an unknown option."""
+    advice = _ELSEWHERE.get(name)
+    if advice is not None:
+        return advice
     near = get_close_matches(name, NAMES, n=1)
     return f"did you mean {near[0]!r}? It knows {_known()}" if near else f"it knows {_known()}"
 
@@ -144,7 +147,7 @@ def policy(name: str, value: object) -> Policy | None:
 
 
 def _on_complete(name: str, value: object) -> object:
-    if value is not None and not hasattr(value, "as_callback"):
+    if value is not None and not hasattr(value, "_as_callback"):
         raise ConfigError(name, value, "must be a call, such as notify.bind(channel='#ops')")
     return value
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
@@ -11,14 +12,14 @@ from millpond.runtime.error_info import ErrorInfo, read
 from millpond.runtime.jobs.outcome import Unreadable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from millpond.core.settle import Ending
-    from millpond.pool.task import TaskFunction
+
+DecoderOf: TypeAlias = Callable[[str], Callable[[bytes], Any] | None]
+"""Finds what decodes the results of a function, by its name; None where it is not registered."""
 
 
 class Outcome(msgspec.Struct, frozen=True, kw_only=True):
-    """How one task ended: what an on_complete callback is given, and what a stream yields."""
+    """How one task ended: the argument of an on_complete callback, and the items of a stream."""
 
     task_id: int
     """The task."""
@@ -33,13 +34,13 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     labels: dict[str, str] = {}
     """Its labels."""
     result: Any = None
-    """What it returned, as the type its function is annotated with."""
+    """The return value, in the type its function is annotated with."""
     result_stored: bool = True
-    """False: it completed, and what it returned was not stored; `result` is None then."""
+    """False: it completed and its return value was not stored; `result` is None then."""
     error: ErrorInfo | None = None
-    """What its last attempt raised."""
+    """The error of its last attempt."""
     reason: str | None = None
-    """Why it ended, where that was not its handler's doing."""
+    """Why it ended, where its handler did not end it."""
     attempts: int = 0
     """Charged runs."""
 
@@ -49,8 +50,8 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         return self.status == "completed"
 
     @classmethod
-    def of(cls, ending: Ending, tasks: Mapping[str, TaskFunction[..., Any, Any]]) -> Outcome:
-        """Return what a callback is told; the result has the type its function returns."""
+    def of(cls, ending: Ending, decoder_of: DecoderOf) -> Outcome:
+        """Return the outcome for a callback; the result has the type its function returns."""
         return cls(
             task_id=ending.task,
             pool=ending.pool,
@@ -60,7 +61,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
             labels=ending.labels,
             result=None
             if ending.result is None
-            else decoded(ending.task, ending.pool, ending.function, ending.result, tasks),
+            else decoded(ending.task, ending.pool, ending.function, ending.result, decoder_of),
             result_stored=ending.status != "completed" or ending.result is not None,
             error=read(ending.error),
             reason=ending.reason,
@@ -73,18 +74,17 @@ def decoded(
     pool: str,
     function: str,
     stored: bytes,
-    tasks: Mapping[str, TaskFunction[..., Any, Any]],
+    decoder_of: DecoderOf,
 ) -> Any:  # noqa: ANN401 - whatever the function returns
     """Return a stored result as its function's type, or as plain data where that is unknown."""
-    known = tasks.get(function)
-    decode = msgspec.json.decode if known is None else known.signature.decode_result
+    decode = decoder_of(function) or msgspec.json.decode
     return read_result(task, pool, function, stored, decode)
 
 
 def read_result(
     task: int, pool: str, function: str, stored: bytes, decode: Callable[[bytes], Any]
 ) -> Any:  # noqa: ANN401 - whatever the function returns
-    """Return a stored result; ResultUnreadable if it is not of the type that is asked for."""
+    """Return a stored result; ResultUnreadable if it does not decode."""
     try:
         return decode(stored)
     except (Unreadable, msgspec.MsgspecError) as error:
@@ -100,12 +100,12 @@ def read_result(
 
 
 def closure_result(task: int, pool: str, function: str, stored: bytes | None) -> Any:  # noqa: ANN401
-    """Return what a closure returned, as it was stored; ResultNotStored if it was not."""
+    """Return the stored result of a closure; ResultNotStored if there is none."""
     if stored is None:
         raise ResultNotStored(
-            f"task {task} ({function}) in pool {pool!r} completed; what it returned was not stored "
-            "and is known no longer: it was a closure, and its result would not have come back "
-            "from JSON in its very type. Return plain data, or submit a registered task",
+            f"task {task} ({function}) in pool {pool!r} completed; its result was not stored and "
+            "this process no longer has it: it was a closure, and JSON cannot hold the result in "
+            "its own type. Return plain data, or submit a registered task",
             task_id=task,
             pool=pool,
             function=function,
@@ -114,11 +114,11 @@ def closure_result(task: int, pool: str, function: str, stored: bytes | None) ->
 
 
 def unknown_here(task: int, pool: str, function: str) -> ResultUnreadable:
-    """Return the error for a result whose type no function of this process tells."""
+    """Return the error for a result of a function that this process has not registered."""
     return ResultUnreadable(
-        f"the result of task {task} in pool {pool!r} is stored, and no function {function!r} is "
-        f"registered here that tells its type: give mp.handle({task}, of=...) the task, or read it "
-        f"as plain data: millpond task {task} --payload",
+        f"the result of task {task} in pool {pool!r} is stored, and this process has no function "
+        f"{function!r} registered that knows its type: give mp.handle({task}, of=...) the task, or "
+        f"read it as plain data: millpond task {task} --payload",
         task_id=task,
         pool=pool,
         function=function,

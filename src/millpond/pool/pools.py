@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from millpond.core import validation as check
 from millpond.core.adaptive import Adaptive
@@ -12,31 +12,31 @@ from millpond.core.rate import Rate
 from millpond.core.spec import Backpressure, BudgetSpec, PoolSpec, fifo, priority
 from millpond.core.spec import Order as QueueOrder
 from millpond.errors import ConfigError, DuplicateName, UnknownPool
-from millpond.pool.budget import Budget
-from millpond.pool.delegation import on_loop
+from millpond.pool.budget import Budget, SyncBudget
+from millpond.pool.declared_pool import DeclaredPool
+from millpond.pool.functions import Functions
+from millpond.pool.internals import internals_of
 from millpond.pool.options import policy
 from millpond.pool.pool import Pool
 from millpond.pool.scope import check_scope, stored_name
+from millpond.pool.sync_pool import SyncPool
 from millpond.runtime.retention import Keep
 
 if TYPE_CHECKING:
     from millpond.core.retention import Retention
-    from millpond.pool.budget import SyncBudget
-    from millpond.pool.millpond import Millpond
+    from millpond.pool.runtime_owner import RuntimeOwner
     from millpond.runtime.jobs.policy import Policy
-    from millpond.runtime.observe.hooks import DeadLetter, Empty, Hooks
+    from millpond.runtime.observe.hooks import DeadLetter, Empty
 
 
 class Pools:
     """Pools and budgets, by name."""
 
-    def __init__(self, mp: Millpond, retries: dict[str, Policy], hooks: Hooks) -> None:
-        self._mp = mp
-        self._retries = retries
-        self._hooks = hooks
+    def __init__(self, owner: RuntimeOwner) -> None:
+        self._owner = owner
+        self.functions = Functions(owner, self._declared)
         self.by_name: dict[str, Pool] = {}
-        """As the store calls them."""
-        self.budgets: dict[str, BudgetSpec] = {}
+        """By their stored names."""
 
     def pool(
         self,
@@ -60,12 +60,12 @@ class Pools:
         scope: str | None = None,
         scope_id: str | None = None,
     ) -> Pool:
-        """Declare a pool; it is made known to the store when the Millpond is open.
+        """Declare a pool; the store gets to know it when the Millpond is open.
 
-        max_concurrent is 1 unless said otherwise (with lanes: as many as there are lanes). With
+        max_concurrent is 1 by default, or the number of lanes in a pool with lanes. With
         `adaptive(1, 50)` latency and failures move it, for the whole fleet.
         """
-        check_scope(scope, scope_id, durable=self._mp.durable)
+        check_scope(scope, scope_id, durable=self._owner.durable)
         stored = stored_name(name, scope, scope_id)
         if stored in self.by_name:
             message = f"a pool named {stored!r} exists already; mp.get_pool({stored!r}) returns it"
@@ -90,8 +90,8 @@ class Pools:
             max_callbacks=max_callbacks,
             keep=self._kept(keep),
         )
-        made = Pool(
-            self._mp,
+        declared = DeclaredPool(
+            self._owner,
             spec,
             name=name,
             scope=scope,
@@ -99,18 +99,18 @@ class Pools:
             retry=policy("retry", retry),
             created_at=time.time(),
         )
-        return self._added(made, on_dead_letter, on_empty)
+        return self._add(declared, on_dead_letter, on_empty)
 
     def _kept(self, keep: Keep | None) -> Retention | None:
-        """Return how long a pool keeps what has ended: as it says, else as its Millpond does."""
+        """Return how long a pool keeps ended tasks: its own setting, else that of its Millpond."""
         if keep is None:
-            return self._mp.keep.of_pool(given=False)
+            return self._owner.keep.of_pool(given=False)
         check.instance("keep", keep, Keep, "a Keep, such as Keep(completed=3600)")
         return keep.of_pool(given=True)
 
-    def _added(
+    def _add(
         self,
-        pool: Pool,
+        pool: DeclaredPool,
         on_dead_letter: Callable[[DeadLetter], object] | None,
         on_empty: Callable[[Empty], object] | None,
     ) -> Pool:
@@ -119,26 +119,26 @@ class Pools:
             check.function("on_dead_letter", on_dead_letter)
         if on_empty is not None:
             check.function("on_empty", on_empty)
-        self.by_name[stored] = pool
+        made = self.by_name[stored] = Pool(pool, self.functions)
         if pool.retry is not None:
-            self._retries[stored] = pool.retry
+            self._owner.retries[stored] = pool.retry
         if on_dead_letter is not None:
-            self._hooks.on_dead_letter[stored] = on_dead_letter
+            self._owner.hooks.on_dead_letter[stored] = on_dead_letter
         if on_empty is not None:
-            self._hooks.on_empty[stored] = on_empty
-        return pool
+            self._owner.hooks.on_empty[stored] = on_empty
+        return made
 
     def get_pool(self, name: str) -> Pool:
         """Return the pool of a name (or id); UnknownPool if there is none, or more than one."""
         found = self.by_name.get(name)
         if found is not None:
             return found
-        meant = [pool for pool in self.by_name.values() if name in (pool.id, pool.name)]
-        if len(meant) == 1:
-            return meant[0]
-        if meant:
-            which = ", ".join(pool.id for pool in meant)
-            raise UnknownPool(f"{name!r} may be any of {which}: say which, by its id", pool=name)
+        matches = [pool for pool in self.by_name.values() if name in (pool.id, pool.name)]
+        if len(matches) == 1:
+            return matches[0]
+        if matches:
+            which = ", ".join(pool.id for pool in matches)
+            raise UnknownPool(f"{name!r} may be any of {which}: name one by its id", pool=name)
         known = ", ".join(self.by_name) or "none"
         raise UnknownPool(f"no pool named {name!r} (there are: {known})", pool=name)
 
@@ -146,28 +146,76 @@ class Pools:
         """Return every pool, in the order they were made."""
         return list(self.by_name.values())
 
+    def check_scopes(self) -> None:
+        """Raise if the store cannot have a pool of one of the declared scopes."""
+        for pool in self.by_name.values():
+            internals_of(pool).check_scope()
+
+    def _declared(self, name: str) -> DeclaredPool:
+        return internals_of(self.get_pool(name))
+
+    # Pools that this process uses and users do not list
+
+    def unlisted(
+        self, spec: PoolSpec, retry: Policy | None = None, *, foreign: bool = False
+    ) -> Pool:
+        """Return a pool that `pools()` does not list: of ours, or of another process."""
+        declared = DeclaredPool(
+            self._owner, spec, retry=retry, created_at=time.time(), foreign=foreign
+        )
+        return Pool(declared, self.functions)
+
+    async def in_store(self, pool: str | Pool) -> Pool:
+        """Return a pool of this process, or as another has declared it; else UnknownPool."""
+        if isinstance(pool, Pool):
+            return pool
+        try:
+            return self.get_pool(pool)
+        except UnknownPool:
+            found = await self._owner.runtime.view.pool(pool, measured=False)
+            if found is None:
+                raise
+            return self.unlisted(found.declared, foreign=True)
+
+    async def stored_name(self, pool: str | Pool | SyncPool) -> str:
+        """Return the stored name of a pool of this process or of another."""
+        if not isinstance(pool, str):
+            return pool.spec.name
+        try:
+            return self.get_pool(pool).spec.name
+        except UnknownPool:
+            if pool in await self._owner.runtime.view.names(pool):
+                return pool
+            raise
+
+    def stored_names(self, pools: Iterable[str | Pool | SyncPool] | str) -> frozenset[str]:
+        """Return the stored names of pools of this process."""
+        chosen = [pools] if isinstance(pools, str) else pools
+        return frozenset(
+            (self.get_pool(one) if isinstance(one, str) else one).spec.name for one in chosen
+        )
+
     # Budgets
 
     def budget(
         self, name: str, max_concurrent: int, *, rate: Rate | Sequence[Rate] | None = None
     ) -> Budget:
-        """Declare a budget for pools to share: how many run, and start how fast, of all of them.
+        """Declare a budget that pools share: how many of their tasks run, and start how fast.
 
         `mp.pool(..., budgets=[openai])` shares it. It is one over the whole fleet.
         """
-        if name in self.budgets:
+        if name in self._owner.budgets:
             message = f"a budget named {name!r} exists already; keep what mp.budget() returned"
             raise DuplicateName(message, kind="budget", name=name)
         spec = BudgetSpec(name=name, max_concurrent=max_concurrent, rates=_rates(rate))
-        self.budgets[name] = spec
-        return Budget(self._mp, spec)
+        self._owner.budgets[name] = spec
+        return Budget(self._owner, spec)
 
-    def _shared(self, given: Any) -> str:  # noqa: ANN401 - a budget, if it is well
-        """Return the name of a budget of this very Millpond."""
-        budget = on_loop(given)
-        if not isinstance(budget, Budget):
+    def _shared(self, budget: Budget | SyncBudget) -> str:
+        """Return the name of a budget of this Millpond."""
+        if not isinstance(budget, (Budget, SyncBudget)):
             raise ConfigError("budgets", budget, "must be budgets: what mp.budget() returned")
-        if self.budgets.get(budget.name) is not budget.spec:
+        if self._owner.budgets.get(budget.name) is not budget.spec:
             raise ConfigError("budgets", budget.name, "is a budget of another Millpond")
         return budget.name
 

@@ -1,4 +1,4 @@
-"""Rejections: a refusal as a value, for those who branch."""
+"""Rejections: a refused submit as a value, for `try_submit`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from millpond.core.rejection import Rejection
 if TYPE_CHECKING:
     from millpond.core.admit import Refusal
     from millpond.core.spec import Backpressure
+    from millpond.pool.handle import LastKnown
 
 
 _OF_POLICIES = (Reason.QUEUE_FULL, Reason.NO_CAPACITY, Reason.BATCH_TOO_LARGE)
@@ -37,7 +38,7 @@ class SubmitRejection(Rejection):
 
 
 def rejection(refusal: Refusal, policy: Backpressure | None) -> SubmitRejection:
-    """Return a refusal of the store as a value; `policy` is the pool's, if it has one."""
+    """Return a refusal of the store as a value; `policy` is the backpressure of the pool."""
     by_policy = policy is not None and refusal.reason in _OF_POLICIES
     return SubmitRejection(
         reason=refusal.reason,
@@ -47,3 +48,12 @@ def rejection(refusal: Refusal, policy: Backpressure | None) -> SubmitRejection:
         bound=refusal.bound,
         policy=str(policy.on_full) if by_policy and policy is not None else None,
     )
+
+
+def dropped(pool: str, handle: LastKnown[Any]) -> SubmitRejection | None:
+    """Return the rejection for a task that a drop policy dropped; None for any other."""
+    reason = handle.rejection_reason
+    if reason is None:
+        return None
+    policy = handle.rejection_policy
+    return SubmitRejection(reason=reason, pool=pool, policy=policy, handle=handle)

@@ -1,15 +1,16 @@
-"""Scopes: how far a pool reaches, and how its name is kept apart from others of the same name.
+"""Scopes: which processes share a pool, and how pools of the same name are kept apart.
 
-    session   one process: pools in memory, and only those
-    app       everybody who uses the store: pools of a durable store that say nothing else
+    session   one process: the scope of pools in memory, and only of those
+    app       all processes that use the store: the default in a durable store
     pipeline, tenant, org
-              whoever names the same scope_id: two of them may have pools of one name
+              all processes that name the same scope_id: each id may have a pool of one name
 
-The store knows a pool of the first two by its name, any other by its id, `tenant:acme:reviews`. No
-name begins like that and no scope_id has a colon, so no two pools are ever taken for each other.
+The stored name of a pool of the first two is its name, of any other its id, such as
+`tenant:acme:reviews`. No name begins like that and no scope_id has a colon, so no two pools have
+the same stored name.
 
-A session pool in a file would be written to disk only to be forgotten with its process: a second
-Millpond, in memory, does that better. So a durable store has none.
+A durable store has no session pools: its pools outlive the process. A second Millpond, in memory,
+has them.
 """
 
 from __future__ import annotations
@@ -25,27 +26,27 @@ SCOPES = ("session", "app", *NAMED)
 
 
 def default_scope(*, durable: bool) -> str:
-    """Return how far a pool reaches that does not say."""
+    """Return the scope of a pool that declares none."""
     return "app" if durable else "session"
 
 
 def check_scope(scope: str | None, scope_id: str | None, *, durable: bool) -> None:
-    """Object to a scope that a store cannot have, or that lacks its id."""
+    """Raise for a scope that the store cannot have, or that lacks its id."""
     if scope is not None:
         check.one_of("scope", scope, SCOPES)
     own = scope or default_scope(durable=durable)
     if own != "session" and not durable:
         raise NotSupported(
-            f"scope={scope!r} needs a durable store: a pool in memory lives and ends with its "
-            'process (scope="session")',
+            f"scope={scope!r} needs a durable store: a pool in memory ends with its process "
+            '(scope="session")',
             feature="scope",
         )
     if own == "session" and durable:
         raise ConfigError(
             "scope",
             scope,
-            "is that of pools in memory, which end with their process: leave it out here, or make "
-            "the pool on a second Millpond()",
+            "is the scope of pools in memory, which end with their process: leave it out here, or "
+            "make the pool on a second Millpond()",
         )
     if own in NAMED:
         check_scope_id(own, scope_id)
@@ -55,27 +56,29 @@ def check_scope(scope: str | None, scope_id: str | None, *, durable: bool) -> No
 
 
 def check_scope_id(scope: str, scope_id: str | None) -> None:
-    """Object to an id that could not be told from the rest of a pool's."""
+    """Raise ConfigError for an id that a stored name cannot contain."""
     if scope_id is None:
-        raise ConfigError("scope_id", None, f"must say whose pool it is: {scope} what?")
+        raise ConfigError("scope_id", None, f'is required with scope="{scope}"')
     check.name("scope_id", scope_id)
     if ":" in scope_id:
         raise ConfigError(
-            "scope_id", scope_id, "may have no colon: it stands between scope and name"
+            "scope_id",
+            scope_id,
+            "must not contain a colon: it separates scope and name",
         )
 
 
 def prefix_of(scope: str, scope_id: str) -> str:
-    """Return what the stored names of all pools of a scope begin with."""
+    """Return the prefix of the stored names of all pools of a scope."""
     return f"{scope}:{scope_id}:"
 
 
 def stored_name(name: str, scope: str | None, scope_id: str | None) -> str:
-    """Return the name by which the store knows a pool."""
+    """Return the stored name of a pool."""
     check.name("name", name)
     first, colon, _ = name.partition(":")
     if colon and first in SCOPES:
-        raise ConfigError("name", name, "begins like the id of a scope: say scope=, scope_id=")
+        raise ConfigError("name", name, "begins like the id of a scope: give scope= and scope_id=")
     if scope not in NAMED or scope_id is None:
         return name
     stored = prefix_of(scope, scope_id) + name

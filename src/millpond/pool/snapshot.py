@@ -6,16 +6,13 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from millpond.core.lifecycle import Status
 from millpond.core.quantiles import Quantiles
 from millpond.core.spec import PoolSpec
-from millpond.errors import ConfigError
 from millpond.runtime.error_info import ErrorInfo, read
 from millpond.runtime.retention import Keep
 
 if TYPE_CHECKING:
     from millpond.core.task import Task
-    from millpond.pool.pool import Pool
     from millpond.store.protocol import LaneView, PoolView
 
 LoopState = Literal["idle", "running", "scheduled", "saturated"]
@@ -31,17 +28,17 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     scope: str
     """How far it reaches; in memory always `session`."""
     scope_id: str | None
-    """Whose it is, where its scope needs that."""
+    """The id of its scope, where the scope has one."""
     running: int
     """Tasks at work."""
     queued: int
-    """Tasks that wait, whatever for."""
+    """Tasks that wait, for whatever reason."""
     scheduled: int
     """Those of them that are not due yet: delayed, or between two attempts."""
     parked: int
     """Those of them whose function no worker knows."""
     claimed: int
-    """Those of them that a worker holds ahead."""
+    """Those of them that a worker has claimed ahead."""
     completed: int
     """Tasks that ever completed."""
     failed: int
@@ -53,7 +50,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     kept: int
     """How many ended tasks are still kept."""
     dead: int
-    """How many of them failed: what a redrive would bring back."""
+    """How many of them failed: those that a redrive queues again."""
     held_until: float | None
     """Until when a Throttled holds the pool back; None = it does not."""
     held_for: float | None
@@ -75,7 +72,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     ordered: bool
     """Whether each key is a lane."""
     prefetch: int
-    """How many tasks a worker may hold ahead."""
+    """How many tasks a worker may claim ahead."""
     lease: float
     """Seconds for which a worker holds a task without renewing."""
     paused: bool
@@ -87,7 +84,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     state: LoopState
     """`idle`, `running`, `scheduled` or `saturated`; the last two say why it waits."""
     oldest_queued_age: float | None
-    """Seconds since the first of those that wait was submitted."""
+    """Seconds since the oldest waiting task was submitted."""
     waits: Quantiles
     """Seconds from due to start, of the latest attempts."""
     run_times: Quantiles
@@ -95,11 +92,11 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     stale_settles: int
     """Settlements that came too late and changed nothing."""
     keep: Keep
-    """How long what has ended is kept, as is stored with the pool."""
+    """How long ended tasks are kept, as stored with the pool."""
     revision: int
     """The number of the latest change of its settings."""
     created_at: float
-    """When the store first heard of it."""
+    """When the store first had it."""
     config: PoolSpec
     """Everything as declared."""
 
@@ -128,7 +125,7 @@ class LaneStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, view: LaneView) -> LaneStatus:
-        """Return what the store tells of a lane."""
+        """Return a lane as the store has it."""
         return cls(
             lane=view.lane,
             state=str(view.state),
@@ -179,19 +176,19 @@ class TaskInfo(msgspec.Struct, frozen=True, kw_only=True):
     finished_at: float | None
     """When it ended."""
     worker: str | None
-    """Who runs it, or holds it ahead."""
+    """The worker that runs it, or has claimed it ahead."""
     parked: bool
     """Whether no worker knows its function."""
     progress: tuple[float, str] | None
-    """How far its handler says it has come, and a text."""
+    """The progress that its handler reported, and a text."""
     reason: str | None
-    """Why it ended as it did, where that was not its handler's doing."""
+    """Why it ended, where its handler did not end it."""
     error: ErrorInfo | None
-    """What its latest failed attempt raised."""
+    """The error of its latest failed attempt."""
 
     @classmethod
     def of(cls, task: Task) -> TaskInfo:
-        """Return what is told of a task."""
+        """Return a task as the store has it."""
         new = task.new
         return cls(
             id=new.id,
@@ -220,58 +217,8 @@ class TaskInfo(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-async def snapshot(pool: Pool) -> Snapshot:
-    """Read a pool."""
-    runtime = pool.runtime
-    view = await runtime.view.pool(pool.spec.name, now=runtime.clock())
-    assert view is not None  # noqa: S101 - it was declared before it was asked about
-    oldest = view.oldest_queued_at
-    bound = view.spec.backpressure
-    return Snapshot(
-        id=pool.id,
-        name=pool.name,
-        scope=pool.scope,
-        scope_id=pool.scope_id,
-        running=view.running,
-        queued=view.queued,
-        scheduled=view.scheduled,
-        parked=view.parked,
-        claimed=view.claimed,
-        completed=view.totals.get(Status.COMPLETED, 0),
-        failed=view.totals.get(Status.FAILED, 0),
-        cancelled=view.totals.get(Status.CANCELLED, 0),
-        rejected=view.totals.get(Status.REJECTED, 0),
-        kept=view.kept,
-        dead=view.dead,
-        held_until=view.held_until or None,
-        held_for=max(view.held_until - runtime.clock(), 0.0) if view.held_until else None,
-        held_units=dict(view.held_units),
-        blocked_submitters=runtime.submitter.blocked(pool.spec.name),
-        max_concurrent=view.spec.max_concurrent,
-        max_per_key=view.spec.max_per_key,
-        queue=str(view.spec.order.kind),
-        backpressure=None if bound is None else str(bound.on_full),
-        lanes=view.spec.lanes,
-        ordered=view.spec.ordered,
-        prefetch=view.spec.prefetch,
-        lease=pool.millpond.lease,
-        paused=view.paused,
-        paused_units=view.paused_units,
-        closed=view.closed,
-        state=state_of(view),
-        oldest_queued_age=None if oldest is None else max(runtime.clock() - oldest, 0.0),
-        waits=view.waits,
-        run_times=view.run_times,
-        stale_settles=view.stale_settles,
-        keep=Keep.stored(view.declared.keep),
-        revision=view.revision,
-        created_at=view.created_at,
-        config=pool.spec,
-    )
-
-
 def state_of(view: PoolView) -> LoopState:
-    """Return what the loop of a pool is at: saturated and scheduled say why it waits."""
+    """Return the state of a pool's loop: saturated and scheduled say why it waits."""
     if view.running and view.running >= view.spec.max_concurrent:
         return "saturated"
     if view.running:
@@ -280,18 +227,3 @@ def state_of(view: PoolView) -> LoopState:
         waits = view.queued == view.scheduled + view.parked or view.paused or view.held_until
         return "scheduled" if waits else "running"
     return "idle"
-
-
-async def tasks(
-    pool: Pool, *, status: str | None, key: str | None, after: int, limit: int
-) -> list[TaskInfo]:
-    """Return a page of a pool's tasks."""
-    try:
-        wanted = None if status is None else Status(status)
-    except ValueError:
-        known = ", ".join(Status)
-        raise ConfigError("status", status, f"must be one of {known}") from None
-    page = await pool.runtime.view.tasks(
-        pool.spec.name, status=wanted, key=key, after=after, limit=limit
-    )
-    return [TaskInfo.of(task) for task in page.tasks]

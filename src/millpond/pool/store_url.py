@@ -1,4 +1,4 @@
-"""Addresses: which store a URL means, and how it is shown to people."""
+"""Store URLs: the store that a URL names, and the URL without its password."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from millpond.store.postgres.url import Address
 
 Place: TypeAlias = "Path | Address"
-"""Where a store is: in a file, or on a server."""
+"""The place of a store: a file, or a server."""
 
 
 def place_of(url: str | None) -> Place | None:
-    """Return what a URL names, None for memory; BadStoreURL for what names no store.
+    """Return the file or server that a URL names, None for memory; BadStoreURL for any other.
 
-    Each kind of store is imported when it is asked for: memory needs nothing of it.
+    Each kind of store is imported when a URL names it: memory needs none of them.
     """
     if url is None:
         return None

@@ -15,6 +15,7 @@ from starlette.staticfiles import StaticFiles
 
 from millpond.core.log_fields import about
 from millpond.errors import MillpondError
+from millpond.pool.internals import internals_of
 from millpond.server import openapi
 from millpond.server.api import (
     actions,
@@ -80,7 +81,7 @@ class Server:
             self.api,
             settings,
             limits,
-            max_body=mp.max_payload,
+            max_body=internals_of(mp).owner.max_payload,
             policy=content_policy(page),
         )
 

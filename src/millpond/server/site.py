@@ -11,6 +11,7 @@ from starlette.responses import Response
 
 from millpond.core.event import SYSTEM
 from millpond.errors import NotOpen, UnknownPool
+from millpond.pool.internals import internals_of
 from millpond.server.refusals import Refused
 from millpond.server.security import ACTOR
 
@@ -40,13 +41,15 @@ class Site:
 
     def __init__(self, mp: Millpond, settings: Settings, limits: Limits) -> None:
         self.mp = mp
+        self.services = internals_of(mp)
+        """What the Millpond does for pools, tasks and events, behind its public face."""
         self.settings = settings
         self.limits = limits
 
     @property
     def runtime(self) -> Runtime:
         """The runtime of the Millpond; NotOpen while nobody has it open on this loop."""
-        runtime = self.mp.runtime
+        runtime = self.services.runtime
         if runtime.loop is not asyncio.get_running_loop():
             raise NotOpen("the Millpond of the dashboard is open on another loop than the server's")
         return runtime

@@ -400,6 +400,24 @@ class AuditPage(msgspec.Struct, frozen=True):
     next: int
 
 
+class StoredResult(msgspec.Struct, frozen=True):
+    """How a task ended, as the store has it."""
+
+    status: Status
+    attempt: int
+    result: bytes | None = None
+    error: bytes | None = None
+    reason: str | None = None
+
+
+class StoredResults(msgspec.Struct, frozen=True):
+    """What the store has of some tasks; those that wait or run are in neither."""
+
+    ended: dict[int, StoredResult]
+    missing: dict[int, str]
+    """Those without a record: "expired" or "unknown"."""
+
+
 class View(Protocol):
     """The reading side. It changes nothing and may lag a moment behind other processes."""
 
@@ -424,6 +442,10 @@ class View(Protocol):
 
         Expired: retention removed the task; a store may forget that in the end.
         """
+        ...
+
+    async def results(self, tasks: Sequence[int]) -> StoredResults:
+        """Return how tasks ended, all in one read."""
         ...
 
     async def tasks(

@@ -51,6 +51,39 @@ class Presence(Protocol):
         ...
 
 
+class WorkerSession(Protocol):
+    """A session that the store has only while this process is alive; for one thread at a time."""
+
+    mark: str
+    """What the name of a worker has in it whose process keeps a session."""
+    watches: bool
+    """Whether the store lets this process watch the others."""
+
+    def fileno(self) -> int:
+        """Return the socket of the open session, which is readable when the session ends."""
+        ...
+
+    def open(self) -> None:
+        """Open the session, so that other processes see it."""
+        ...
+
+    def is_impossible(self, error: Exception) -> bool:
+        """Return whether an error of `open` means that there can be no session here."""
+        ...
+
+    def confirm(self, *, watch: bool) -> list[tuple[str, float]] | None:
+        """Ask over the session, which proves that the store has it.
+
+        With `watch`, or in the one process that the store lets watch: return the workers with the
+        mark whose processes have no session, each with the end of its lease.
+        """
+        ...
+
+    def close(self) -> None:
+        """End the session; safe twice."""
+        ...
+
+
 class HandlerTransaction(Protocol):
     """A transaction for a handler: it blocks, and one thread at a time may use it."""
 
@@ -85,6 +118,11 @@ class SharedStore(Store, Protocol):
 
     presence: Presence | None
     """Lock files: which processes of this host are dead; None = only leases show it."""
+
+    @property
+    def session(self) -> Callable[[str], WorkerSession] | None:
+        """Makes the session of a process by its name; None = only leases show who is alive."""
+        return None
 
     @property
     def receives_hints(self) -> bool:
@@ -145,6 +183,7 @@ class SharedMembers:
         # By name: a store may have some of them only, and a wrapper may delegate.
         self.renewer: Callable[[], Renewer] | None = getattr(store, "renewer", None)
         self.presence: Presence | None = getattr(store, "presence", None)
+        self.session: Callable[[str], WorkerSession] | None = getattr(store, "session", None)
         self.changed: Callable[[], Awaitable[bool]] | None = getattr(store, "changed", None)
         self.repair: Callable[[], Awaitable[tuple[str, ...]]] | None = getattr(
             store, "repair", None

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from millpond.core.validation import Seconds, seconds
 from millpond.errors import ConfigError, DriverMissing
+from millpond.pool.internals import internals_of
 from millpond.telemetry import names
 from millpond.telemetry.store_reader import Reader
 
@@ -50,7 +51,7 @@ def instrument(
     span of an attempt a child of its submit, and not only linked to it: one trace from end to end,
     as long as the task may wait. `timeout` is for how long reading the pools may take.
     """
-    if any(isinstance(probe, Tracing) for probe in mp.hooks.attached):
+    if any(isinstance(probe, Tracing) for probe in internals_of(mp).owner.hooks.attached):
         reason = "is already instrumented; first call the function that instrument() returned"
         raise ConfigError("mp", mp, reason)
     tracing = Tracing(trace.get_tracer(names.MILLPOND, tracer_provider=tracer_provider), one_trace)
@@ -58,7 +59,10 @@ def instrument(
     # An export reads the gauges one after another: they share one reading of the store.
     reader = Reader(mp, MOST_POOLS, patience, fresh=0.5)
     metering = Metering(metrics.get_meter(names.MILLPOND, meter_provider=meter_provider), reader)
-    ends = [mp.hooks.attach(tracing), mp.hooks.attach(metering)]
+    ends = [
+        internals_of(mp).owner.hooks.attach(tracing),
+        internals_of(mp).owner.hooks.attach(metering),
+    ]
 
     def stop() -> None:
         metering.on = False

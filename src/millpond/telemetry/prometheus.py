@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 from millpond.core.lifecycle import Status
 from millpond.core.validation import Seconds, integer, seconds
 from millpond.errors import DriverMissing
+from millpond.pool.internals import internals_of
 from millpond.runtime.observe.probe import Probe, pool_of
 from millpond.telemetry import names
 from millpond.telemetry.store_reader import Reader, Reading, read
@@ -89,7 +90,7 @@ class Collector(BaseCollector):
         self._patience = seconds("timeout", timeout, above=0.0)
         self._reader = Reader(mp, self._most, self._patience)
         self._counted = Counted(self._most, integer("max_functions", max_functions, least=1))
-        self.stop = mp.hooks.attach(self._counted)
+        self.stop = internals_of(mp).owner.hooks.attach(self._counted)
         """Stops the counting."""
 
     def describe(self) -> Iterable[Metric]:
@@ -98,7 +99,7 @@ class Collector(BaseCollector):
 
     def collect(self) -> Iterable[Metric]:
         """Read the store and yield metrics; on the event loop's thread, use `text` instead."""
-        if self._mp.is_open and self._mp.runtime.thread == threading.get_ident():
+        if self._mp.is_open and internals_of(self._mp).runtime.thread == threading.get_ident():
             raise RuntimeError(
                 "collect() was called on the event loop's thread, which has to read the store: "
                 "`await collector.text()` there, or serve them from a thread"

@@ -13,6 +13,7 @@ import msgspec
 
 from millpond.core.log_fields import about
 from millpond.core.task import CALLBACKS
+from millpond.pool.internals import internals_of
 from millpond.runtime.fleet.closure_worker import OWN
 from millpond.store.protocol import PoolView
 
@@ -58,7 +59,7 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
 
 async def read(mp: Millpond, most: int) -> Reading:
     """Read the first `most` declared pools; call it on the loop."""
-    runtime = mp.runtime
+    runtime = internals_of(mp).runtime
     names = list(runtime.declarations.specs)
     found = [await _pool(runtime, name) for name in names[:most]]
     workers = [name for name in await runtime.view.workers() if not name.endswith(OWN)]
@@ -112,7 +113,7 @@ class Reader:
     def _read(self) -> Reading | None:
         if not self._mp.is_open:
             return None
-        runtime = self._mp.runtime
+        runtime = internals_of(self._mp).runtime
         if runtime.thread == threading.get_ident():
             self._warn_once("metrics were read on the event loop's thread, which reads the store")
             return None

@@ -6,7 +6,7 @@
         assert bench.result(handle) == "fine"
 
 Time stands still until `advance` moves it, and nothing runs but in `run_until_idle`, `advance` and
-`sync`. Ids, jitter and everything else that chance decides come from one seed (`mp.seed`, else 0):
+`sync`. Ids, jitter and everything else that chance decides come from one seed (0 by default):
 the same test sees the same ids and the same audit each time. Handlers that are plain functions run
 in real threads; the clock waits for them.
 """
@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, TypeVarTuple, overload
 from millpond.core import validation as check
 from millpond.core.control import DeclareDead
 from millpond.errors import ConfigError
+from millpond.pool.internals import internals_of
 from millpond.pool.task import BoundCall, Optioned, TaskFunction
 from millpond.runtime.fleet.poll import POLL_FLOOR
 from millpond.store.memory import MemoryStore
@@ -95,7 +96,7 @@ class Lab:
         patience: float,
     ) -> None:
         self.mp = mp
-        self._seed = seed if seed is not None else (mp.seed or 0)
+        self._seed = seed if seed is not None else (internals_of(mp).owner.seed or 0)
         self._durable = durable
         self._clock = VirtualClock(start.timestamp() if isinstance(start, datetime) else start)
         self._patience = check.number("patience", patience, above=0.0)
@@ -114,7 +115,7 @@ class Lab:
     def __enter__(self) -> Self:
         _no_loop_here()
         self._loop = _LabLoop(self._clock, self._outside, self._patience)
-        self._before = (self.mp.make_store, self.mp.seed)
+        self._before = (internals_of(self.mp).owner.make_store, internals_of(self.mp).owner.seed)
         try:
             self._open()
         except BaseException:
@@ -145,9 +146,11 @@ class Lab:
             self._store = own if make is None else make()
         self._door = FaultyStore(self._store, self._faults, self._dice, self._look_later)
         self._door.shared = self._durable or self._before[0] is not None
-        self.mp.make_store = lambda: self._door
+        internals_of(self.mp).owner.make_store = lambda: self._door
         # A process of its own has chances of its own: its ids must not be those of the last one.
-        self.mp.seed = random.Random(f"{self._seed}/{self._restarts}").getrandbits(63)
+        internals_of(self.mp).owner.seed = random.Random(
+            f"{self._seed}/{self._restarts}"
+        ).getrandbits(63)
         self._restarts += 1
         life = self._life = _Life(self.mp, loop)
         self._run(loop.time(), until=life.opened)
@@ -155,11 +158,11 @@ class Lab:
             self._life = None
             self._finish(life.task, FOR_EVER)
             self._life = life
-        self.mp.runtime.waiting.listen(self, self._heard)
+        internals_of(self.mp).runtime.waiting.listen(self, self._heard)
 
     def _end(self) -> None:
         """Leave nothing behind: no task, no generator, no loop; and the Millpond as it was."""
-        self.mp.make_store, self.mp.seed = self._before
+        internals_of(self.mp).owner.make_store, internals_of(self.mp).owner.seed = self._before
         loop, self._loop = self._loop, None
         if loop is None:
             return
@@ -178,7 +181,7 @@ class Lab:
         what it held comes back only when its leases expire.
         """
         assert self._door is not None
-        dead = [worker.name for worker in self.mp.runtime.workers]
+        dead = [worker.name for worker in internals_of(self.mp).runtime.workers]
         self._door.cut_off = True
         self._kill()
         self._open()
@@ -193,11 +196,10 @@ class Lab:
         with _silence():
             self._running.sweep()
         # A handler that would not stop keeps the Millpond from closing; a crash does not ask.
-        self.mp._runtime = None  # noqa: SLF001 - nothing public ends a Millpond this roughly
-        self.mp._stack = None  # noqa: SLF001
+        internals_of(self.mp).owner.abandon()
 
     async def _bury(self, worker: str) -> None:
-        runtime = self.mp.runtime
+        runtime = internals_of(self.mp).runtime
         runtime.answers.apply(await runtime.store.control(DeclareDead(worker)))
 
     @property
@@ -259,13 +261,13 @@ class Lab:
         """Return how many handlers are at work in threads and processes."""
         if not self.mp.is_open:
             return 0
-        return sum(worker.executors.busy for worker in self.mp.runtime.workers)
+        return sum(worker.executors.busy for worker in internals_of(self.mp).runtime.workers)
 
     def _look_later(self) -> None:
         """A store that can fail is polled; memory cannot, so where it is made to, the lab asks."""
-        if not self.mp.is_open or self.mp.runtime.shared:
+        if not self.mp.is_open or internals_of(self.mp).runtime.shared:
             return
-        runtime = self.mp.runtime
+        runtime = internals_of(self.mp).runtime
         look = runtime.maintenance.look
         self._running.call_later(POLL_FLOOR, lambda: runtime.closed or runtime.spawn(look()))
 
@@ -318,8 +320,8 @@ class Lab:
 
     def _pool_for(self, work: Any) -> Pool:  # noqa: ANN401 - whatever is submitted
         function = work.function if isinstance(work, (BoundCall, Optioned)) else work
-        if isinstance(function, TaskFunction) and function.own_pool is not None:
-            return function.own_pool
+        if isinstance(function, TaskFunction) and internals_of(function).pool is not None:
+            return function.pool
         pools = self.mp.pools()
         if len(pools) != 1:
             raise ConfigError("pool", None, f"must be named: there are {len(pools)} pools")

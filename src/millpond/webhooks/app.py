@@ -35,6 +35,7 @@ from millpond.errors import (
     PoolFull,
     StoreError,
 )
+from millpond.pool.internals import internals_of
 from millpond.webhooks.refusal import Refused
 from millpond.webhooks.signatures import digest
 
@@ -129,7 +130,9 @@ class Webhooks:
             verify=verify,
             id_from=None if id_from is None else check.text("id_from", id_from),
             name_from=None if name_from is None else check.text("name_from", name_from),
-            max_body=check.integer("max_body", max_body, least=1, most=self._mp.max_payload),
+            max_body=check.integer(
+                "max_body", max_body, least=1, most=internals_of(self._mp).owner.max_payload
+            ),
             first_wins=first_wins,
         )
 
@@ -266,14 +269,14 @@ class Webhooks:
 
     def _check_loop(self) -> None:
         """Refuse a Millpond that is open on another event loop."""
-        if self._mp.runtime.loop is not asyncio.get_running_loop():
+        if internals_of(self._mp).runtime.loop is not asyncio.get_running_loop():
             raise NotOpen("the Millpond is open on another event loop than the server's")
 
     async def _check_backlog(self) -> None:
         """Refuse while more than `max_backlog` events wait for their triggers."""
         if self._backlog is None:
             return
-        view = await self._mp.runtime.view.pool(EVENTS, measured=False)
+        view = await internals_of(self._mp).runtime.view.pool(EVENTS, measured=False)
         if view is not None and view.queued >= self._backlog:
             raise _busy("too many events are waiting; try again later")
 

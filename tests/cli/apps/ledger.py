@@ -21,7 +21,7 @@ def make(folder: Path | None = None) -> Millpond:
     @jobs.task
     async def job(ctx: Context, number: int) -> int:
         note("begun", number, ctx.attempt, os.getpid())
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(0.01)  # so that a kill can come between the two lines
         note("done", number, ctx.attempt, os.getpid())
         return number * number
 

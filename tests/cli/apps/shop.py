@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from millpond import Context, Millpond, Rate, Retry
+from millpond.pool.internals import internals_of
 from millpond.store.memory import MemoryStore
 
 
@@ -34,7 +35,7 @@ async def work() -> AsyncIterator[None]:
 
 
 mp = Millpond(resources=work)
-mp.make_store = lambda: MemoryStore(clock=time.time)
+internals_of(mp).owner.make_store = lambda: MemoryStore(clock=time.time)
 jobs = mp.pool("jobs", max_concurrent=4)
 other = mp.pool("other")
 paced = mp.pool("paced", rate=Rate(1, per=0.3))
@@ -67,7 +68,7 @@ async def parent(ctx: Context) -> None:
 @other.task
 async def child() -> None:
     """Come after `parent`."""
-    await asyncio.sleep(0.05)
+    await asyncio.sleep(0.05)  # its parent has ended and left its pool idle by then
     report("child", "done")
 
 
@@ -81,7 +82,7 @@ async def slowly() -> None:
 async def brief() -> None:
     """Need a moment that a grace period has."""
     report("brief", "begun")
-    await asyncio.sleep(0.5)
+    await asyncio.sleep(0.5)  # longer than a signal needs to get here
     report("brief", "done")
 
 
@@ -124,7 +125,7 @@ async def elsewhere() -> None:
 def apart() -> None:
     """Keep a process, for ever."""
     report("apart", os.getpid())
-    time.sleep(3600)
+    threading.Event().wait()
 
 
 @jobs.task

@@ -13,6 +13,7 @@ from typing import Any, cast
 from millpond import Millpond
 from millpond.cli import signals
 from millpond.errors import StoreError
+from millpond.pool.internals import internals_of
 from millpond.runtime.worker import stop
 from millpond.store.memory import MemoryStore
 
@@ -23,7 +24,7 @@ memory = Millpond()
 memory.pool("jobs")
 
 empty = Millpond()
-empty.make_store = lambda: MemoryStore(clock=time.time)
+internals_of(empty).owner.make_store = lambda: MemoryStore(clock=time.time)
 
 closed = Millpond()
 closed.pool("jobs")
@@ -39,7 +40,7 @@ def no_store() -> Any:
     raise StoreError("cannot open work\x1b.db: the disk is full; make room and start again")
 
 
-closed.make_store = no_store
+internals_of(closed).owner.make_store = no_store
 
 
 class Away:
@@ -90,7 +91,7 @@ async def come_back() -> None:
 
 
 flaky = Millpond(resources=work, lease=2.0)
-flaky.make_store = cast("Any", Away)
+internals_of(flaky).owner.make_store = cast("Any", Away)
 jobs = flaky.pool("jobs", max_concurrent=2)
 
 
@@ -123,7 +124,7 @@ class Faulty:
 
 
 faulty = Millpond()
-faulty.make_store = cast("Any", Faulty)
+internals_of(faulty).owner.make_store = cast("Any", Faulty)
 faulty.pool("jobs")
 
 
@@ -134,7 +135,7 @@ async def no_resources() -> AsyncIterator[Any]:
 
 
 poor = Millpond(resources=no_resources)
-poor.make_store = lambda: MemoryStore(clock=time.time)
+internals_of(poor).owner.make_store = lambda: MemoryStore(clock=time.time)
 poor.pool("jobs")
 
 
@@ -142,6 +143,6 @@ def logging_its_own_way() -> Millpond:
     """Set up logging as an application may."""
     logging.basicConfig(stream=sys.stderr, level="INFO", format="OWN %(message)s")
     made = Millpond()
-    made.make_store = lambda: MemoryStore(clock=time.time)
+    internals_of(made).owner.make_store = lambda: MemoryStore(clock=time.time)
     made.pool("jobs")
     return made

@@ -3,8 +3,6 @@
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 PATIENCE = 30.0
@@ -33,14 +31,6 @@ def started(
     process.stdin.close()
     process.stdin = None
     return process
-
-
-def until(what: Callable[[], bool]) -> None:
-    """Wait for something that another process does."""
-    deadline = time.monotonic() + PATIENCE
-    while not what():
-        assert time.monotonic() < deadline, "it does not come"
-        time.sleep(0.01)
 
 
 def lines(file: Path) -> list[str]:

@@ -10,10 +10,12 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from tests.cli.run.running import PATIENCE, is_at_work, lines, started, until
+from tests.cli.run.running import PATIENCE, is_at_work, lines, started
+from tests.waiting import until
 
 from millpond.cli.run.exits import RunExit
 from millpond.core.control import Purge
+from millpond.pool.internals import internals_of
 from millpond.pool.millpond import Millpond
 
 ITEMS = [str(number) for number in range(300)]
@@ -217,4 +219,4 @@ def test_items_cancelled_by_another_process_end_the_run(tmp_path: Path) -> None:
 async def _purge(file: Path) -> int:
     mp = Millpond(f"sqlite:///{file}", work=False)
     async with mp:
-        return (await mp.runtime.control.order(Purge("run", None))).count
+        return (await internals_of(mp).runtime.control.order(Purge("run", None))).count

@@ -3,11 +3,8 @@
 from collections.abc import Iterator
 
 import pytest
-from verify.servers.pgbouncer import Pooler, find_pgbouncer
+from verify.servers.pgbouncer import Pooler
 from verify.servers.postgres import OwnServer, Server, find_programs
-
-# It is no wheel: a machine without it runs the rest. `make test-pgbouncer` does not go without.
-collect_ignore = [] if find_pgbouncer() else ["test_pgbouncer.py"]
 
 
 @pytest.fixture(scope="session")

@@ -134,7 +134,7 @@ def watched(server: OwnServer, connection: psycopg.Connection) -> Iterator[Seen]
 def _counted(connection: psycopg.Connection) -> list[tuple[Any, ...]]:
     """Return the server's own counts; before PostgreSQL 15 a process collects them at leisure."""
     if connection.info.server_version < COUNTS_AT_ONCE:
-        time.sleep(COLLECTED_WITHIN)
+        time.sleep(COLLECTED_WITHIN)  # nothing shows when it has
     else:
         # What this session did itself is counted at leisure, too, unless it is told otherwise.
         connection.execute("SELECT pg_stat_force_next_flush()")

@@ -10,6 +10,7 @@ from verify.servers.postgres import OwnServer
 
 from millpond import Millpond
 from millpond.errors import StoreNotWritable
+from millpond.pool.internals import internals_of
 from millpond.store.postgres.connect import connect
 from millpond.store.postgres.migrate import migrate
 from millpond.store.postgres.url import address_of
@@ -77,13 +78,13 @@ async def used(url: str) -> None:
         assert KEYS == [await handle for handle in handles]
         again = [await pool.submit(echo.bind(key), key=key, idempotency_key=key) for key in KEYS]
         assert [one.id for one in handles] == [one.id for one in again]
-        assert sorted(["jobs", *NAMES]) == list(await mp.runtime.view.names())
+        assert sorted(["jobs", *NAMES]) == list(await internals_of(mp).runtime.view.names())
         with psycopg.connect(address_of(url).conninfo, autocommit=True) as own:
             asked = "SELECT millpond.submit('jobs', 'echo', jsonb_build_object('value', %s::text))"
             rows = [own.execute(asked, [key]).fetchone() for key in KEYS]
         told = [await mp.handle(row[0]) for row in rows if row is not None]
         assert KEYS == [await handle for handle in told]
-        assert [] == list(await mp.runtime.shared_store.repair())  # type: ignore[misc]
+        assert [] == list(await internals_of(mp).runtime.shared_store.repair())  # type: ignore[misc]
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.waiting import eventually
 from verify.servers.schemas import Schema, Schemas
 
 from millpond.core.control import Declare, Register
@@ -120,7 +121,7 @@ async def test_a_plain_life_needs_no_thread(address: Address, done: Counter[str]
         assert sequences == sorted(sequences)
         assert (Settled.APPLIED,) * 3 == answer.settled
         # Three submits are two calls: those that come while the first is under way go together.
-        assert {"land": 4} == done
+        assert {"complete": 4} == done
 
 
 async def test_jobs_keep_their_order(address: Address) -> None:
@@ -158,9 +159,7 @@ async def test_what_takes_longer_than_a_moment_is_left_to_the_thread(
         done.clear()
         with held_up(address) as let_go:
             task = submitted(store, 2)
-            async with asyncio.timeout(SECONDS):
-                while not done["finish"]:  # noqa: ASYNC110 - no event tells
-                    await asyncio.sleep(0.01)
+            await eventually(lambda: done["finish"], within=SECONDS)
             assert not task.done()
             let_go()
             assert [2] == [one.task for one in (await task).batches[0].admissions]
@@ -208,7 +207,7 @@ async def test_a_lost_connection_is_found_before_anything_is_sent(
             await submitted(store, 10 * number + 1)
             assert done["finish"] == 1
             await submitted(store, 10 * number + 2)
-            assert done["land"] == 1
+            assert done["complete"] == 1
 
 
 async def test_a_connection_lost_under_way_leaves_a_doubt(address: Address, schema: Schema) -> None:
@@ -257,7 +256,7 @@ async def test_without_socket_readers_the_thread_does_every_call(
     async with opened(address) as store:
         for number in range(3):
             await submitted(store, number + 1)
-        assert not done["land"]
+        assert not done["complete"]
 
 
 async def test_a_large_submit_is_put_into_words_by_the_thread(
@@ -308,7 +307,7 @@ async def test_behind_a_pooler_a_call_is_one_transaction(
         answer = await submitted(store, 2)
         again = await submitted(store, 2)
         assert [2, 2] == [one.batches[0].admissions[0].sequence for one in (answer, again)]
-        assert done["land"] == 1
+        assert done["complete"] == 1
         assert [1, 2] == [one.new.id for one in (await store.view.tasks("p", limit=5)).tasks]
 
 

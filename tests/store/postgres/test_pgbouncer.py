@@ -25,10 +25,11 @@ from millpond.errors import (
     StoreUnreachable,
     TooManyConnections,
 )
+from millpond.pool.internals import internals_of
 from millpond.store.postgres.connect import connect, is_pooled, settings
 from millpond.store.postgres.url import address_of
 
-pytestmark = pytest.mark.real_loop
+pytestmark = [pytest.mark.real_loop, pytest.mark.pgbouncer]
 
 
 @pytest.fixture(scope="module")
@@ -103,8 +104,8 @@ async def test_every_transaction_brings_its_settings(pooler: Pooler, url: str) -
         assert [("30s", "1min")] == admin.execute("SELECT DISTINCT * FROM public.noted").fetchall()
 
 
-def test_a_mutant_is_noticed(pooler: Pooler, url: str) -> None:
-    """By the number of the session, which is not that of the server's process."""
+def test_a_pooler_is_detected(pooler: Pooler, url: str) -> None:
+    """The session's process id differs from the one that the server reports."""
     with connect(address_of(url)) as through:
         assert is_pooled(through)
     with connect(address_of(f"{url}?pooler=0")) as believed:
@@ -125,15 +126,15 @@ async def test_a_silent_listener_is_logged_once(url: str, caplog: pytest.LogCapt
             assert await asyncio.to_thread(told.wait, 30.0)
     finally:
         logger.removeHandler(handler)
-    assert 1 == caplog.text.count("is reached through a pooler")
+    assert 1 == caplog.text.count("LISTEN is not available through the pooler")
     assert "listen=" in caplog.text
 
 
 async def test_one_may_listen_at_the_server_itself(pooler: Pooler, url: str) -> None:
-    """Then it is told as ever."""
+    """Then it receives hints as without a pooler."""
     ear = quote(direct(pooler, url), safe="")
     async with shop(f"{url}?listen={ear}") as mp, asyncio.timeout(30):
-        while not mp.runtime.shared_store.receives_hints:
+        while not internals_of(mp).runtime.shared_store.receives_hints:
             assert 2 == await (await mp.tasks["double"].submit(1))
 
 

@@ -15,6 +15,7 @@ from millpond.cli.doctor import check_server
 from millpond.cli.migrate import main as migrate_command
 from millpond.core import bounds
 from millpond.errors import MigrationNeeded, MissingRights
+from millpond.pool.internals import internals_of
 from millpond.store.migration import Migration
 from millpond.store.postgres.connect import connect
 from millpond.store.postgres.migrate import known_migrations, migrate
@@ -230,11 +231,11 @@ async def test_a_reader_looks_and_changes_nothing(at: At) -> None:
     with by_hand(at(Role.SUBMITTER)) as own:
         own.execute('SELECT "Work\'s ""pool""".submit(\'jobs\', \'double\')')
     async with Millpond(at(Role.READER), work=False, migrate=False) as mp:
-        assert ["jobs"] == list(await mp.runtime.view.names())
-        seen = await mp.runtime.view.pool("jobs")
+        assert ["jobs"] == list(await internals_of(mp).runtime.view.names())
+        seen = await internals_of(mp).runtime.view.pool("jobs")
         assert seen is not None
-        assert 1 == len((await mp.runtime.view.tasks("jobs")).tasks)
-        assert (await mp.runtime.view.audit()).records
+        assert 1 == len((await internals_of(mp).runtime.view.tasks("jobs")).tasks)
+        assert (await internals_of(mp).runtime.view.audit()).records
         with pytest.raises(MissingRights, match="GRANT INSERT, UPDATE, DELETE") as caught:
             await mp.cancel(1)
         assert USERS[Role.READER] in str(caught.value)

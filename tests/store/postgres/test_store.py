@@ -317,7 +317,7 @@ async def test_who_has_much_to_do_has_more_time(
         expect = SqlTables.expect
 
         def slowly(*given: Any) -> None:
-            time.sleep(slow)
+            time.sleep(slow)  # longer than a turn may take, as below
             expect(*given)
 
         with monkeypatch.context() as patch:
@@ -326,11 +326,12 @@ async def test_who_has_much_to_do_has_more_time(
             await store.submit([task(1, expires_in=600.0), task(2, expires_in=600.0)])
         first, second = (await store.lease(ASK)).leased
         ended = [Settlement(fence=one.fence, event=Transition.COMPLETE) for one in (first, second)]
+        # A handler takes longer than that, too.
         answer, _ = await store.settle_with(ended[0], lambda _: time.sleep(slow))
         assert (Settled.APPLIED,) == answer.settled
         held = store.handler_transaction(5.0)
         held.begin()
-        await asyncio.sleep(slow)
+        await asyncio.sleep(slow)  # and so does a transaction that is held
         assert (Settled.APPLIED,) == held.settle(ended[1]).settled
 
 
@@ -582,9 +583,11 @@ async def test_what_an_idle_fleet_asks_is_one_statement_each(
     sent: list[str] = []
     send = PostgresConnection._send
 
-    def noted(connection: PostgresConnection, statement: str, arguments: Any) -> Any:
+    def noted(
+        connection: PostgresConnection, statement: str, arguments: Any, **options: Any
+    ) -> Any:
         sent.append(statement)
-        return send(connection, statement, arguments)
+        return send(connection, statement, arguments, **options)
 
     monkeypatch.setattr(PostgresConnection, "_send", noted)
     refused = await store.control(ClaimLeadership("other", 60.0))

@@ -9,6 +9,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from tests.waiting import eventually
 from verify.servers.postgres import OwnServer
 
 from millpond import Millpond
@@ -16,6 +17,7 @@ from millpond.cli.doctor import check_server
 from millpond.core.control import Declare
 from millpond.core.spec import PoolSpec
 from millpond.core.task import Call, NewTask
+from millpond.pool.internals import internals_of
 from millpond.store.postgres.connect import Patience, connect
 from millpond.store.postgres.lock import to_migrate, to_write
 from millpond.store.postgres.migrate import known_migrations, migrate
@@ -145,7 +147,7 @@ async def test_doctor_says_who_holds_the_writers_lock(own_url: str) -> None:
             found = None
             async with asyncio.timeout(30):
                 while not found or not found.facts["lock"]["waiting"]:
-                    await asyncio.sleep(0.01)
+                    await asyncio.sleep(0.01)  # the server gives no event
                     found = await asyncio.to_thread(check_server, own_url, address)
             pid = holder.info.backend_pid
             assert pid == found.facts["lock"]["pid"]
@@ -182,25 +184,24 @@ async def test_a_forged_notification_changes_no_task(
         await pool.pause()
         waiting = await pool.submit(closure)
         wait = asyncio.create_task(waiting.wait(timeout=60))
-        heard = len(mp.runtime.hint_listener._wakes)
+        heard = len(internals_of(mp).runtime.hint_listener._wakes)
         ids = [running.id, waiting.id]
         forged = json.dumps(
             {"cancelled": ids, "interrupted": ids, "ended": ids, "finished_runs": ids}
         )
         marker = json.dumps({"wakes": [{"pool": "p", "at": 0.0}]})
         async with asyncio.timeout(30):
-            while len(mp.runtime.hint_listener._wakes) == heard:
+            while len(internals_of(mp).runtime.hint_listener._wakes) == heard:
                 for said in (forged, marker):
                     stranger.execute(
                         "SELECT pg_notify(%s, %s)", [channel_of("millpond"), f"- {said}"]
                     )
-                await asyncio.sleep(0.05)
-            while mp.runtime.hint_listener._checking is not None:  # noqa: ASYNC110 - no event tells
-                await asyncio.sleep(0.01)
-        job = mp.runtime.job_of(running.id)
+                await asyncio.sleep(0.05)  # it leaves out hints that come too often
+        await eventually(lambda: internals_of(mp).runtime.hint_listener._checking is None)
+        job = internals_of(mp).runtime.job_of(running.id)
         assert job is not None
         assert not job.cancel_asked
-        assert waiting.id in mp.runtime.closures
+        assert waiting.id in internals_of(mp).runtime.closures
         go.set()
         await pool.resume()
         assert "done" == (await running.wait(timeout=60)).result

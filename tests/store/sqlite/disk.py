@@ -1,7 +1,6 @@
 """Processes that tests of disks run: on a disk of its own, or to be killed in the middle of it."""
 
 import asyncio
-import ctypes
 import os
 import random
 import signal
@@ -10,6 +9,8 @@ import time
 import traceback
 from pathlib import Path
 
+from tests.mounts import mount_small_disk
+
 from millpond.core.task import Call
 from millpond.errors import StoreError
 from millpond.store.sqlite import SqliteStore
@@ -17,25 +18,10 @@ from millpond.store.sqlite.connect import connect
 from millpond.store.sqlite.consistency import check_tables
 from millpond.testing.conformance.lab import Lab
 
-NEW_MOUNTS, RECURSIVE, PRIVATE = 0x20000, 16384, 1 << 18
-
 
 def say(*words: object) -> None:
     """Tell the test."""
     print(*words, flush=True)  # noqa: T201
-
-
-def mount_small_disk(folder: Path, size: int) -> None:
-    """Put a small disk in memory at a folder, for this process only."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    options = f"size={size}".encode()
-    if (
-        libc.unshare(NEW_MOUNTS)
-        or libc.mount(b"none", b"/", None, RECURSIVE | PRIVATE, None)
-        or libc.mount(b"tmpfs", os.fsencode(folder), b"tmpfs", 0, options)
-    ):
-        say("cannot mount")
-        sys.exit()
 
 
 def stored(path: Path) -> set[int]:
@@ -125,7 +111,7 @@ def kill_many(path: Path, times: int, seed: int) -> None:
                 os._exit(1)
         os.close(writing)
         heard = os.read(reading, 24)
-        time.sleep(dice.uniform(0.0, 0.02))
+        time.sleep(dice.uniform(0.0, 0.02))  # the kill comes at any moment
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
         while part := os.read(reading, 1 << 16):

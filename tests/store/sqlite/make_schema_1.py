@@ -14,14 +14,15 @@ from pathlib import Path
 from verify.servers.sqlite_files import InlineStore
 
 from millpond import Context, Millpond, Outcome, Retry
+from millpond.pool.internals import internals_of
 from millpond.testing.clock import run_virtual
 
 
 def application(path: Path, told: list[str]) -> Millpond:
     """The application whose tasks are stored; in a later release its workers run them."""
     mp = Millpond(work=False)
-    mp.make_store = lambda: InlineStore(path, asyncio.get_running_loop().time)
-    mp.shared = True
+    internals_of(mp).owner.make_store = lambda: InlineStore(path, asyncio.get_running_loop().time)
+    internals_of(mp).owner.shared = True
     plain = mp.pool("plain", retry=Retry.constant(1.0, jitter=0.0))
     mp.pool("hooks", lanes=2)
     mp.pool("calls", max_concurrent=4, max_per_key=1)
@@ -50,7 +51,7 @@ async def make(path: Path) -> None:
             await job.options(idempotency_key="order-1", on_complete=tell.bind()).submit("done")
             await job.options(retry=Retry.never()).submit("bad")
             await job.submit("flaky")
-            await asyncio.sleep(0.5)
+            await asyncio.sleep(0.5)  # "flaky" is to be between two attempts
         await job.options(delay=3600.0).submit("later")
         await job.options(on_complete=tell.bind(), labels={"for": "me"}).submit("waiting")
         await hooks.submit_many(job.each(["one", "two", "three"]))

@@ -167,7 +167,7 @@ async def test_hints_in_quick_succession_go_together(
     assert ENDED == await ear.next()
     waits = [speaker.send(Hint(ended=(number,))) for number in (2, 3)]
     assert all(wait is not None and 0 < wait <= 0.02 for wait in waits)
-    await asyncio.sleep(0.02)
+    await asyncio.sleep(0.02)  # the pause that is tested
     assert speaker.send() is None
     assert Hint(ended=(2, 3)) == await ear.next()
 
@@ -398,7 +398,7 @@ async def test_a_hint_crosses_from_process_to_process_and_back(path: Path, opene
         ear.wakes.send(Hint(ended=(number,)))
         assert Hint(ended=(number,)) == await ear.next()
         taken.append(loop.time() - begun)
-        await asyncio.sleep(wake_module.PAUSE + 0.006)
+        await asyncio.sleep(wake_module.PAUSE + 0.006)  # past the pause of both processes
     ear.wakes.send(Hint(finished_runs=(1,)))
     await asyncio.to_thread(process.communicate)
     assert sorted(taken)[25] < 0.1

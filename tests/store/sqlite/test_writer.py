@@ -173,7 +173,7 @@ async def test_who_waited_for_its_turn_takes_more_along(
     begin = SqliteTransactor.begin
 
     def in_turn(transactor: Any) -> Any:
-        time.sleep(0.2)
+        time.sleep(0.2)  # a turn that is long in coming, which is the point
         return begin(transactor)
 
     monkeypatch.setattr(SqliteTransactor, "begin", in_turn)

@@ -6,11 +6,10 @@ import signal
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.waiting import until
 
 from millpond.store.sqlite import writers_lock as lock_module
 from millpond.store.sqlite.writers_lock import WritersLock
@@ -99,14 +98,6 @@ def test_it_goes_with_its_process(tmp_path: Path) -> None:
     lock.close()
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    """Wait until the kernel has come so far; nothing tells when it has."""
-    until = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < until
-        time.sleep(0.001)
-
-
 def in_line(process: subprocess.Popen[str]) -> bool:
     """Whether the kernel has it among those who wait for a lock."""
     waiting = [
@@ -126,11 +117,11 @@ def test_a_process_frozen_while_it_waits_to_write_blocks_no_other(tmp_path: Path
     lock = WritersLock(tmp_path / "work.db")
     lock.acquire()
     frozen = taking(tmp_path / "work.db")
-    wait_for(lambda: in_line(frozen))
+    until(lambda: in_line(frozen))
     behind = taking(tmp_path / "work.db")
-    wait_for(lambda: in_line(behind))
+    until(lambda: in_line(behind))
     frozen.send_signal(signal.SIGSTOP)
-    wait_for(lambda: is_frozen(frozen))
+    until(lambda: is_frozen(frozen))
     lock.release()
     assert "mine" == heard(behind)
     ended(behind)

@@ -28,7 +28,9 @@ from millpond.core import validation as check
 from millpond.core.lifecycle import Status
 from millpond.core.spec import fifo
 from millpond.pool.context import Context
+from millpond.pool.internals import internals_of
 from millpond.pool.millpond import Millpond
+from millpond.pool.pool_submitter import PoolSubmitter
 from millpond.pool.task import BoundCall, TaskFunction
 from millpond.runtime.retention import Keep
 
@@ -199,7 +201,7 @@ class CommandRun:
         """Check in the store whether items are left: another process may have cancelled some."""
         if self.tally.running or self.over.is_set():
             return
-        view = await self.mp.runtime.view.pool(POOL, measured=False)
+        view = await internals_of(self.mp).runtime.view.pool(POOL, measured=False)
         if view is not None and not (view.queued + view.running):
             await self._count()
             self.over.set()
@@ -228,11 +230,11 @@ class CommandRun:
     async def _feed(self) -> None:
         """Submit items as they are read."""
         known = ItemNames()
-        pool = self.pool
+        submitter = PoolSubmitter(internals_of(self.pool))
         async for items in self.items:
             works = [self._call(item, known) for item in items]
-            batch, _, closures = await pool.prepared(works, {})
-            answer = await pool.sent(batch, closures, None)
+            batch, _, closures = await submitter.prepare(works, {})
+            answer = await submitter.send(batch, closures, None)
             new = [one.task for one in answer.admissions if not one.duplicate]
             self.printer.expect(new)
             self.tally.total += len(new)
@@ -370,7 +372,9 @@ async def stored(mp: Millpond, status: Status | None = None) -> AsyncIterator[Ta
     """Yield the tasks of a run, in their order."""
     after: int | None = 0
     while after is not None:
-        page = await mp.runtime.view.tasks(POOL, status=status, after=after, limit=1_000)
+        page = await internals_of(mp).runtime.view.tasks(
+            POOL, status=status, after=after, limit=1_000
+        )
         for task in page.tasks:
             yield task
         after = page.next

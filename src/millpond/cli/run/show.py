@@ -22,6 +22,7 @@ from millpond.cli.run.run_store import RunIdentity, RunNotFound, RunStore, with_
 from millpond.cli.terminal_text import plain
 from millpond.core.lifecycle import Status
 from millpond.errors import MillpondError
+from millpond.pool.internals import internals_of
 from millpond.pool.millpond import Millpond
 from millpond.runtime.error_info import read
 
@@ -117,7 +118,7 @@ async def list_runs(stores: list[RunStore], *, as_json: bool) -> RunExit:
 
 async def _run_of(store: RunStore, identity: RunIdentity) -> ShownRun:
     async with opened(store) as mp:
-        view = await mp.runtime.view.pool(POOL, measured=False)
+        view = await internals_of(mp).runtime.view.pool(POOL, measured=False)
         failed = sum([1 async for _ in stored(mp, Status.FAILED)])
     return ShownRun(
         store=str(store.file),
@@ -134,7 +135,7 @@ async def _run_of(store: RunStore, identity: RunIdentity) -> ShownRun:
 async def unfinished_count(store: RunStore) -> int:
     """Return how many submitted items of a run have not ended."""
     async with opened(store) as mp:
-        view = await mp.runtime.view.pool(POOL, measured=False)
+        view = await internals_of(mp).runtime.view.pool(POOL, measured=False)
     return 0 if view is None else view.queued + view.running
 
 

@@ -38,7 +38,7 @@ PROMOTED_AT_ONCE = 1000
 """How many due tasks one claim makes ready at most; the same on every store."""
 
 
-_FIFO, _FAIR, _LIFO = OrderKind.FIFO, OrderKind.FAIR, OrderKind.LIFO
+_FIFO, _FAIR = OrderKind.FIFO, OrderKind.FAIR
 _LINES_KEPT = 8
 """How many owners keep their line when it runs empty."""
 

@@ -10,7 +10,6 @@ an idempotency key that follows from the event.
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -37,15 +36,19 @@ from millpond.errors import (
     UnknownEvent,
     UnknownTrigger,
 )
-from millpond.pool.context import Context
-from millpond.pool.delegation import on_loop
+from millpond.pool.context import Context, SyncContext
+from millpond.pool.events.delivery import DELIVERY, TriggerDelivery, maker_of
 from millpond.pool.events.receipt import Emission, EventInfo, Receipt, sent_of
-from millpond.pool.events.trigger import DELIVERY, Trigger, maker_of
+from millpond.pool.events.trigger import Trigger
+from millpond.pool.internals import internals_of
+from millpond.pool.new_task import new_task
 from millpond.pool.options import checked, policy
 from millpond.pool.payload.codec import ENCODER
 from millpond.pool.pool import Pool
-from millpond.pool.submit import new_task
-from millpond.pool.task import TaskFunction
+from millpond.pool.pool_submitter import PoolSubmitter
+from millpond.pool.registered import Invocation, Registered
+from millpond.pool.sync_pool import SyncPool
+from millpond.pool.task_handler import TaskHandler
 from millpond.runtime.jobs.batch_call import Failed
 
 if TYPE_CHECKING:
@@ -53,68 +56,74 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from millpond.core.task import NewTask
-    from millpond.pool.events.trigger import Make
-    from millpond.pool.millpond import Millpond
+    from millpond.pool.all_tasks import AllTasks
+    from millpond.pool.events.delivery import Make
     from millpond.pool.options import Options
-    from millpond.pool.sync.api import SyncPool
-    from millpond.runtime.jobs.job import Handler
+    from millpond.pool.pools import Pools
+    from millpond.pool.runtime_owner import RuntimeOwner
+    from millpond.pool.submitted_task import SubmittedTask
+    from millpond.pool.task import TaskFunction
     from millpond.runtime.jobs.policy import Policy
-    from millpond.runtime.observe.hooks import DeadLetter, Hooks
+    from millpond.runtime.observe.hooks import DeadLetter
 
 DISPATCH, DELIVER = "~dispatch", "~deliver"
 
 AT_ONCE = 64
-"""How many events are dispatched together: which triggers there are is read once for all."""
+"""How many events are dispatched together: the list of triggers is read once for all."""
 
 DISPATCHING = Retry(attempts=20)
-"""A dispatch only fails with its store, so it is worth many tries."""
+"""A dispatch fails only with its store, so it is worth many attempts."""
 
 ENVELOPE = 4096
 """Bytes that a delivery may have beyond what an event may: names, ids and quotes around it."""
 
 
-class Channels:
+class Events:
     """The events and triggers of one Millpond."""
 
-    def __init__(self, mp: Millpond, retries: dict[str, Policy], hooks: Hooks) -> None:
-        self._mp = mp
-        self._retries = retries
-        self._hooks = hooks
-        kept = mp.keep.of_pool(given=False)
-        spec = PoolSpec(name=EVENTS, max_concurrent=4 * AT_ONCE, order=fifo(), keep=kept)
-        self._events = self.own_pool(spec, DISPATCHING)
+    def __init__(self, owner: RuntimeOwner, pools: Pools, tasks: AllTasks) -> None:
+        self._owner = owner
+        self._pools = pools
+        self._tasks = tasks
+        spec = PoolSpec(
+            name=EVENTS,
+            max_concurrent=4 * AT_ONCE,
+            order=fifo(),
+            keep=owner.keep.of_pool(given=False),
+        )
+        self._events = internals_of(pools.unlisted(spec, DISPATCHING))
         """The pool of all events."""
+        self._submitter = PoolSubmitter(self._events)
         self._triggers: dict[str, Trigger] = {}
-        self._dispatch: TaskFunction[[SentEvent], dict[str, int], Any] = TaskFunction(
-            mp, self._events, self.dispatch, name=DISPATCH, batch=(AT_ONCE, 0.0)
-        )
-        self._deliver: TaskFunction[[SentEvent], Receipt, Any] = TaskFunction(
-            mp, None, self.deliver, name=DELIVER
-        )
-        self._deliver.signature.largest += ENVELOPE
+        self._dispatch = self._register(self.dispatch, DISPATCH, batch=(AT_ONCE, 0.0))
+        self._deliver = self._register(self.deliver, DELIVER, envelope=ENVELOPE)
 
-    def handlers(self) -> dict[str, Handler]:
-        """Return what workers run."""
-        return {DISPATCH: self._dispatch.handler(), DELIVER: self._deliver.handler()}
-
-    def own_pool(self, spec: PoolSpec, retry: Policy | None, *, foreign: bool = False) -> Pool:
-        """Return a pool that is not among those of the user."""
-        made = Pool(
-            self._mp,
-            spec,
-            name=spec.name,
-            scope=None,
-            scope_id=None,
-            retry=retry,
-            created_at=time.time(),
+    def _register(
+        self,
+        fn: Callable[..., Any],
+        name: str,
+        *,
+        batch: tuple[int, float] | None = None,
+        envelope: int = 0,
+    ) -> Registered:
+        """Register a function of our own, which users do not see among their tasks."""
+        functions = self._pools.functions
+        registered = Registered(
+            fn,
+            name=name,
+            context_types=(Context, SyncContext),
+            largest=self._owner.max_payload + envelope,
+            find_pool=lambda found: internals_of(self._pools.get_pool(found)),
+            batch=batch,
         )
-        made.foreign = foreign
-        return made
+        handler = TaskHandler(registered, functions.decoder_of, self._owner.hooks)
+        self._owner.handlers[name] = handler.handler()
+        return registered
 
     def pools(self) -> list[Pool]:
-        """Return the pools that the store must know: none, where nothing waits for events."""
+        """Return the pools that the store must know: none while there are no triggers."""
         own = [trigger.deliveries for trigger in self._triggers.values()]
-        return [self._events, *own] if own else []
+        return [Pool(self._events, self._pools.functions), *own] if own else []
 
     # Triggers
 
@@ -138,25 +147,25 @@ class Channels:
         """Declare a trigger: each event of a name (or of several) is one submit into a pool.
 
         `task` is called with the event, if it takes an `Event`, else with its payload; `make` is a
-        function of the event that returns the call, or None for nothing. `priority_from` and its
-        like are paths into the event, such as `payload.urgency`; where one leads nowhere, the
-        option of that name counts.
+        function of the event that returns the call, or None to skip the event. `priority_from` and
+        its like are paths into the event, such as `payload.urgency`; where the event has no such
+        value, the option of that name counts.
 
-        The submits are made by tasks of the trigger's own, `max_concurrent` at a time, and tried
-        again as `delivery_retry` says; what cannot be submitted is a dead letter of the trigger.
+        The trigger has delivery tasks of its own, `max_concurrent` at a time, which submit and are
+        retried as `delivery_retry` says; an event that it cannot submit is a dead letter.
         """
         maker = maker_of(task, make)
         names = (on,) if isinstance(on, str) else tuple(on)
         if not names:
             raise ConfigError("on", on, "must name an event")
-        target = self._target(on_loop(into), task)
+        target = self._target(into, task)
         given = checked(options)
         for option in given.keys() & {"idempotency_key", "dedupe", "submitted_by"}:
-            raise ConfigError(option, given[option], "follows from the trigger and the event")
+            raise ConfigError(option, given[option], "is set by the trigger, from the event")
         again = policy("delivery_retry", delivery_retry) or DELIVERY
         spec = TriggerSpec(
             on=names,
-            into=target.spec.name if isinstance(target, Pool) else target,
+            into=target if isinstance(target, str) else target.spec.name,
             task=None if task is None else task.name,
             priority_from=priority_from,
             key_from=key_from,
@@ -165,40 +174,45 @@ class Channels:
         )
         name = pool_of_trigger(trigger_id)
         if trigger_id in self._triggers:
-            message = (
-                f"a trigger {trigger_id!r} exists already; mp.get_trigger({trigger_id!r}) has it"
-            )
+            found = f"mp.get_trigger({trigger_id!r})"
+            message = f"a trigger {trigger_id!r} exists already; {found} returns it"
             raise DuplicateName(message, kind="trigger", name=trigger_id)
-        own = self.own_pool(
+        own = self._pools.unlisted(
             PoolSpec(
                 name=name,
                 max_concurrent=max_concurrent,
                 order=fifo(),
                 trigger=spec,
-                keep=self._mp.keep.of_pool(given=False),
+                keep=self._owner.keep.of_pool(given=False),
             ),
             again,
         )
         if on_dead_letter is not None:
-            self._hooks.on_dead_letter[name] = check.function("on_dead_letter", on_dead_letter)
-        made = Trigger(self._mp, trigger_id, own, target, make=maker, options=given)
-        self._triggers[trigger_id] = made
-        self._retries[name] = again
+            self._owner.hooks.on_dead_letter[name] = check.function(
+                "on_dead_letter", on_dead_letter
+            )
+        delivery = TriggerDelivery(trigger_id, spec, self._pools, target, make=maker, options=given)
+        made = self._triggers[trigger_id] = Trigger(self._owner, own, delivery)
+        self._owner.retries[name] = again
         return made
 
     def _target(
-        self, into: str | Pool | None, task: TaskFunction[..., Any, Any] | None
+        self, into: str | Pool | SyncPool | None, task: TaskFunction[..., Any, Any] | None
     ) -> str | Pool:
         """Return the pool that a trigger submits to."""
-        target = into if into is not None or task is None else task.own_pool
+        if isinstance(into, str):
+            return into
+        target = None if task is None else internals_of(task).pool
+        if into is not None:
+            target = internals_of(into)
         if target is None:
             raise ConfigError("into", into, "must say which pool the trigger submits to")
-        if isinstance(target, Pool) and target.millpond is not self._mp:
+        if target.owner is not self._owner:
             raise ConfigError("into", target.name, "is a pool of another Millpond")
-        return target
+        return Pool(target, self._pools.functions)
 
     def get_trigger(self, trigger_id: str, /) -> Trigger:
-        """Return the trigger of an id that was declared here; UnknownTrigger if there is none."""
+        """Return a trigger that was declared here; UnknownTrigger if there is none of that id."""
         try:
             return self._triggers[trigger_id]
         except KeyError:
@@ -220,33 +234,36 @@ class Channels:
         event_id: str | None = None,
         connection: object = None,
     ) -> Emission:
-        """Tell every trigger for events of this name what happened; return once it is stored.
+        """Store an event for every trigger of this name; return once it is stored.
 
-        The same `event_id` (of this name) is the same event: told twice, it is one. With
+        An `event_id` names one event of this name: emitted twice, it is stored once. With
         `connection` it is part of the transaction open on it.
         """
-        return await self._send(self.told(name, payload, event_id), connection)
+        return await self._send(self.new_event(name, payload, event_id), connection)
 
     async def emit_as(
         self, submitted_by: str, name: str, payload: object, event_id: str | None
     ) -> Emission:
-        """Emit in the name of somebody else."""
-        return await self._send(self.told(name, payload, event_id), submitted_by=submitted_by)
+        """Emit with another `submitted_by`."""
+        return await self._send(self.new_event(name, payload, event_id), submitted_by=submitted_by)
 
     def emit_within(
         self, name: str, payload: object, event_id: str | None, connection: object
     ) -> Emission:
         """Emit inside a transaction of the caller's, in its thread and at once."""
-        sent = self.told(name, payload, event_id)
-        call, options = self._dispatch.bind(sent), _identity(sent)
-        (handle,) = self._events.submit_within([call], options, connection)
-        return Emission(self._mp, sent.event, handle)
+        sent = self.new_event(name, payload, event_id)
+        call = Invocation(self._dispatch, (sent,), {})
+        (task,) = self._submitter.submit_within([call], _identity(sent), connection)
+        return self._emission(sent, task)
 
-    def told(self, name: str, payload: object, event_id: str | None) -> SentEvent:
-        """Return an event as it is stored."""
+    def _emission(self, sent: SentEvent, dispatch: SubmittedTask) -> Emission:
+        return Emission(self._owner, sent.event, dispatch, self._tasks.handle)
+
+    def new_event(self, name: str, payload: object, event_id: str | None) -> SentEvent:
+        """Return an event as it is stored; BadPayload for a payload that cannot be."""
         check.name("name", name)
         if event_id is None:
-            event_id = f"{self._mp.runtime.new_id():016x}"
+            event_id = f"{self._owner.runtime.new_id():016x}"
         check.storable("event_id", event_id, bounds.MAX_EVENT_ID)
         try:
             data = msgspec.json.decode(ENCODER.encode(payload))
@@ -265,24 +282,24 @@ class Channels:
         """Store an event for the triggers."""
         if connection is None:
             for pool in self.pools():
-                await pool.ready()
-        call = self._dispatch.bind(sent)
+                await internals_of(pool).ready()
+        options = _identity(sent)
         if submitted_by is not None:
-            call = call.options(submitted_by=submitted_by)
-        handle = await self._events.submit(call, connection=connection, **_identity(sent))
-        return Emission(self._mp, sent.event, handle)
+            options["submitted_by"] = submitted_by
+        call = Invocation(self._dispatch, (sent,), {})
+        task = await self._submitter.submit(call, options, connection=connection)
+        return self._emission(sent, task)
 
     async def as_task(self, name: str, payload: object, event_id: str) -> NewTask:
-        """Return an event as a task, for whoever stores it with what else it stores."""
-        sent = self.told(name, payload, event_id)
-        for pool in [self._events, *self.pools()]:
+        """Return an event as a task, for a schedule that stores it with its own outcome."""
+        sent = self.new_event(name, payload, event_id)
+        for pool in [self._events, *map(internals_of, self.pools())]:
             await pool.ready()
-        options = {"idempotency_key": sent.key, "key": sent.event.name}
-        return new_task(self._events, self._dispatch.bind(sent), options)
+        return new_task(self._events, Invocation(self._dispatch, (sent,), {}), _identity(sent))
 
     async def replay(self, name: str, event_id: str) -> Emission:
-        """Send an event that is kept to the triggers again; what they made of it, they find."""
-        view, now = self._mp.runtime.view, self._mp.runtime.clock()
+        """Send a kept event to the triggers again; those that made a task for it find that task."""
+        view, now = self._owner.runtime.view, self._owner.runtime.clock()
         key = Event(name, event_id).key
         task = await view.holder(EVENTS, key, run=None, dedupe=Dedupe.FOREVER)
         record = None if task is None else await view.task(task)
@@ -294,73 +311,76 @@ class Channels:
                 f"more than {window:g} s ago (see Keep.events)"
             )
             raise UnknownEvent(message, name=name, event_id=event_id)
-        nonce = f"{self._mp.runtime.new_id():016x}"
+        nonce = f"{self._owner.runtime.new_id():016x}"
         return await self._send(msgspec.structs.replace(sent_of(record), replay=nonce))
 
     async def events(
         self, name: str | None = None, *, after: int = 0, limit: int = 100
     ) -> list[EventInfo]:
-        """Return a page of the events that are kept, oldest first; go on after a `seq`."""
-        view = self._mp.runtime.view
+        """Return a page of the kept events, oldest first; go on after a `seq`."""
+        view = self._owner.runtime.view
         if await view.pool(EVENTS, measured=False) is None:
-            # Its pool is declared with the first event that is emitted.
+            # The first emit declares its pool.
             return []
         page = await view.tasks(EVENTS, key=name, after=after, limit=limit)
         return [EventInfo.of(task) for task in page.tasks]
 
-    # What workers do
+    # The handlers of our own tasks
 
     async def dispatch(self, sent: list[SentEvent]) -> list[dict[str, int] | Failed]:
-        """Submit a delivery for each event and each trigger that is for it."""
+        """Submit a delivery for each event and each trigger of its name."""
         found: list[dict[str, int] | Failed] = [{} for _ in sent]
         for trigger, pool in await self._registered():
             spec = pool.spec.trigger
-            meant = [i for i, one in enumerate(sent) if spec and one.event.name in spec.on]
-            for i, task in (await self._delivered(pool, sent, meant)).items():
-                told = found[i]
+            matching = [i for i, one in enumerate(sent) if spec and one.event.name in spec.on]
+            for i, task in (await self._submit_deliveries(pool, sent, matching)).items():
+                deliveries = found[i]
                 if isinstance(task, Failed):
                     found[i] = task
-                elif not isinstance(told, Failed):
-                    told[trigger] = task
+                elif not isinstance(deliveries, Failed):
+                    deliveries[trigger] = task
         return found
 
     async def _registered(self) -> list[tuple[str, Pool]]:
-        """Return every trigger that the store knows, whoever declared it, with its own pool."""
-        view = self._mp.runtime.view
+        """Return every trigger in the store, of any process, with its own pool."""
+        view = self._owner.runtime.view
         found = []
         for name in await view.names(TRIGGERS):
-            told = await view.pool(name, measured=False)
-            spec = None if told is None else told.declared.trigger
-            if told is not None and spec is not None:
+            stored = await view.pool(name, measured=False)
+            spec = None if stored is None else stored.declared.trigger
+            if stored is not None and spec is not None:
                 again = Retry(attempts=spec.attempts)
-                pool = self.own_pool(told.declared, again, foreign=True)
+                pool = self._pools.unlisted(stored.declared, again, foreign=True)
                 found.append((name.removeprefix(TRIGGERS), pool))
         return found
 
-    async def _delivered(
-        self, pool: Pool, sent: list[SentEvent], meant: list[int]
+    async def _submit_deliveries(
+        self, pool: Pool, sent: list[SentEvent], chosen: list[int]
     ) -> dict[int, int | Failed]:
         """Submit the deliveries of one trigger, and return their tasks."""
         calls = [
-            self._deliver.bind(one)
-            .options(**_identity(one))
-            .options(submitted_by=f"event:{one.event.id}")
-            for one in (sent[i] for i in meant)
+            Invocation(
+                self._deliver,
+                (one,),
+                {},
+                {**_identity(one), "submitted_by": f"event:{one.event.id}"},
+            )
+            for one in (sent[i] for i in chosen)
         ]
         try:
-            handles = await pool.submit_many(calls)
+            tasks = await PoolSubmitter(internals_of(pool)).submit_batch(calls, {})
         except IdempotencyConflict as error:
-            # An id that was used again after its event was forgotten: the others go their way.
-            if len(meant) == 1:
-                return {meant[0]: Failed(error)}
-            alone = [await self._delivered(pool, sent, [i]) for i in meant]
+            # An id was used again after its event was forgotten: only that event fails.
+            if len(chosen) == 1:
+                return {chosen[0]: Failed(error)}
+            alone = [await self._submit_deliveries(pool, sent, [i]) for i in chosen]
             return {i: task for one in alone for i, task in one.items()}
-        return {i: handle.id for i, handle in zip(meant, handles, strict=True)}
+        return {i: task.id for i, task in zip(chosen, tasks, strict=True)}
 
     async def deliver(self, ctx: Context, sent: SentEvent) -> Receipt:
-        """Submit what a trigger makes of an event."""
+        """Submit the task that a trigger makes of an event."""
         trigger = self.get_trigger(ctx.pool.removeprefix(TRIGGERS))
-        return await trigger.deliver(sent.event, ctx.task_id)
+        return await internals_of(trigger).deliver(sent.event, ctx.task_id)
 
 
 def _identity(sent: SentEvent) -> Options:

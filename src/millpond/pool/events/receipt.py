@@ -1,4 +1,4 @@
-"""What became of an event: the receipt of its emit, and one of each trigger."""
+"""Receipts: what each trigger did with an event, and the receipt of the emit itself."""
 
 from __future__ import annotations
 
@@ -17,10 +17,13 @@ from millpond.runtime.error_info import read
 from millpond.runtime.waiting.deadlock import end_of
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from millpond.core.task import Task
     from millpond.core.validation import Seconds
     from millpond.pool.handle import Handle
-    from millpond.pool.millpond import Millpond
+    from millpond.pool.runtime_owner import RuntimeOwner
+    from millpond.pool.submitted_task import SubmittedTask
     from millpond.runtime.waiting.task_result import TaskResult
 
 Result: TypeAlias = Literal["submitted", "duplicate", "rejected", "skipped", "failed", "cancelled"]
@@ -29,7 +32,7 @@ HAS_TASK = ("submitted", "duplicate")
 
 
 class Receipt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a trigger made of an event."""
+    """What a trigger did with an event."""
 
     trigger: str
     """The id of the trigger."""
@@ -38,17 +41,17 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     event_id: str
     """Its id."""
     outcome: Result
-    """`submitted`; `duplicate`: the task it had made before stands for it; `rejected`: the pool
-    refused or dropped it, and that was that; `skipped`: the trigger made nothing of it; `failed`:
-    a dead letter of the trigger; `cancelled`."""
+    """`submitted`; `duplicate`: the event has a task from before; `rejected`: the pool refused or
+    dropped it, for good; `skipped`: the trigger made no call of it; `failed`: it is a dead letter
+    of the trigger; `cancelled`."""
     pool: str | None = None
-    """The pool that was asked, as the store calls it."""
+    """The stored name of the pool it was submitted to."""
     task_id: int | None = None
-    """The task that stands for the event there, or that was dropped."""
+    """The task of the event there, or the one that was dropped."""
     reason: str | None = None
     """Why it was rejected, failed or was cancelled."""
     delivery_id: int = 0
-    """The task of the trigger's own that this is the receipt of: what a redrive names."""
+    """The delivery task of the trigger that returned this: a redrive names it."""
 
 
 class EventInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,7 +62,7 @@ class EventInfo(msgspec.Struct, frozen=True, kw_only=True):
     id: str
     """Its id."""
     payload: Any
-    """What was told of it."""
+    """Its payload."""
     emitted_at: float
     """When, by the clock of the store."""
     emitted_by: str
@@ -67,17 +70,17 @@ class EventInfo(msgspec.Struct, frozen=True, kw_only=True):
     status: str
     """`queued` or `running`: on its way to the triggers; `completed`: they have it."""
     replay: bool
-    """Whether this is one more time that it was sent to them."""
+    """Whether it was sent to them again."""
     deliveries: dict[str, int]
-    """The triggers it was for, and the task of each that delivers it."""
+    """The triggers it was for, each with its delivery task."""
     task_id: int
     """The task it is kept as."""
     seq: int
-    """Its place among all events: where to go on."""
+    """Its place among all events; pages go by it."""
 
     @classmethod
     def of(cls, task: Task) -> EventInfo:
-        """Return what a record tells."""
+        """Return an event as the store has it."""
         sent = sent_of(task)
         found = msgspec.json.decode(task.result, type=dict[str, int]) if task.result else {}
         return cls(
@@ -95,7 +98,7 @@ class EventInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Stored(msgspec.Struct):
-    """How an event is stored: as the one argument of whoever dispatches it."""
+    """How an event is stored: as the one argument of the dispatch task."""
 
     sent: SentEvent
 
@@ -106,34 +109,41 @@ def sent_of(task: Task) -> SentEvent:
 
 
 class Emission:
-    """The receipt of an emit: the event is stored; what becomes of it can be waited for."""
+    """The receipt of an emit: the event is stored, and its triggers can be waited for."""
 
-    def __init__(self, mp: Millpond, event: Event, handle: Handle[dict[str, int]]) -> None:
-        self._mp = mp
-        self._handle = handle
+    def __init__(
+        self,
+        owner: RuntimeOwner,
+        event: Event,
+        dispatch: SubmittedTask,
+        handle_of: Callable[[int], Awaitable[Handle[Any]]],
+    ) -> None:
+        self._owner = owner
+        self._dispatch = dispatch
+        self._handle_of = handle_of
         self.event = event
-        """What was emitted."""
+        """The event."""
 
     @property
     def event_id(self) -> str:
-        """The id of the event; one of its own where none was given."""
+        """The id of the event; a new one where none was given."""
         return self.event.id
 
     @property
     def duplicate(self) -> bool:
         """Whether an event of this name and id was known: this is that one."""
-        return self._handle.duplicate
+        return self._dispatch.duplicate
 
     @property
     def task_id(self) -> int:
-        """The task that the event is kept as."""
-        return self._handle.id
+        """The task that the event is stored as."""
+        return self._dispatch.id
 
     async def receipts(self, timeout: Seconds | None = None) -> list[Receipt]:  # noqa: ASYNC109
-        """Wait until every trigger has dealt with the event; return what each made of it.
+        """Wait until every trigger has handled the event; return their receipts.
 
-        None if no trigger was for it. TimeoutError if it takes too long: a trigger may be paused,
-        or nobody at work.
+        The list is empty if no trigger was for it. TimeoutError if it takes too long: a trigger may
+        be paused, or no worker runs.
         """
         limit = None if timeout is None else check.seconds("timeout", timeout)
         async with asyncio.timeout(limit):
@@ -141,19 +151,19 @@ class Emission:
             return [await self._receipt(trigger, task) for trigger, task in found.items()]
 
     async def handles(self, timeout: Seconds | None = None) -> list[Handle[Any]]:  # noqa: ASYNC109
-        """Wait as `receipts` does; return the handles of the tasks that stand for the event."""
+        """Wait as `receipts` does; return the handles of the tasks made for the event."""
         made = [one for one in await self.receipts(timeout) if one.outcome in HAS_TASK]
-        return [await self._mp.handle(one.task_id) for one in made if one.task_id is not None]
+        return [await self._handle_of(one.task_id) for one in made if one.task_id is not None]
 
     async def _dispatched(self) -> dict[str, int]:
-        """Wait until the event is dispatched; return which triggers deliver it by which task."""
+        """Wait until the event is dispatched; return the delivery task of each trigger."""
         try:
-            return await self._handle
+            return await self._dispatch.result_of(None)  # type: ignore[no-any-return]
         except TaskRejected as rejected:
             if rejected.reason is not Reason.DUPLICATE:
                 raise
-        # Two transactions told of it, neither of which could see the other's.
-        runtime = self._mp.runtime
+        # Two open transactions emitted it, and neither could see the other.
+        runtime = self._owner.runtime
         dedupe = Dedupe.FOREVER
         task = await runtime.view.holder(EVENTS, self.event.key, run=None, dedupe=dedupe)
         if task is not None:
@@ -162,14 +172,14 @@ class Emission:
         return {} if record is None else EventInfo.of(record).deliveries
 
     async def _receipt(self, trigger: str, task: int) -> Receipt:
-        return receipt_of(trigger, self.event, task, await end_of(self._mp.runtime, task))
+        return receipt_of(trigger, self.event, task, await end_of(self._owner.runtime, task))
 
     def __repr__(self) -> str:
         return f"<event {self.event.name} {self.event.id}>"
 
 
 def receipt_of(trigger: str, event: Event, delivery: int, end: TaskResult | Task) -> Receipt:
-    """Return what the end of a delivery tells."""
+    """Return the receipt that the end of a delivery means."""
     if end.status is Status.COMPLETED and end.result is not None:
         return msgspec.json.decode(end.result, type=Receipt)
     failed = end.status is Status.FAILED

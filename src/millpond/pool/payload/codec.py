@@ -72,7 +72,7 @@ class Codec:
     __slots__ = ("annotation", "decoder", "exact", "plain", "unordered")
 
     def __init__(self, annotation: Hint) -> None:
-        """Object to a type that JSON cannot hold, or not tell apart."""
+        """Raise Unsupported for a type that JSON cannot hold or distinguish."""
         self.annotation: Hint = Any if annotation is object else annotation
         try:
             self.decoder = decoder(self.annotation)
@@ -108,7 +108,7 @@ class Codec:
         return read(self.decoder.decode, stored)
 
     def _loss(self, value: object, back: object, lost: str) -> str:
-        """Say what a value would lose, and how it would not."""
+        """Return what a value would lose, and how to keep it."""
         if _is_no_number(value):
             return f"is {value}, which JSON cannot hold"
         if self.annotation is Any and type(value) is not type(back):
@@ -116,7 +116,7 @@ class Codec:
         return lost
 
     def _objection(self, value: object, error: Exception) -> str:
-        """Say in the caller's words why a value was not taken."""
+        """Return why a value was refused, in terms of the caller's types."""
         if isinstance(error, UnicodeEncodeError):
             return "holds a lone surrogate, which is not text"
         if isinstance(error, RecursionError):
@@ -170,7 +170,7 @@ def shown(annotation: Hint) -> str:
 
 
 def _check(node: inspect.Type) -> None:
-    """Object to what msgspec would leave to somebody else, or find out too late."""
+    """Raise Unsupported for a type that msgspec would accept here and fail on later."""
     match node:
         case inspect.CustomType(cls=kind) if kind is not object and not is_model(kind):
             raise Unsupported(f"cannot be stored: {shown(kind)} is not a type that JSON can hold")
@@ -201,11 +201,11 @@ def _nodes(root: inspect.Type) -> Iterator[inspect.Type]:
 
 
 PLAIN = Codec(Any)
-"""For a value of which no annotation speaks: it must come back in its very type."""
+"""For a value without an annotation: it must come back in its own type."""
 
 
 def plain_result(value: object, largest: int) -> bytes:
-    """Return what a closure returned as JSON; BadResult if it would not come back the same."""
+    """Return a closure's result as JSON; BadResult if it would not come back the same."""
     try:
         stored = PLAIN.encode(value)
     except Refused as refused:

@@ -1,4 +1,4 @@
-"""What a value would lose on its way to JSON and back."""
+"""Differences: what a value would lose on its way to JSON and back."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def difference(given: object, back: object, *, exact: bool) -> str | None:
     """Return what would be lost if `given` came back as `back`, with its path; None if nothing.
 
     Types count at every level: 1 and True, a tuple and a list, a dataclass and its base differ.
-    Two exceptions, for what the annotation asked for: an int where a float was wanted, if it is
+    Two exceptions, for the annotated type: an int where a float is annotated, if it is
     the same number; and, unless `exact`, a builtin container or enum member that stands for its
     plain base (a Counter for a dict, a StrEnum for a str).
     """

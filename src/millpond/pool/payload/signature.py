@@ -1,6 +1,6 @@
 """Typed payloads: a function's arguments and result as JSON bytes, and back to the same types.
 
-What would not come back the same is refused where it is given, by the parameter's name.
+An argument that would not come back the same is refused at submit, by the parameter's name.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from msgspec.structs import asdict, astuple
 
 from millpond.core import bounds
 from millpond.errors import BadPayload, ConfigError, PayloadTooLarge
+from millpond.pool.options import NAMES
 from millpond.pool.payload.annotations import Hint, hints_of
 from millpond.pool.payload.codec import (
     ENCODER,
@@ -39,7 +40,7 @@ from millpond.runtime.jobs.outcome import BadResult, Misfit, Unreadable
 __all__ = ["LARGEST", "MISSING", "BadResult", "Signature", "Unreadable", "fingerprint"]
 
 LARGEST = bounds.MAX_PAYLOAD
-"""How many bytes arguments or a result may have, unless told otherwise."""
+"""How many bytes arguments or a result may have by default."""
 
 EMPTY = b"{}"
 """The payload of a call without arguments."""
@@ -108,8 +109,8 @@ class Signature:
     ) -> None:
         """Read a function's annotations; a ConfigError names the one that cannot be stored.
 
-        A first parameter annotated with one of `context_types` is given by whoever runs the
-        function. `outcome_types` are what a batch function may give in place of a result.
+        The worker passes the first parameter if it is annotated with one of `context_types`.
+        A batch function may return one of `outcome_types` in place of a result.
         """
         self.name = name
         self.largest = largest
@@ -131,7 +132,7 @@ class Signature:
         self._make_record(parameters)
 
     def _read_shape(self, parameters: list[Parameter]) -> None:
-        """Note how values are handed to the function."""
+        """Note how values are passed to the function."""
         kinds = {one.kind for one in parameters}
         names: dict[Any, list[str]] = {kind: [] for kind in kinds}
         for one in parameters:
@@ -180,7 +181,7 @@ class Signature:
         record = self._bind(args, kwargs)
         try:
             payload = ENCODER.encode(self._packed(record) if self._sorted else record)
-            # What is too large is not worth a look.
+            # A payload that is too large is refused below, so its content does not matter.
             kept = len(payload) > self.largest or self._survives(record, payload)
         except Exception as error:  # a user's own class may raise anything
             raise self._blamed(record, error) from error
@@ -214,17 +215,17 @@ class Signature:
             schema = msgspec.json.schema(self._record, schema_hook=_schema)
         except Exception:  # noqa: BLE001 - a user's own class may raise anything
             schema = {one: shown(codec.annotation) for one, codec in self._codecs.items()}
-        told = msgspec.json.encode(schema, order="sorted", enc_hook=repr)
-        return blake2b(told, digest_size=5).hexdigest()
+        encoded = msgspec.json.encode(schema, order="sorted", enc_hook=repr)
+        return blake2b(encoded, digest_size=5).hexdigest()
 
     @cached_property
     def text(self) -> str:
         """The function with its parameters, for people."""
-        told = ", ".join(
+        parameters = ", ".join(
             f"{one}: {shown(codec.annotation)}" + (" = ..." if one in self._optional else "")
             for one, codec in self._codecs.items()
         )
-        return f"{self.name}({told})"[:LONGEST_TEXT]
+        return f"{self.name}({parameters})"[:LONGEST_TEXT]
 
     def _unreadable(self, payload: bytes, error: Exception) -> Unreadable:
         """Say which argument does not fit; what is no object of arguments at all is damaged."""
@@ -360,13 +361,13 @@ def _listed(names: list[str]) -> str:
 
 def _schema(kind: type) -> dict[str, Any]:
     """Return what a class of another library takes, as JSON Schema; else its name."""
-    told: Any = getattr(kind, "model_json_schema", None)
-    made = told() if told is not None else None
+    make: Any = getattr(kind, "model_json_schema", None)
+    made = make() if make is not None else None
     return made if isinstance(made, dict) else {"title": f"{kind.__module__}.{kind.__qualname__}"}
 
 
 def fingerprint(function: str, payload: bytes) -> int:
-    """Return 63 bits that tell one call from another, the same on every machine for ever.
+    """Return 63 bits that identify a call, the same on every machine for ever.
 
     Dicts that are equal make equal calls, whatever their order.
     """
@@ -494,9 +495,7 @@ def _codec(hint: Hint, task: str, parameter: str) -> Codec:
 
 
 def _for_options(error: TypeError) -> str:
-    """Return where an option of a submit belongs that was given as an argument; else nothing."""
-    from millpond.pool.options import NAMES  # noqa: PLC0415 - it knows tasks, which know this
-
+    """Return advice for an option of a submit that was given as an argument; else nothing."""
     name = _named(str(error))
     if name not in NAMES or "unexpected keyword" not in str(error):
         return ""

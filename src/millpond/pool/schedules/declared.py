@@ -1,4 +1,4 @@
-"""The schedules that one Millpond declares, and what of them is on its way to the store."""
+"""The schedules that one Millpond declares, on the loop and for threads."""
 
 from __future__ import annotations
 
@@ -10,33 +10,39 @@ import msgspec
 
 from millpond.core import validation as check
 from millpond.errors import BadSchedule, ConfigError, DuplicateName
-from millpond.pool.delegation import on_loop
+from millpond.pool.delegation import signature_of
+from millpond.pool.internals import internals_of
+from millpond.pool.registered import Invocation
 from millpond.pool.schedules.firing import Declaration, arm
-from millpond.pool.schedules.schedule import Schedule, ScheduleInfo, schedules
+from millpond.pool.schedules.schedule import DeclaredSchedule, Schedule, SyncSchedule
+from millpond.pool.schedules.stored import ScheduleInfo, schedules
 from millpond.pool.schedules.timetable import Missed, Timetable
 from millpond.pool.task import BoundCall, TaskFunction
 
 if TYPE_CHECKING:
     from millpond.core.validation import Seconds
-    from millpond.pool.millpond import Millpond
+    from millpond.pool.declared_pool import DeclaredPool
     from millpond.pool.pool import Pool
-    from millpond.pool.sync.api import SyncPool
+    from millpond.pool.pools import Pools
+    from millpond.pool.runtime_owner import RuntimeOwner
+    from millpond.pool.sync_pool import SyncPool
 
 FASTEST = 1.0
 """Seconds between two firings, at least."""
 
 NOT_FOR_A_FIRING = ("idempotency_key", "dedupe", "run_at", "submitted_by")
-"""Options of a call that a firing decides itself."""
+"""Options of a call that each firing sets itself."""
 
 
 class Schedules:
     """Schedules, by id."""
 
-    def __init__(self, mp: Millpond) -> None:
-        self._mp = mp
-        self._declared: dict[str, Schedule] = {}
+    def __init__(self, owner: RuntimeOwner, pools: Pools) -> None:
+        self._owner = owner
+        self._pools = pools
+        self._declared: dict[str, DeclaredSchedule] = {}
         self._arming: set[asyncio.Task[Any]] = set()
-        """What was declared while the Millpond is open, on its way to the store."""
+        """The tasks that store schedules which were declared while the Millpond is open."""
 
     def cron(
         self,
@@ -56,17 +62,17 @@ class Schedules:
     ) -> Schedule:
         """Declare a schedule: a crontab line in a time zone, or every so many seconds.
 
-        Each firing submits `task` into a pool, or emits an event (`cron.<id>` if it does nothing
-        else); it happens once for the whole fleet. A firing more than `grace` seconds late was
-        missed: `once` lets one stand for all that were, `all` makes up for each (the latest
-        `most_missed` of them), `skip` for none.
+        Each firing submits `task` into a pool, or emits an event (`cron.<id>` if neither is
+        given), once for the whole fleet. A firing more than `grace` seconds late is missed: with
+        `once` one firing stands for all missed ones, `all` fires for each of them (the latest
+        `most_missed`), `skip` for none.
         """
         name = check.name("schedule_id", schedule_id)
-        work, pool = self._work(name, task, on_loop(into))
+        work, pool = self._work(name, task, into)
         if work is None and emits is None:
             emits = f"cron.{name}"
         if payload is not None and emits is None:
-            reason = "is told by an event: say emits=, or bind it to task"
+            reason = "belongs to an event: give emits=, or bind it to task"
             raise ConfigError("payload", payload, reason)
         check.one_of("missed", missed, ("once", "all", "skip"))
         declaration = Declaration(
@@ -78,67 +84,71 @@ class Schedules:
             emits=None if emits is None else check.name("emits", emits),
             payload=_plain(payload),
         )
-        return self._added(Schedule(self._mp, self, declaration, work, pool))
+        made = DeclaredSchedule(
+            self._owner, declaration, work, pool, armed=self.armed, forget=self.forget
+        )
+        return self._add(made)
 
-    def _added(self, made: Schedule) -> Schedule:
-        """Take in a schedule; where the Millpond is open on this very loop, it begins now."""
+    def _add(self, made: DeclaredSchedule) -> Schedule:
+        """Add a schedule; where the Millpond is open on this thread's loop, it begins now."""
         if made.id in self._declared:
             message = f"a schedule named {made.id!r} exists already; give this one another id"
             raise DuplicateName(message, kind="schedule", name=made.id)
         self._declared[made.id] = made
-        runtime = self._mp.runtime if self._mp.is_open else None
+        runtime = self._owner.runtime if self._owner.is_open else None
         if runtime is not None and runtime.thread == threading.get_ident():
             arming = runtime.spawn(made.arm())
             self._arming.add(arming)
             arming.add_done_callback(self._arming.discard)
-        return made
+        return Schedule(made)
 
     def _work(
         self,
         name: str,
         task: TaskFunction[[], Any, Any] | BoundCall[Any] | None,
-        into: Pool | str | None,
-    ) -> tuple[BoundCall[Any] | None, Pool | None]:
+        into: str | Pool | SyncPool | None,
+    ) -> tuple[Invocation | None, DeclaredPool | None]:
         """Return the call that each firing submits, and the pool it goes to."""
         if task is None:
             if into is not None:
-                raise ConfigError("into", into, f"says where cron {name!r} submits: say also what")
+                raise ConfigError("into", into, f"needs a task: cron {name!r} submits none")
             return None, None
-        work = BoundCall(task, (), {}) if isinstance(task, TaskFunction) else task
+        work = task.bind() if isinstance(task, TaskFunction) else task
         check.instance("task", work, BoundCall, "a task, or a call of one: task.bind(...)")
-        if work.function.mp is not self._mp:
+        if self._pools.functions.by_name.get(work.function.name) is not work.function:
             raise ConfigError("task", task, "is a task of another Millpond")
+        call = internals_of(work)
+        options = call.options_within({})
         for option in NOT_FOR_A_FIRING:
-            if option in work.given({}):
-                reason = "is for each firing to say: leave it"
-                raise ConfigError(option, work.given({})[option], reason)
-        pool = self._mp.get_pool(into) if isinstance(into, str) else into or work.function.pool
-        work.encoded()
-        return work, pool
+            if option in options:
+                raise ConfigError(option, options[option], "is set by each firing: leave it out")
+        pool = self._pools.get_pool(into) if isinstance(into, str) else into or work.function.pool
+        call.encode()
+        return call, internals_of(pool)
 
     async def schedules(self) -> list[ScheduleInfo]:
-        """Return the schedules of the store, whoever declared them; which fires next comes first.
+        """Return the schedules of the store, of all processes, the next to fire first.
 
-        Of those that were declared a moment ago too: this waits until they are armed.
+        It waits until the store has those that were declared a moment ago.
         """
         await self.armed()
-        return await schedules(self._mp.runtime)
+        return await schedules(self._owner.runtime)
 
     async def armed(self) -> None:
-        """Wait until the store knows the schedules that were declared here."""
+        """Wait until the store has the schedules that were declared here."""
         if self._arming:
             await asyncio.wait(self._arming)
 
     async def forget(self, schedule: str) -> None:
-        """Let go of a schedule that is to be removed."""
+        """Forget a schedule that is about to be removed."""
         await self.armed()
         self._declared.pop(schedule, None)
 
     async def arm(self) -> None:
-        """See to it that every schedule waits for its next firing."""
+        """Store the next firing of every schedule."""
         if self._declared:
             declared = [await one.declaration() for one in self._declared.values()]
-            await arm(self._mp.runtime, declared)
+            await arm(self._owner.runtime, declared)
 
 
 def _timetable(name: str, expression: str | None, every: Seconds | None, tz: str) -> Timetable:
@@ -165,8 +175,35 @@ def _timetable(name: str, expression: str | None, every: Seconds | None, tz: str
 
 
 def _plain(payload: object) -> object:
-    """Return a payload as it will come back; refuse what cannot be told as JSON."""
+    """Return a payload as it comes back from JSON; refuse one that JSON cannot hold."""
     try:
         return msgspec.json.decode(msgspec.json.encode(payload))
     except (TypeError, ValueError, msgspec.MsgspecError) as error:
-        raise ConfigError("payload", payload, f"cannot be told as JSON: {error}") from None
+        raise ConfigError("payload", payload, f"cannot be stored as JSON: {error}") from None
+
+
+class SyncSchedules:
+    """The schedules of one Millpond, for threads."""
+
+    def __init__(self, owner: RuntimeOwner, schedules: Schedules) -> None:
+        self._owner = owner
+        self._schedules = schedules
+
+    @signature_of(Schedules.cron)
+    def cron(self, *given: Any, **named: Any) -> SyncSchedule:  # noqa: ANN401 - as Schedules.cron
+        """Declare a schedule: a crontab line in a time zone, or every so many seconds.
+
+        Each firing submits `task` into a pool, or emits an event (`cron.<id>` if neither is
+        given), once for the whole fleet.
+        """
+        made = self._schedules.cron(*given, **named)
+        if self._owner.is_open:
+            self._owner.bridge.call(internals_of(made).arm)
+        return made.sync
+
+    def schedules(self) -> list[ScheduleInfo]:
+        """Return the schedules of the store, of all processes, the next to fire first.
+
+        It waits until the store has those that were declared a moment ago.
+        """
+        return self._owner.bridge.call(self._schedules.schedules)

@@ -1,13 +1,13 @@
-"""Cron: a schedule is the firing it waits for, and that is a task.
+"""Cron: a schedule is stored as its next firing, and that is a task.
 
-Each firing is a task of one pool of the system, due at its moment. What runs it submits what is to
-be done and the next firing, both as part of its own outcome: stored with its completion, or not at
+Each firing is a task of one internal pool, due at its moment. Its handler submits the scheduled
+task and the next firing, both as part of its own outcome: stored with its completion, or not at
 all. So leases and fences let one process of the fleet fire, a process that dies in the middle
-fires nothing, and there is no leader. The moment comes from the firing before it, never from the
-clock of whoever ran that.
+fires nothing, and there is no leader. The moment of a firing follows from the one before it, never
+from a worker's clock.
 
-A firing carries the whole schedule: whoever has a worker can run it, whatever it knows of itself,
-and to list the schedules of a store is to list what waits there.
+A firing carries the whole schedule: any worker can run it, also one that does not declare it, and
+the schedules of a store are the firings that wait in it.
 """
 
 from __future__ import annotations
@@ -27,11 +27,13 @@ from millpond.core.backoff import Retry
 from millpond.core.control import Cancel
 from millpond.core.handler_signals import RetryLater
 from millpond.core.lifecycle import Status
+from millpond.core.log_fields import about
 from millpond.core.spec import PoolSpec
 from millpond.core.task import Call, Dedupe, NewTask
 from millpond.errors import BadSchedule
+from millpond.pool.declared_pool import UNLIMITED
+from millpond.pool.refusals import error_of
 from millpond.pool.schedules.timetable import Missed, Timetable, plan
-from millpond.pool.submit import UNLIMITED, refused
 from millpond.runtime.jobs.job import Handler, Where
 from millpond.runtime.runtime import runtime_of
 from millpond.store.protocol import Batch
@@ -40,7 +42,6 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterable
 
     from millpond.core.task import Task
-    from millpond.pool.millpond import Millpond
     from millpond.runtime.jobs.job import Job
     from millpond.runtime.runtime import Runtime
 
@@ -50,25 +51,25 @@ CRON = "~cron"
 """The pool of all firings of a store, and the function that they call."""
 
 ENDING = "~cron/end"
-"""The function that ends the firings of declarations that are not in force any more."""
+"""The function that ends the firings of declarations that are no longer in force."""
 
 SPEC = PoolSpec(name=CRON, max_concurrent=16)
 
 PATIENCE = Retry(attempts=UNLIMITED, initial=1.0, max_delay=60.0)
-"""A firing is tried until it succeeds: a schedule that gave up would end without a word."""
+"""A firing is retried until it succeeds: a schedule that gives up would end silently."""
 
 AT_ONCE = 500
 """How many firings are read, or armed, in one verb."""
 
 LOOKS = 3
-"""How often to look again for a schedule that is not to be seen, before it counts as new."""
+"""How often to look again for the firing of a schedule before the schedule counts as new."""
 
 TURNS, TURN = 100, 0.1
 """How often, and after how many seconds, to look again for firings of a schedule that changed."""
 
 
 class Declaration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, dict=True):
-    """A schedule as it was declared: all that whoever fires it must know."""
+    """A schedule as declared: all that its firing needs."""
 
     id: str
     timetable: Timetable
@@ -76,16 +77,16 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     grace: float = 300.0
     most_missed: int = 100
     task: NewTask | None = None
-    """What each firing submits; its id, key and labels are those of the firing."""
+    """The task that each firing submits; it gets its id, key and labels from the firing."""
     emits: str | None = None
     payload: Any = None
-    """What the event tells besides when it was due."""
+    """The payload of the event, beside the moment it was due."""
 
     @cached_property
     def digest(self) -> str:
         """The same for the same declaration, in every process."""
-        told = msgspec.json.encode(self, order="deterministic")
-        return hashlib.blake2b(told, digest_size=8).hexdigest()
+        encoded = msgspec.json.encode(self, order="deterministic")
+        return hashlib.blake2b(encoded, digest_size=8).hexdigest()
 
 
 class Firing(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -94,7 +95,7 @@ class Firing(msgspec.Struct, frozen=True, omit_defaults=True):
     schedule: Declaration
     moment: float
     armed_at: float
-    """When its schedule was declared: of two that differ, the later is in force."""
+    """When its schedule was declared: of two declarations, the later is in force."""
 
 
 class Standing(msgspec.Struct, frozen=True):
@@ -118,32 +119,32 @@ def shown(moment: float) -> str:
 
 
 async def arm(runtime: Runtime, declared: Iterable[Declaration]) -> None:
-    """See to it that each schedule waits for its next firing, and nothing does for an older one.
+    """Store the next firing of each schedule, and cancel those of older declarations.
 
-    Whoever declares it does this. A firing that waits already, for the same declaration, is left as
-    it is, however late. Where processes differ, the one that declared last is in force.
+    Every process that declares a schedule does this. A firing of the same declaration that waits
+    already stays as it is, however late. Where processes differ, the last declaration is in force.
     """
     wanted = {one.id: one for one in declared}
     await runtime.declarations.declare(SPEC)
     standing = await _looked_for(runtime, wanted)
     if any(map(_outdated, standing.values())):
-        # Before anything is armed: what is declared anew would be taken for what waits already.
+        # First: an old firing of the same declaration must not pass for a new one.
         await _end_older(runtime, wanted)
         standing = await _looked_for(runtime, wanted)
     fresh = [one for one in wanted.values() if one.digest not in _digests(standing[one.id])]
     if fresh:
         endings = await _begin(runtime, fresh, standing)
-        # Also where nothing stood before: another may have armed the same otherwise meanwhile, and
-        # whoever looks last sees both.
+        # Also where there was none before: another process may have armed another declaration
+        # meanwhile, and the last one to look sees both.
         if await _end_older(runtime, wanted):
             runtime.answers.apply(await runtime.store.control(Cancel(endings, of=CRON)))
 
 
 async def _looked_for(runtime: Runtime, wanted: Iterable[str]) -> dict[str, list[Standing]]:
-    """Return the firings of schedules, looking more than once for one that is not to be seen.
+    """Return the firings of schedules; look more than once for a schedule that has none.
 
-    One that makes up for what was missed goes from firing to firing without a pause, and may be
-    between two of them at each look.
+    A schedule that catches up goes from firing to firing without a pause, and a look may fall
+    between two of them.
     """
     standing = await standing_of(runtime, wanted)
     for _ in range(LOOKS):
@@ -157,9 +158,9 @@ async def _looked_for(runtime: Runtime, wanted: Iterable[str]) -> dict[str, list
 async def _begin(
     runtime: Runtime, fresh: list[Declaration], standing: dict[str, list[Standing]]
 ) -> tuple[int, ...]:
-    """Store the first firings of schedules, and with them the tasks that end what was before.
+    """Store the first firings of schedules, with the tasks that end older firings.
 
-    So whoever dies after this leaves nothing undone. Return those tasks.
+    So a process that dies after this leaves nothing undone. Return those tasks.
     """
     now = runtime.clock()
     endings = []
@@ -173,9 +174,9 @@ async def _begin(
 
 
 def first_firing(schedule: Declaration, standing: list[Standing], now: float, task: int) -> NewTask:
-    """Return the first firing of a schedule that begins now, in place of what stands.
+    """Return the first firing of a schedule that begins now and replaces the stored ones.
 
-    It is later than that, also by a clock that was set back meanwhile.
+    Its `armed_at` is later than theirs, also where the clock was set back meanwhile.
     """
     before = max((one.firing.armed_at for one in standing), default=0.0)
     return _task(Firing(schedule, schedule.timetable.after(now), max(now, before + 0.001)), task)
@@ -184,17 +185,17 @@ def first_firing(schedule: Declaration, standing: list[Standing], now: float, ta
 async def _submit(runtime: Runtime, firings: tuple[NewTask, ...]) -> None:
     answer = await runtime.submitter.submit(Batch(tasks=firings))
     if answer.refusal is not None:
-        raise refused(answer.refusal, len(firings))
+        raise error_of(answer.refusal, len(firings))
 
 
 async def _end_older(runtime: Runtime, wanted: Iterable[str]) -> bool:
-    """Cancel what waits for declarations that are not in force any more; return if none is left.
+    """Cancel the firings of declarations that are no longer in force; return if none is left.
 
-    One that runs just now leaves a successor, so this looks until there is none.
+    A firing that is running leaves a successor, so this looks until there is none.
     """
-    meant = set(wanted)
+    names = set(wanted)
     for _ in range(TURNS):
-        standing = await standing_of(runtime, meant)
+        standing = await standing_of(runtime, names)
         older = [one.task for found in standing.values() for one in _outdated(found)]
         if not older:
             return True
@@ -204,7 +205,7 @@ async def _end_older(runtime: Runtime, wanted: Iterable[str]) -> bool:
 
 
 def _ending(schedules: list[str], task: int) -> NewTask:
-    """Return the task that ends what schedules waited for before they were changed."""
+    """Return the task that ends the firings that schedules had before they changed."""
     return NewTask(
         id=task,
         pool=CRON,
@@ -256,15 +257,15 @@ def _task(firing: Firing, task: int) -> NewTask:
 # Firing
 
 
-ToldAs: TypeAlias = Callable[[str, Any, str], Awaitable[NewTask]]
-"""Makes an event of a name, a payload and an id: the task that it is stored as."""
+EventTask: TypeAlias = Callable[[str, Any, str], Awaitable[NewTask]]
+"""Makes the task that an event of a name, a payload and an id is stored as."""
 
 
-def handlers(told_as: ToldAs) -> dict[str, Handler]:
-    """Return what runs firings, and what ends those of older declarations."""
+def handlers(event_task: EventTask) -> dict[str, Handler]:
+    """Return the handlers of firings, and of the tasks that end older ones."""
 
     def fire(job: Job) -> Coroutine[Any, Any, dict[str, Any]]:
-        return _fire(job, _decode(job.leased.call.payload), told_as)
+        return _fire(job, _decode(job.leased.call.payload), event_task)
 
     def end(job: Job) -> Coroutine[Any, Any, None]:
         return _end(runtime_of(job), msgspec.json.decode(job.leased.call.payload, type=list[str]))
@@ -277,16 +278,16 @@ def handlers(told_as: ToldAs) -> dict[str, Handler]:
 
 
 async def _end(runtime: Runtime, schedules: list[str]) -> None:
-    """Do what whoever changed schedules may not have lived to do."""
+    """End older firings, which the process that changed the schedules may not have done."""
     if not await _end_older(runtime, schedules):
         raise RetryLater(TURN, spend=False)
 
 
-async def _fire(job: Job, firing: Firing, told_as: ToldAs) -> dict[str, Any]:
-    """Fire if it is time, and wait for the next: both are stored when this attempt completes."""
+async def _fire(job: Job, firing: Firing, event_task: EventTask) -> dict[str, Any]:
+    """Fire if it is time, and add the next firing: the store gets both when this completes."""
     runtime, schedule = runtime_of(job), firing.schedule
     now = runtime.clock()
-    told = plan(
+    planned = plan(
         schedule.timetable,
         firing.moment,
         now,
@@ -294,28 +295,28 @@ async def _fire(job: Job, firing: Firing, told_as: ToldAs) -> dict[str, Any]:
         grace=schedule.grace,
         most=schedule.most_missed,
     )
-    if told.fire is None and told.then == firing.moment:
-        # It is the next one, and was looked at because the store's time went back.
+    if planned.fire is None and planned.then == firing.moment:
+        # It is not due yet: the store's clock was set back after it was claimed.
         raise RetryLater(firing.moment - now, spend=False)
-    if told.left_out:
-        _report_missed(schedule, firing.moment, told.fire, now)
-    fired = None if told.fire is None else shown(told.fire)
-    following = [_task(Firing(schedule, told.then, firing.armed_at), runtime.new_id())]
+    if planned.left_out:
+        _report_missed(schedule, firing.moment, planned.fire, now)
+    fired = None if planned.fire is None else shown(planned.fire)
+    following = [_task(Firing(schedule, planned.then, firing.armed_at), runtime.new_id())]
     if fired is not None and schedule.task is not None:
         following.append(_target(schedule, schedule.task, fired, runtime.new_id()))
     if fired is not None and schedule.emits is not None:
-        following.append(await told_as(schedule.emits, _payload(schedule, fired), fired))
+        following.append(await event_task(schedule.emits, _payload(schedule, fired), fired))
     job.follow_ups = following
     return {
         "schedule": schedule.id,
         "fired": fired,
         "tasks": [new.id for new in following[1:]],
-        "next": shown(told.then),
+        "next": shown(planned.then),
     }
 
 
 def _target(schedule: Declaration, template: NewTask, moment: str, task: int) -> NewTask:
-    """Return what a firing submits: one task per schedule and moment, whoever fires it."""
+    """Return the task that a firing submits: one per schedule and moment, in any process."""
     return msgspec.structs.replace(
         template,
         id=task,
@@ -325,12 +326,18 @@ def _target(schedule: Declaration, template: NewTask, moment: str, task: int) ->
     )
 
 
-async def fire_by_hand(mp: Millpond, schedule: str, *, by: str) -> tuple[int | None, str | None]:
-    """Do now what a schedule does when it fires, whatever it waits for; that stays as it is.
+async def fire_by_hand(
+    runtime: Runtime,
+    emit: Callable[[str, dict[str, Any], str], Awaitable[str]],
+    schedule: str,
+    *,
+    by: str,
+) -> tuple[int | None, str | None]:
+    """Do now what a schedule does when it fires; its next firing stays as it is.
 
-    Return the task that was submitted and the id of the event that was emitted.
+    `emit` takes the name, the payload and the id of an event, and returns its id. Return the task
+    that was submitted and the id of the event that was emitted.
     """
-    runtime = mp.runtime
     standing = (await standing_of(runtime, [schedule]))[schedule]
     if not standing:
         message = f"no schedule {schedule!r} is armed"
@@ -345,8 +352,7 @@ async def fire_by_hand(mp: Millpond, schedule: str, *, by: str) -> tuple[int | N
         task = made.id
     if declared.emits is not None:
         name = f"{moment}#{runtime.new_id():016x}"
-        told = await mp.emit_as(by, declared.emits, _payload(declared, moment), name)
-        event = told.event_id
+        event = await emit(declared.emits, _payload(declared, moment), name)
     return task, event
 
 
@@ -355,29 +361,31 @@ def _payload(schedule: Declaration, moment: str) -> dict[str, Any]:
 
 
 def _report_missed(schedule: Declaration, moment: float, fired: float | None, now: float) -> None:
-    """Say that firings were missed: somebody may wait for what they would have done."""
+    """Log that firings were missed."""
     log.warning(
-        "schedule %s missed its firing of %s by %.0f s; as missed=%r says, %s",
+        "schedule %s missed its firing of %s by %.0f s; with missed=%r %s",
         schedule.id,
         shown(moment),
         now - moment,
         schedule.missed,
-        "none is made up for" if fired is None else f"it goes on with that of {shown(fired)}",
-        extra={"pool": CRON},
+        "it skips it" if fired is None else f"it fires for {shown(fired)}",
+        extra=about(
+            "schedule.missed", pool=CRON, schedule=schedule.id, seconds_late=round(now - moment)
+        ),
     )
 
 
-# Looking
+# Reading
 
 
 async def standing_of(
     runtime: Runtime, only: Iterable[str] | None = None
 ) -> dict[str, list[Standing]]:
     """Return the firings that wait or run, by schedule: of all, or of some."""
-    meant = None if only is None else set(only)
+    names = None if only is None else set(only)
     found: dict[str, dict[int, Standing]] = defaultdict(dict)
-    key = next(iter(meant)) if meant is not None and len(meant) == 1 else None
-    # What starts while the queue is read is in neither list: so the queue is read twice.
+    key = next(iter(names)) if names is not None and len(names) == 1 else None
+    # A task that starts between two reads is in neither list: so the queue is read twice.
     for status in (Status.QUEUED, Status.RUNNING, Status.QUEUED):
         after: int | None = 0
         while after is not None:
@@ -386,7 +394,7 @@ async def standing_of(
             )
             for task in page.tasks:
                 schedule = task.new.key or ""
-                ours = task.new.call.function == CRON and (meant is None or schedule in meant)
+                ours = task.new.call.function == CRON and (names is None or schedule in names)
                 firing = _read(task) if ours else None
                 if firing is not None:
                     found[schedule][task.new.id] = Standing(task.new.id, firing)
@@ -395,9 +403,15 @@ async def standing_of(
 
 
 def _read(task: Task) -> Firing | None:
-    """Return the firing that a task is; one that cannot be read keeps nobody from the others."""
+    """Return the firing that a task holds; None, and a warning, if it cannot be read."""
     try:
         return _decode(task.new.call.payload)
     except msgspec.MsgspecError as error:
-        log.warning("task %d of pool %s is no firing: %s", task.new.id, CRON, error)
+        log.warning(
+            "task %d of pool %s is not a firing: %s",
+            task.new.id,
+            CRON,
+            error,
+            extra=about("schedule.unreadable", pool=CRON, task=task.new.id, reason=str(error)),
+        )
         return None

@@ -1,93 +1,48 @@
-"""The schedule: what `mp.cron(...)` returns, and what is told of it."""
+"""Schedules: what `mp.cron(...)` returns, on the loop and for threads."""
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from millpond.core.control import Cancel, Pause, Resume
-from millpond.pool.payload.signature import fingerprint
-from millpond.pool.schedules.firing import (
-    CRON,
-    SPEC,
-    TURN,
-    TURNS,
-    Declaration,
-    Standing,
-    arm,
-    in_force,
-    standing_of,
-)
-from millpond.pool.schedules.timetable import Missed, Timetable
-from millpond.pool.submit import new_task
-from millpond.pool.task import BoundCall
-from millpond.runtime.jobs.policy import without_trace
+from millpond.core.control import Pause, Resume
+from millpond.pool.new_task import new_task
+from millpond.pool.schedules.firing import CRON, SPEC, Declaration, arm
+from millpond.pool.schedules.stored import ScheduleInfo, remove, schedules, template, words
 
 if TYPE_CHECKING:
-    from typing import Any
+    from collections.abc import Awaitable, Callable
 
-    from millpond.core.task import NewTask
-    from millpond.pool.millpond import Millpond
-    from millpond.pool.pool import Pool
-    from millpond.pool.schedules.declared import Schedules
-    from millpond.pool.sync.schedules import SyncSchedule
-    from millpond.runtime.runtime import Runtime
+    from millpond.pool.declared_pool import DeclaredPool
+    from millpond.pool.registered import Invocation
+    from millpond.pool.runtime_owner import RuntimeOwner
+    from millpond.pool.schedules.timetable import Timetable
 
 
-class ScheduleInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A schedule at one moment, as the store knows it."""
-
-    id: str
-    """Its id."""
-    expression: str | None
-    """The crontab line; None where it fires every so many seconds."""
-    every: float | None
-    """The seconds between two firings; None where there is a line."""
-    tz: str
-    """The time zone of the line."""
-    next_at: float
-    """When it fires next; a moment that is past waits for a worker."""
-    paused: bool
-    """Whether it is paused, by itself or with all of them."""
-    missed: Missed
-    """What becomes of firings that nobody was there for."""
-    grace: float
-    """How late a firing may be without being missed."""
-    into: str | None
-    """The pool that its task goes to, as the store calls it."""
-    task: str | None
-    """The task that it submits, by name."""
-    emits: str | None
-    """The event that it emits."""
-    declared_at: float
-    """Since when it is in force as it is."""
-
-
-class Schedule:
-    """When something is to be done again and again. Make it with `mp.cron(...)`."""
+class DeclaredSchedule:
+    """A schedule that this process declares: the internal object behind `Schedule`."""
 
     def __init__(
         self,
-        mp: Millpond,
-        among: Schedules,
+        owner: RuntimeOwner,
         declaration: Declaration,
-        work: BoundCall[Any] | None,
-        into: Pool | None,
+        work: Invocation | None,
+        into: DeclaredPool | None,
+        *,
+        armed: Callable[[], Awaitable[None]],
+        forget: Callable[[str], Awaitable[None]],
     ) -> None:
-        self._mp = mp
-        self._among = among
+        self.owner = owner
         self._declaration = declaration
         self._work = work
         self._into = into
-
-    def __repr__(self) -> str:
-        return f"<schedule {self.id}: {words(self._declaration.timetable)}>"
+        self._armed = armed
+        self._forget = forget
 
     @property
     def id(self) -> str:
-        """Its name, one for all processes of the store."""
+        """Its id."""
         return self._declaration.id
 
     @property
@@ -95,113 +50,108 @@ class Schedule:
         """When it fires."""
         return self._declaration.timetable
 
-    @property
-    def sync(self) -> SyncSchedule:
-        """The same for threads."""
-        return self._mp.sync.schedule_of(self)
-
     async def declaration(self) -> Declaration:
-        """Return it with what its firings submit; the store knows their pool after this."""
+        """Return it with the task that its firings submit; declare their pool to the store."""
         if self._work is None or self._into is None:
             return self._declaration
-        await self._mp.ready(self._into)
+        await self._into.ready()
         made = template(new_task(self._into, self._work, {}))
         return msgspec.structs.replace(self._declaration, task=made)
 
     async def arm(self) -> None:
-        """See to it that it waits for its next firing; opening the Millpond does this by itself."""
-        await arm(self._mp.runtime, [await self.declaration()])
+        """Store its next firing."""
+        await arm(self.owner.runtime, [await self.declaration()])
 
-    async def pause(self) -> None:
-        """Fire no more. What is due meanwhile is missed, as `missed` has it, when it goes on."""
-        await _order(self._mp, Pause(CRON, self.id))
-
-    async def resume(self) -> None:
-        """Fire again."""
-        await _order(self._mp, Resume(CRON, self.id))
+    async def order(self, order: Pause | Resume) -> None:
+        """Send an order about it to the store."""
+        runtime = self.owner.runtime
+        await runtime.declarations.declare(SPEC)
+        await runtime.control.order(order)
 
     async def remove(self) -> bool:
-        """Let it end, for all processes; return whether there was anything to end.
-
-        A process that still declares it brings it back when it opens the store the next time.
-        """
-        await self._among.forget(self.id)
-        return await remove(self._mp.runtime, self.id)
+        """End it in the store; return whether there was anything to end."""
+        await self._forget(self.id)
+        return await remove(self.owner.runtime, self.id)
 
     async def status(self) -> ScheduleInfo | None:
-        """Return when it fires next, and how it stands; None if it was removed."""
-        await self._among.armed()
-        found = await schedules(self._mp.runtime, [self.id])
+        """Return it as the store has it; None if it was removed."""
+        await self._armed()
+        found = await schedules(self.owner.runtime, [self.id])
         return found[0] if found else None
 
 
-def template(new: NewTask) -> NewTask:
-    """Return a task as the pattern of those that firings submit: the same in every process."""
-    return msgspec.structs.replace(
-        new,
-        id=0,
-        submitted_by="cron",
-        fingerprint=fingerprint(new.call.function, new.call.payload),
-        options=without_trace(new.options),
-    )
+class _Shown:
+    """What a schedule shows of itself."""
+
+    _internals: DeclaredSchedule
+
+    @property
+    def id(self) -> str:
+        """Its id, one for all processes of the store."""
+        return self._internals.id
+
+    @property
+    def timetable(self) -> Timetable:
+        """When it fires."""
+        return self._internals.timetable
 
 
-async def remove(runtime: Runtime, schedule: str) -> bool:
-    """End a schedule: what waits is cancelled, and what a firing under way leaves behind."""
-    ended = False
-    for _ in range(TURNS):
-        standing = (await standing_of(runtime, [schedule]))[schedule]
-        if not standing:
-            break
-        order = Cancel(tuple(one.task for one in standing), of=CRON)
-        runtime.answers.apply(await runtime.store.control(order))
-        ended = True
-        await asyncio.sleep(TURN)
-    # Whoever declares it anew does not expect it to be paused.
-    await runtime.control.order(Resume(CRON, schedule))
-    return ended
+class Schedule(_Shown):
+    """A schedule. Make it with `mp.cron(...)`."""
+
+    def __init__(self, declared: DeclaredSchedule) -> None:
+        self._internals = declared
+
+    def __repr__(self) -> str:
+        return f"<schedule {self.id}: {words(self.timetable)}>"
+
+    @property
+    def sync(self) -> SyncSchedule:
+        """The same for threads."""
+        return SyncSchedule(self._internals)
+
+    async def pause(self) -> None:
+        """Fire no more. Firings due meanwhile are missed, and handled so, when it goes on."""
+        await self._internals.order(Pause(CRON, self.id))
+
+    async def resume(self) -> None:
+        """Fire again."""
+        await self._internals.order(Resume(CRON, self.id))
+
+    async def remove(self) -> bool:
+        """End it, for all processes; return whether there was anything to end.
+
+        A process that still declares it brings it back when it opens the store the next time.
+        """
+        return await self._internals.remove()
+
+    async def status(self) -> ScheduleInfo | None:
+        """Return when it fires next, and its settings; None if it was removed."""
+        return await self._internals.status()
 
 
-async def schedules(runtime: Runtime, only: list[str] | None = None) -> list[ScheduleInfo]:
-    """Return the schedules of a store, those that fire next first."""
-    view = await runtime.view.pool(CRON, measured=False)
-    if view is None:
-        return []
-    found = await standing_of(runtime, only)
-    told = [
-        _told(in_force(each), paused=view.paused or name in view.paused_units)
-        for name, each in found.items()
-        if each
-    ]
-    return sorted(told, key=lambda one: (one.next_at, one.id))
+class SyncSchedule(_Shown):
+    """A schedule, for threads."""
 
+    def __init__(self, declared: DeclaredSchedule) -> None:
+        self._internals = declared
+        self._bridge = declared.owner.bridge
 
-def _told(standing: Standing, *, paused: bool) -> ScheduleInfo:
-    schedule = standing.firing.schedule
-    timetable, task = schedule.timetable, schedule.task
-    return ScheduleInfo(
-        id=schedule.id,
-        expression=timetable.expression or None,
-        every=timetable.every or None,
-        tz=timetable.zone,
-        next_at=standing.firing.moment,
-        paused=paused,
-        missed=schedule.missed,
-        grace=schedule.grace,
-        into=None if task is None else task.pool,
-        task=None if task is None else task.call.function,
-        emits=schedule.emits,
-        declared_at=standing.firing.armed_at,
-    )
+    def __repr__(self) -> str:
+        return f"<sync <schedule {self.id}: {words(self.timetable)}>>"
 
+    def pause(self) -> None:
+        """Fire no more. Firings due meanwhile are missed, and handled so, when it goes on."""
+        self._bridge.call(self._internals.order, Pause(CRON, self.id))
 
-def words(timetable: Timetable) -> str:
-    """Return a timetable in words."""
-    if timetable.every:
-        return f"every {timetable.every:g} s"
-    return f"{timetable.expression} {timetable.zone}"
+    def resume(self) -> None:
+        """Fire again."""
+        self._bridge.call(self._internals.order, Resume(CRON, self.id))
 
+    def remove(self) -> bool:
+        """End it, for all processes; return whether there was anything to end."""
+        return self._bridge.call(self._internals.remove)
 
-async def _order(mp: Millpond, order: Pause | Resume) -> None:
-    await mp.runtime.declarations.declare(SPEC)
-    await mp.runtime.control.order(order)
+    def status(self) -> ScheduleInfo | None:
+        """Return when it fires next, and its settings; None if it was removed."""
+        return self._bridge.call(self._internals.status)

@@ -1,16 +1,16 @@
-"""Timetables: at which moments a schedule fires, and what becomes of those that were missed.
+"""Timetables: at which moments a schedule fires, and what happens to those that it missed.
 
-Nothing here asks for the time: moments are seconds since 1970 and `now` is an argument. A crontab
-line is about a wall clock, and a wall clock is not a line: in spring an hour of it never comes, in
-autumn one comes twice. As on Debian, what is meant depends on the line:
+Nothing here reads a clock: moments are seconds since 1970 and `now` is an argument. A crontab line
+is about wall time, in which an hour of spring never comes and an hour of autumn comes twice. As on
+Debian, the line decides what then happens:
 
     "30 2 * * *"     a time of day: fires once a day. Where 02:30 never comes, as soon as the clock
                      is past it; where it comes twice, the first time
     "*/15 * * * *"   a pace: a minute or hour that begins with * fires whenever the clock shows it,
                      twice where it shows it twice, not at all where it does not
 
-Which minute of a wall clock comes next is for `cronsim` to say, which knows no zones here; when
-that minute is, is for `zoneinfo`.
+`cronsim`, which knows no zones here, finds the next minute of wall time; `zoneinfo` finds the
+moment of that minute.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from cronsim import CronSim
 
 Missed: TypeAlias = Literal["once", "all", "skip"]
-"""What becomes of firings that nobody was there for."""
+"""What happens to firings that no worker was there for."""
 
 NICKNAMES = {
     "@yearly": "0 0 1 1 *",
@@ -44,7 +44,7 @@ NICKNAMES = {
 }
 
 LONGEST_SHIFT = 26 * 3600.0
-"""More than any clock was ever set by: the day that Samoa left out had 24 hours."""
+"""More than any clock was ever set by: the day that Samoa skipped had 24 hours."""
 
 
 LONGEST_LINE = 256
@@ -58,7 +58,7 @@ class Timetable(msgspec.Struct, frozen=True, omit_defaults=True):
     every: float = 0.0
 
     def check(self, schedule: str) -> None:
-        """Object to a line, zone or pace that cannot be, or that never fires."""
+        """Raise BadSchedule for a line or zone that is not valid, or that never fires."""
         if self.every:
             return
         try:
@@ -83,7 +83,7 @@ class Timetable(msgspec.Struct, frozen=True, omit_defaults=True):
         wall = datetime.fromtimestamp(math.floor(moment), zone).replace(tzinfo=None)
         shift = _shift_near(moment, zone)
         if not shift:
-            # Nothing that the clock has shown before will it show again.
+            # The clock is not set near this moment: no minute comes twice.
             return next(self._later(wall, moment))
         beyond = self._later(wall - shift, moment)
         found = next(beyond)
@@ -114,7 +114,7 @@ class Timetable(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def _is_pace(self) -> bool:
-        """Whether the line says how often, and not at what time of the day."""
+        """Whether the line gives a pace, and not a time of day."""
         *_, minute, hour, _, _, _ = _line(self.expression).split()
         return minute.startswith("*") or hour.startswith("*")
 
@@ -133,23 +133,23 @@ class Timetable(msgspec.Struct, frozen=True, omit_defaults=True):
                 moment = self.after(moment)
             if begin == since or len(found) >= most:
                 return found[-most:]
-            # One found in this span makes the next not longer than it has to be.
+            # The number found in this span bounds how long the next must be.
             span *= 4 if len(found) * 4 < most else 1 + most / max(len(found), 1)
 
 
 EARLY = 60.0
-"""Seconds by which a firing may be looked at before its moment, because clocks differ."""
+"""Seconds by which a firing may run before its moment, because clocks differ."""
 
 
 class Plan(msgspec.Struct, frozen=True):
     """What to do about a firing that is due."""
 
     fire: float | None
-    """The moment to fire for; None = it was missed, and is left out."""
+    """The moment to fire for; None: it was missed and is skipped."""
     then: float
-    """The firing to wait for next; one that is past is due at once."""
+    """The next firing; one in the past is due at once."""
     left_out: bool = False
-    """Whether moments were passed over."""
+    """Whether moments were skipped."""
 
 
 def plan(
@@ -157,9 +157,9 @@ def plan(
 ) -> Plan:
     """Return what to do at `now` about the firing of the moment `due`.
 
-    Up to `grace` seconds late is not missed. `once`: one firing stands for all that were missed,
-    the latest. `all`: each is made up for, but at most the latest `most`. `skip`: none is. A firing
-    that a clock armed which was ahead is not one: the next by the right clock takes its place.
+    Up to `grace` seconds late is not missed. `once`: one firing, the latest, stands for all missed
+    ones. `all`: each missed one fires, at most the latest `most`. `skip`: none does. A firing that
+    a clock ahead of time had armed is replaced by the next one of the right clock.
     """
     if due > now + EARLY:
         return Plan(None, timetable.after(now))
@@ -175,13 +175,13 @@ def plan(
 
 
 def walls(expression: str, after: datetime) -> Iterator[datetime]:
-    """Yield the minutes of a wall clock that a line means, later than one of them."""
+    """Yield the minutes of wall time that a line matches, later than one of them."""
     return iter(_parsed(expression, after))
 
 
 @lru_cache(maxsize=512)
 def zone_of(name: str) -> zoneinfo.ZoneInfo:
-    """Return a time zone by its name; BadSchedule if there is none, with what may be meant."""
+    """Return a time zone by its name; BadSchedule, with the nearest name, if there is none."""
     try:
         return zoneinfo.ZoneInfo(name)
     except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):
@@ -202,7 +202,7 @@ def _line(expression: str) -> str:
 
 
 def _parsed(expression: str, after: datetime) -> CronSim:
-    """Return what walks a line on from a minute; it is told of no zone."""
+    """Return an iterator over the minutes of a line, later than one; it knows no zone."""
     from cronsim import CronSim  # noqa: PLC0415 - an extra
 
     return CronSim(_line(expression), after)
@@ -239,7 +239,7 @@ def _next_multiple(pace: float, moment: float) -> float:
 
 
 def _shift_near(moment: float, zone: zoneinfo.ZoneInfo) -> timedelta:
-    """Return by how much the clock is set so near to a moment that it matters there, if it is."""
+    """Return by how much the clock is set near a moment, close enough to matter; else zero."""
     shift = _spread(moment, LONGEST_SHIFT, zone)
     return _spread(moment, shift.total_seconds(), zone) if shift else shift
 
@@ -256,8 +256,8 @@ def _spread(moment: float, around: float, zone: zoneinfo.ZoneInfo) -> timedelta:
 def _end_of_gap(wall: datetime) -> float:
     """Return when the clock was set past a minute of it that never came.
 
-    With fold=0 such a minute is told by the old offset, with fold=1 by the new: between these two
-    moments the clock was set.
+    With fold=0 such a minute has the old offset, with fold=1 the new: the clock was set between
+    these two moments.
     """
     zone = wall.tzinfo
     low, high = sorted((wall.replace(fold=0).timestamp(), wall.replace(fold=1).timestamp()))

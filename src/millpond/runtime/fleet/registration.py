@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from millpond.runtime.answers import Answers
     from millpond.runtime.environment import Environment
     from millpond.runtime.fleet.renew import Renewals
+    from millpond.runtime.fleet.session import SessionKeeper
     from millpond.runtime.jobs.job import Handler, WorkerProtocol
     from millpond.store.protocol import ControlAnswer
 
@@ -51,19 +52,22 @@ class Registration:
         answers: Answers,
         renewals: Renewals,
         functions: Mapping[str, Handler],
+        session: SessionKeeper,
     ) -> None:
         self._env = env
         self._workers = workers
         self._answers = answers
         self._renewals = renewals
         self._functions = functions
+        self._session = session
         self._names = 0
         self._updating = False
 
     def new_name(self, *, own: bool) -> str:
         """Return a name that no worker ever had."""
         self._names += 1
-        return f"{self._env.owner}/{self._names}{OWN if own else ''}"
+        mark = self._session.mark_of()
+        return f"{self._env.owner}/{self._names}{mark}{OWN if own else ''}"
 
     async def register(self, worker: WorkerProtocol) -> None:
         """Register a worker for the first time, and keep its lease from now on."""

@@ -6,31 +6,21 @@ from collections.abc import Awaitable, Coroutine, Generator
 from contextvars import Context
 from inspect import iscoroutine
 from types import CoroutineType, coroutine
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from millpond.runtime.fork_safety import must_not_be_child
-
-if TYPE_CHECKING:
-    from collections import deque
-
-    from millpond.runtime.jobs.job import Job
 
 
 class Waker(Protocol):
     """The slots of a worker, as a handler that begins to wait needs them."""
 
     @property
-    def ready(self) -> deque[Job]:
-        """Jobs whose handlers have not begun."""
-        ...
-
-    @property
     def process(self) -> int:
         """The process that the worker belongs to."""
         ...
 
-    def wake(self) -> None:
-        """Wake a few slots for the jobs that are ready."""
+    def job_waits(self) -> None:
+        """Let ready jobs begin, and what has ended be settled, while a job waits."""
         ...
 
 
@@ -60,8 +50,8 @@ def stepped(
         yielded = run(coro.send, None)
     except StopIteration as stop:
         return stop.value
-    if slots is not None and slots.ready:
-        slots.wake()
+    if slots is not None:
+        slots.job_waits()
     while True:
         if slots is not None:
             must_not_be_child(slots.process)

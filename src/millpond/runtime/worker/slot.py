@@ -57,8 +57,8 @@ class SlotKeeper(Protocol):
     ready: deque[Job]
     called: int
 
-    def wake(self) -> None:
-        """Wake a few slots for the jobs that are ready."""
+    def job_waits(self) -> None:
+        """Let ready jobs begin, and what has ended be settled, while a job waits."""
         ...
 
     def keep_idle(self, slot: Slot, /) -> bool:
@@ -166,8 +166,7 @@ class Slot:
         job.began = True
         try:
             if body.where is not Where.LOOP:
-                if slots.ready:
-                    slots.wake()
+                slots.job_waits()
                 value = await self._owner.executors.run(job)
             elif type(body) is Closure:
                 value = await stepped(as_coroutine(context.run(body.fn)), context, slots)

@@ -43,6 +43,17 @@ class Slots:
             else:
                 self.all.add(Slot(self, self._owner))
 
+    def job_waits(self) -> None:
+        """Let ready jobs begin, and what has ended be settled, while a job waits.
+
+        Its slot may have run a job before this one. If every ready job has found a slot, no slot
+        becomes idle and asks for the turn that settles the end of that job.
+        """
+        if self.ready:
+            self.wake()
+        if self._state.ended:
+            self._owner.schedule.kick()
+
     def keep_idle(self, slot: Slot) -> bool:
         """Keep a slot that has nothing to do for later; return whether there is room for it."""
         if len(self.idle) < SLOTS_KEPT and self._state.joined:

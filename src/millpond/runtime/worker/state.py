@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from millpond.runtime.jobs.policy import Policy
     from millpond.runtime.observe.hooks import Hooks
     from millpond.runtime.observe.outage import Outages
+    from millpond.runtime.session_times import ProcessSession
     from millpond.runtime.waiting.results import Waiting
     from millpond.runtime.worker.announce import Announcer
 
@@ -74,8 +75,13 @@ class WorkerServices:
     """Called with a pool of which something was leased."""
     stalled: Callable[[str], None]
     """Called with the name of a worker whose turn the store does not answer."""
+    session: ProcessSession
     report_progress: Callable[[Job, float, str], None]
     """Called with the progress that a handler in a process reports."""
+
+
+def _nothing() -> None:
+    """Do nothing."""
 
 
 class WorkerState:
@@ -103,6 +109,8 @@ class WorkerState:
         self.resources = resources
         self.own = own
         """Whether it runs only closures of this process."""
+        self.became_busy: Callable[[], None] = _nothing
+        """Called when it gets work after it had none."""
         self.jobs: dict[int, Job] = {}
         """Running jobs, by task."""
         self.stuck_since: dict[Job, float] = {}

@@ -72,6 +72,7 @@ class Worker(WorkerState):
         self._settling = settling = Settling(self, schedule, queues, prefetch, slots, attempts)
         self.finished = settling.finished
         self._guard = guard = LeaseGuard(self, queues, attempts, settling)
+        self.became_busy = guard.began
         leasing = Leasing(self, self, queues, prefetch, slots, attempts, misfits, settling)
         self._settle_answers = SettleAnswers(self, self, prefetch, attempts, leasing)
         one_by_one = OneByOne(self, attempts, self._settle_answers)

@@ -102,7 +102,7 @@ async def emit(request: Request) -> Response:
     site = site_of(request)
     body = await body_of(request, contract.Emission)
     _ = site.runtime
-    told = await site.mp.emit_as(actor_of(request), body.name, body.payload, body.id)
+    told = await site.services.events.emit_as(actor_of(request), body.name, body.payload, body.id)
     return answer(
         contract.Emitted(
             name=told.event.name,

@@ -15,8 +15,9 @@ from millpond.core.lifecycle import Status
 from millpond.core.spec import OrderKind
 from millpond.core.task import Call, Dedupe, NewTask
 from millpond.errors import BadPayload, ConfigError, PayloadTooLarge, UnknownPool
+from millpond.pool.internals import internals_of
 from millpond.pool.payload.signature import fingerprint
-from millpond.pool.submit import refused
+from millpond.pool.refusals import error_of
 from millpond.runtime.jobs.outcome import Unreadable
 from millpond.server import contract
 from millpond.server.api import parameters as given
@@ -27,7 +28,7 @@ from millpond.store.protocol import Batch
 
 if TYPE_CHECKING:
     from millpond.core.spec import PoolSpec
-    from millpond.pool.task import TaskFunction
+    from millpond.pool.registered import Registered
     from millpond.store.protocol import Admission
 
 router = APIRouter(tags=["submit"])
@@ -70,7 +71,7 @@ async def submit(
     new = _task(site, view.spec, body, _key(body, idempotency_key), actor_of(request))
     done = await site.runtime.submitter.submit(Batch(tasks=(new,)), wait=0.0)
     if done.refusal is not None:
-        raise refused(done.refusal, 1)
+        raise error_of(done.refusal, 1)
     return _taken(request, new, done.admissions[0])
 
 
@@ -111,7 +112,8 @@ def _task(
     actor: str,
 ) -> NewTask:
     """Return the task that a request describes; refuses what could not be stored, or read."""
-    known = site.mp.tasks.get(body.function)
+    task = site.mp.tasks.get(body.function)
+    known = None if task is None else internals_of(task)
     options = body.options
     payload, key = _payload(site, body, known)
     key = options.key if options.key is not None else key
@@ -145,7 +147,7 @@ def _task(
 
 
 def _payload(
-    site: Site, body: contract.Submission, known: TaskFunction[..., Any, Any] | None
+    site: Site, body: contract.Submission, known: Registered | None
 ) -> tuple[bytes, str | None]:
     """Return the arguments as they are stored, and the key that the function makes of them."""
     arguments = dict(body.kwargs)
@@ -155,11 +157,10 @@ def _payload(
         payload = msgspec.json.encode(arguments)
     except (TypeError, ValueError, RecursionError) as error:
         raise _bad(body.function, None, str(error)) from None
-    if len(payload) > site.mp.max_payload:
-        message = f"the arguments have {len(payload):,} bytes, and may have {site.mp.max_payload:,}"
-        raise PayloadTooLarge(
-            message, task=body.function, size=len(payload), limit=site.mp.max_payload
-        )
+    most = site.services.owner.max_payload
+    if len(payload) > most:
+        message = f"the arguments have {len(payload):,} bytes, and may have {most:,}"
+        raise PayloadTooLarge(message, task=body.function, size=len(payload), limit=most)
     if known is None:
         return payload, None
     try:
@@ -169,9 +170,7 @@ def _payload(
     return payload, known.key_of(tuple(positional), words)
 
 
-def _by_name(
-    body: contract.Submission, known: TaskFunction[..., Any, Any] | None
-) -> dict[str, Any]:
+def _by_name(body: contract.Submission, known: Registered | None) -> dict[str, Any]:
     """Return arguments that were given by position, by the names of the parameters."""
     if known is None:
         reason = "this server does not know the function: give its arguments by name, as kwargs"

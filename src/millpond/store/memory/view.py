@@ -26,6 +26,8 @@ from millpond.store.protocol import (
     LaneView,
     PoolView,
     RunPage,
+    StoredResult,
+    StoredResults,
     Story,
     TaskPage,
     UnitView,
@@ -121,6 +123,20 @@ class MemoryView:
         if task is not None:
             return task.status
         return "expired" if identifier in self._tables.removed else "unknown"
+
+    async def results(self, tasks: Sequence[int]) -> StoredResults:
+        """Return how tasks ended, all in one read."""
+        ended: dict[int, StoredResult] = {}
+        missing: dict[int, str] = {}
+        for identifier in tasks:
+            task = self._tables.tasks.get(identifier)
+            if task is None:
+                missing[identifier] = self._status(identifier)
+            elif task.status.terminal:
+                ended[identifier] = StoredResult(
+                    task.status, task.attempt, task.result, task.error, task.reason
+                )
+        return StoredResults(ended, missing)
 
     async def tasks(
         self,

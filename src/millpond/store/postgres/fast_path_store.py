@@ -21,6 +21,7 @@ from millpond.store.postgres.fast_path import (
     can_use_fast_path,
     pool_to_take,
 )
+from millpond.store.postgres.flush import Flush
 from millpond.store.postgres.handler_connection import PostgresHandlerConnection
 from millpond.store.postgres.notify import PostgresHintChannel
 from millpond.store.postgres.pipeline import PostgresConnection
@@ -34,10 +35,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from millpond.core.lease import LeaseRequest
+    from millpond.store.postgres.cursor import Row
     from millpond.store.postgres.dialect import PostgresDialect
     from millpond.store.postgres.encoding import Sent
     from millpond.store.postgres.fast_path import SettleAndLeaseAnswer
-    from millpond.store.postgres.pipeline import Row
     from millpond.store.protocol import Batch, Hint, LeaseAnswer, SettleAnswer, SubmitAnswer
     from millpond.store.sql.unit_of_work import SqlTables
 
@@ -222,7 +223,11 @@ class FastPathStore(SqlStore[PostgresConnection, PostgresHandlerConnection]):
             return [None if row is None else answer(answer_of(row))]
 
         return PreparedCall(
-            self._schema.sql["step"], partial(step.arguments, self._at_most), answers
+            self._schema.sql["step"],
+            partial(step.arguments, self._at_most),
+            answers,
+            # Asking an empty pool writes nothing, and promises nothing.
+            flush=Flush.SEEN if step.settlements else Flush.OWN,
         )
 
     def _taking(self, told: list[_Submit]) -> PreparedCall:

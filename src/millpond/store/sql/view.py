@@ -22,6 +22,8 @@ from millpond.store.protocol import (
     LaneView,
     PoolView,
     RunPage,
+    StoredResult,
+    StoredResults,
     TaskPage,
     UnitView,
 )
@@ -120,6 +122,23 @@ class SqlView:
             return tuple(known.get(task, "unknown") for task in tasks)
 
         return await self._read(asked)
+
+    async def results(self, tasks: Sequence[int]) -> StoredResults:
+        """Return how tasks ended, all in one read."""
+
+        def question(tables: SqlTables) -> StoredResults:
+            ids = (tables.listed(list(tasks)),)
+            missing = dict.fromkeys(tasks, "unknown")
+            ended: dict[int, StoredResult] = {}
+            for task, status, *result in tables.ask("results_of", ids).fetchall():
+                missing.pop(task, None)
+                if status is not None:
+                    ended[task] = StoredResult(Status(status), *result)
+            if missing:
+                missing |= {row[0]: "expired" for row in tables.ask("was_removed", ids)}
+            return StoredResults(ended, missing)
+
+        return await self._read(question)
 
     async def tasks(
         self,

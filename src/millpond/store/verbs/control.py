@@ -412,6 +412,8 @@ def _worker_command(tables: Tables, command: WorkerCommand, now: float) -> int:
     if worker is None:
         return 0
     if isinstance(command, DeclareDead):
+        if command.expires_at not in (None, worker.expires_at):
+            return 0
         return remove_dead(tables, worker, now)
     known = command.tasks if isinstance(command, Disown) else ()
     held = [task for task in everything_held(tables, worker) if task.new.id not in known]

@@ -248,7 +248,7 @@ def _attempt(channel: Channel, fields: list[bytes]) -> tuple[int, tuple[bytes, .
 
 
 def _call(target: object, payload: bytes, context: bytes, channel: Channel) -> bytes:
-    run_encoded = getattr(target, "run_encoded", None)
+    run_encoded = getattr(target, "_run_encoded", None)
     if run_encoded is not None:
         value = run_encoded(payload, context, channel)
     elif callable(target):
@@ -354,7 +354,7 @@ def _traceback(error: BaseException) -> str:
 def _is_ours(frame: FrameType) -> bool:
     """Whether a frame is one that calls the handler, here or in what was asked for by name."""
     module = frame.f_globals.get("__name__", "")
-    return frame.f_code.co_filename == __file__ or module == "millpond.pool.task"
+    return frame.f_code.co_filename == __file__ or module == "millpond.pool.task_handler"
 
 
 def _wish(error: BaseException) -> bytes:

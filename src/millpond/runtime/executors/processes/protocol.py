@@ -14,7 +14,7 @@ class Errand(msgspec.Struct, frozen=True, kw_only=True):
 
     `module` is imported in the child; "__main__" is this process's main module, which the child
     runs once under the name "__mp_main__". `qualname` leads to a task (something with
-    `run_encoded(payload, context, channel) -> bytes`) or to a function from bytes to bytes.
+    `_run_encoded(payload, context, channel) -> bytes`) or to a function from bytes to bytes.
     """
 
     module: str

@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Callable
 
+from millpond.core.log_fields import about
 from millpond.runtime.executors.processes import frames
 from millpond.runtime.executors.processes.protocol import (
     Answer,
@@ -223,7 +224,11 @@ class Supervised:
         self._timer = self._loop.call_later(UNKILLABLE, self._complain)
 
     def _complain(self) -> None:
-        _log.warning("child process %d does not end after SIGKILL", self.pid)
+        _log.warning(
+            "child process %d does not end after SIGKILL",
+            self.pid,
+            extra=about("process.unkillable", reason=str(self.pid)),
+        )
 
     def _stop_timer(self) -> None:
         if self._timer is not None:

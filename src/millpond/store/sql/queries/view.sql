@@ -12,6 +12,12 @@ SELECT t.id, CASE WHEN e.status IS NOT NULL THEN e.status
   LEFT JOIN millpond_live AS l ON l.place = t.place
  WHERE t.id IN ids(?);
 
+-- Those that have not ended have no status here.
+-- name: results_of
+SELECT t.id, e.status, e.attempt, e.result, e.error, e.reason
+  FROM millpond_task AS t LEFT JOIN millpond_ended AS e ON e.place = t.place
+ WHERE t.id IN ids(?);
+
 -- name: oldest_queued
 SELECT submitted_at FROM millpond_live
  WHERE place > ? AND place <= ? AND running = 0 ORDER BY place LIMIT 1;

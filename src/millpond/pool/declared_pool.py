@@ -1,0 +1,78 @@
+"""A declared pool: the internal object behind `Pool` and `SyncPool`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from millpond.pool.scope import check_scope, default_scope
+from millpond.runtime.jobs.policy import DEFAULT_RETRY
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from millpond.core.spec import PoolSpec
+    from millpond.pool.runtime_owner import RuntimeOwner
+    from millpond.runtime.jobs.policy import Policy
+    from millpond.runtime.runtime import Runtime
+
+UNLIMITED = 1_000_000
+"""Attempts of a task whose own policy decides when to give up."""
+
+
+class DeclaredPool:
+    """What this process knows of one pool, and its way to the runtime."""
+
+    def __init__(
+        self,
+        owner: RuntimeOwner,
+        spec: PoolSpec,
+        *,
+        name: str | None = None,
+        scope: str | None = None,
+        scope_id: str | None = None,
+        retry: Policy | None = None,
+        created_at: float = 0.0,
+        foreign: bool = False,
+    ) -> None:
+        self.owner = owner
+        self.spec = spec
+        self.name = spec.name if name is None else name
+        """The name users gave it; pools of other scopes may have the same."""
+        self._scope = scope
+        self.scope_id = scope_id
+        self.retry = retry
+        self.attempts: int = getattr(retry or DEFAULT_RETRY, "attempts", UNLIMITED)
+        """How many charged runs a task has that has no policy of its own."""
+        self.created_at = created_at
+        self.foreign = foreign
+        """Whether another process declared it: this one submits to it and does not declare it."""
+
+    @property
+    def scope(self) -> str:
+        """Its scope: as declared, else `session` in memory and `app` in a durable store."""
+        return self._scope or default_scope(durable=self.owner.durable)
+
+    def check_scope(self) -> None:
+        """Raise if the store cannot have pools of this scope."""
+        check_scope(self._scope, self.scope_id, durable=self.owner.durable)
+
+    @property
+    def id(self) -> str:
+        """Scope, scope id and name."""
+        return f"{self.scope}:{self.scope_id or ''}:{self.name}"
+
+    @property
+    def runtime(self) -> Runtime:
+        """The runtime of the open Millpond; NotOpen while it is closed."""
+        return self.owner.runtime
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop of the open Millpond."""
+        return self.owner.runtime.loop
+
+    async def ready(self) -> None:
+        """Declare the pool to the store if it does not know it; NotOpen while closed."""
+        runtime = self.owner.runtime
+        if self.spec.name not in runtime.declarations.specs and not self.foreign:
+            await runtime.declarations.declare(self.spec)

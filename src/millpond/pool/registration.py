@@ -1,0 +1,238 @@
+"""Registering functions as tasks: `@mp.task`, `@pool.task` and `@pool.batch_task`, typed."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Never,
+    ParamSpec,
+    Protocol,
+    TypeAlias,
+    TypeVar,
+    overload,
+)
+
+from millpond.core import validation as check
+from millpond.core.validation import Seconds
+from millpond.pool.context import Context, SyncContext
+from millpond.pool.options import checked, policy
+from millpond.pool.outcome import Outcome
+from millpond.pool.registered import Executor, KeyOf
+from millpond.pool.task import TaskFunction
+from millpond.runtime.jobs.batch_call import Failed
+
+if TYPE_CHECKING:
+    from millpond.runtime.jobs.policy import Policy
+
+P = ParamSpec("P")
+T = TypeVar("T")
+R = TypeVar("R")
+
+Async: TypeAlias = Coroutine[Any, Any, T]
+Running: TypeAlias = Coroutine[object, Never, T]
+"""The return type of an `async def`: a coroutine, but without an Any in its type, which would
+leave `submit(fn)` and `map(fn, ...)` undecided between a task and a plain callable."""
+
+
+class TaskDecorator(Protocol):
+    """What `@pool.task(...)` returns: it turns a function into a registered one."""
+
+    @overload
+    def __call__(  # type: ignore[overload-overlap]
+        self, fn: Callable[Concatenate[Context, Outcome, P], Async[T]], /
+    ) -> TaskFunction[P, T, Callable[Concatenate[Context, Outcome, P], Running[T]]]: ...
+    @overload
+    def __call__(  # type: ignore[overload-overlap]
+        self, fn: Callable[Concatenate[Outcome, P], Async[T]], /
+    ) -> TaskFunction[P, T, Callable[Concatenate[Outcome, P], Running[T]]]: ...
+    @overload
+    def __call__(  # type: ignore[overload-overlap]
+        self, fn: Callable[Concatenate[Context, P], Async[T]], /
+    ) -> TaskFunction[P, T, Callable[Concatenate[Context, P], Running[T]]]: ...
+    @overload
+    def __call__(
+        self, fn: Callable[P, Async[T]], /
+    ) -> TaskFunction[P, T, Callable[P, Running[T]]]: ...
+    @overload
+    def __call__(
+        self, fn: Callable[Concatenate[SyncContext, Outcome, P], T], /
+    ) -> TaskFunction[P, T, Callable[Concatenate[SyncContext, Outcome, P], T]]: ...
+    @overload
+    def __call__(
+        self, fn: Callable[Concatenate[Outcome, P], T], /
+    ) -> TaskFunction[P, T, Callable[Concatenate[Outcome, P], T]]: ...
+    @overload
+    def __call__(
+        self, fn: Callable[Concatenate[SyncContext, P], T], /
+    ) -> TaskFunction[P, T, Callable[Concatenate[SyncContext, P], T]]: ...
+    @overload
+    def __call__(self, fn: Callable[P, T], /) -> TaskFunction[P, T, Callable[P, T]]: ...
+
+
+class BatchDecorator(Protocol):
+    """What `@pool.batch_task(...)` returns."""
+
+    @overload
+    def __call__(
+        self, fn: Callable[[Context, list[T]], Async[list[R | Failed]]], /
+    ) -> TaskFunction[[T], R, Callable[[Context, list[T]], Running[list[R | Failed]]]]: ...
+    @overload
+    def __call__(
+        self, fn: Callable[[Context, list[T]], Async[list[R]]], /
+    ) -> TaskFunction[[T], R, Callable[[Context, list[T]], Running[list[R]]]]: ...
+    @overload
+    def __call__(
+        self, fn: Callable[[SyncContext, list[T]], list[R | Failed]], /
+    ) -> TaskFunction[[T], R, Callable[[SyncContext, list[T]], list[R | Failed]]]: ...
+    @overload
+    def __call__(
+        self, fn: Callable[[SyncContext, list[T]], list[R]], /
+    ) -> TaskFunction[[T], R, Callable[[SyncContext, list[T]], list[R]]]: ...
+    @overload
+    def __call__(
+        self, fn: Callable[[list[T]], Async[list[R | Failed]]], /
+    ) -> TaskFunction[[T], R, Callable[[list[T]], Running[list[R | Failed]]]]: ...
+    @overload
+    def __call__(
+        self, fn: Callable[[list[T]], Async[list[R]]], /
+    ) -> TaskFunction[[T], R, Callable[[list[T]], Running[list[R]]]]: ...
+    @overload
+    def __call__(
+        self, fn: Callable[[list[T]], list[R | Failed]], /
+    ) -> TaskFunction[[T], R, Callable[[list[T]], list[R | Failed]]]: ...
+    @overload
+    def __call__(
+        self, fn: Callable[[list[T]], list[R]], /
+    ) -> TaskFunction[[T], R, Callable[[list[T]], list[R]]]: ...
+
+
+class RegistersTasks:
+    """The part of a Millpond or pool that registers functions."""
+
+    @abstractmethod
+    def _register(
+        self,
+        fn: Callable[..., Any] | None,
+        *,
+        name: str | None,
+        key: KeyOf | None,
+        aliases: Iterable[str],
+        executor: str | None,
+        defaults: Mapping[str, Any],
+        batch: tuple[int, float] | None = None,
+    ) -> Any:  # noqa: ANN401 - a task, or the decorator that makes one
+        """Register a function; without one, return the decorator that does."""
+
+    @overload
+    def task(  # type: ignore[overload-overlap]
+        self, fn: Callable[Concatenate[Context, Outcome, P], Coroutine[Any, Any, T]], /
+    ) -> TaskFunction[P, T, Callable[Concatenate[Context, Outcome, P], Running[T]]]: ...
+    @overload
+    def task(  # type: ignore[overload-overlap]
+        self, fn: Callable[Concatenate[Outcome, P], Coroutine[Any, Any, T]], /
+    ) -> TaskFunction[P, T, Callable[Concatenate[Outcome, P], Running[T]]]: ...
+    @overload
+    def task(  # type: ignore[overload-overlap]
+        self, fn: Callable[Concatenate[Context, P], Coroutine[Any, Any, T]], /
+    ) -> TaskFunction[P, T, Callable[Concatenate[Context, P], Running[T]]]: ...
+    @overload
+    def task(
+        self, fn: Callable[P, Coroutine[Any, Any, T]], /
+    ) -> TaskFunction[P, T, Callable[P, Running[T]]]: ...
+    @overload
+    def task(
+        self, fn: Callable[Concatenate[SyncContext, Outcome, P], T], /
+    ) -> TaskFunction[P, T, Callable[Concatenate[SyncContext, Outcome, P], T]]: ...
+    @overload
+    def task(
+        self, fn: Callable[Concatenate[Outcome, P], T], /
+    ) -> TaskFunction[P, T, Callable[Concatenate[Outcome, P], T]]: ...
+    @overload
+    def task(
+        self, fn: Callable[Concatenate[SyncContext, P], T], /
+    ) -> TaskFunction[P, T, Callable[Concatenate[SyncContext, P], T]]: ...
+    @overload
+    def task(self, fn: Callable[P, T], /) -> TaskFunction[P, T, Callable[P, T]]: ...
+    @overload
+    def task(
+        self,
+        fn: None = None,
+        /,
+        *,
+        name: str | None = None,
+        key: KeyOf | None = None,
+        aliases: Iterable[str] = (),
+        timeout: Seconds | None = None,
+        retry: Policy | None = None,
+        priority: int | None = None,
+        executor: Executor | None = None,
+    ) -> TaskDecorator: ...
+    def task(
+        self,
+        fn: Callable[..., Any] | None = None,
+        /,
+        *,
+        name: str | None = None,
+        key: KeyOf | None = None,
+        aliases: Iterable[str] = (),
+        timeout: Seconds | None = None,
+        retry: Policy | None = None,
+        priority: int | None = None,
+        executor: Executor | None = None,
+    ) -> Any:
+        """Register a function as a task; any pool of the Millpond takes its calls.
+
+        Registered by a pool, its calls go to that pool where none is named.
+        """
+        return self._register(
+            fn,
+            name=name,
+            key=key,
+            aliases=aliases,
+            executor=executor,
+            defaults=default_options(timeout, retry, priority),
+        )
+
+
+class RegistersBatchTasks(RegistersTasks):
+    """The part of a pool that registers functions, for single items and for batches."""
+
+    def batch_task(
+        self,
+        *,
+        size: int = 64,
+        linger: Seconds = 0.05,
+        name: str | None = None,
+        key: KeyOf | None = None,
+        aliases: Iterable[str] = (),
+        timeout: Seconds | None = None,
+        retry: Policy | None = None,
+        priority: int | None = None,
+    ) -> BatchDecorator:
+        """Register a function that takes a list: several tasks in one call, each settled alone.
+
+        It returns one result per item, or `Failed(error)` for an item that failed.
+        """
+        check.integer("size", size, least=1)
+        return self._register(  # type: ignore[no-any-return]
+            None,
+            name=name,
+            key=key,
+            aliases=aliases,
+            executor=None,
+            defaults=default_options(timeout, retry, priority),
+            batch=(size, check.seconds("linger", linger)),
+        )
+
+
+def default_options(timeout: object, retry: Policy | None, priority: int | None) -> dict[str, Any]:
+    """Return the options that a function has for each of its calls."""
+    given = {"timeout": timeout, "priority": priority}
+    options = dict(checked({name: value for name, value in given.items() if value is not None}))
+    if retry is not None:
+        options["retry"] = policy("retry", retry)
+    return options

@@ -1,0 +1,89 @@
+"""The runs of one pool: drain, run and stream."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Literal
+
+from millpond.core import validation as check
+from millpond.core.validation import Seconds
+from millpond.pool.runs.idle import drain_idle
+from millpond.pool.runs.report import RunReport
+from millpond.pool.runs.run import Run
+from millpond.pool.runs.stream import Stream
+from millpond.pool.runs.watch import drain_run
+from millpond.pool.task import BoundCall
+from millpond.pool.temporary_worker import serving
+from millpond.pool.work import seed_of_run
+
+if TYPE_CHECKING:
+    from millpond.pool.declared_pool import DeclaredPool
+    from millpond.pool.outcome import DecoderOf
+
+
+class PoolRuns:
+    """Drains one pool, and opens runs and streams in it."""
+
+    __slots__ = ("_decoder_of", "_pool")
+
+    def __init__(self, pool: DeclaredPool, decoder_of: DecoderOf) -> None:
+        self._pool = pool
+        self._decoder_of = decoder_of
+
+    async def drain(
+        self,
+        seed: Iterable[BoundCall[Any]] | None = None,
+        /,
+        *,
+        run: str | None = None,
+        on_error: Literal["skip", "fail"] = "skip",
+        max_tasks: int | None = None,
+        progress: bool = False,
+        timeout: Seconds | None = None,  # noqa: ASYNC109 - the drain's own limit
+    ) -> RunReport:
+        """Run a seed and all that it submits to the end; without one, wait for an idle pool."""
+        pool = self._pool
+        await pool.ready()
+        limit = None if timeout is None else check.seconds("timeout", timeout)
+        async with serving(pool):
+            if seed is None:
+                return await drain_idle(pool, limit)
+            return await drain_run(
+                pool,
+                seed_of_run(seed),
+                name=run,
+                on_error=on_error,
+                max_tasks=max_tasks,
+                progress=progress,
+                timeout=limit,
+            )
+
+    def run(
+        self,
+        name: str | None = None,
+        /,
+        *,
+        on_error: Literal["skip", "fail"] = "skip",
+        max_tasks: int | None = None,
+    ) -> Run:
+        """Open a run: `async with pool.run("nightly") as run: await run.submit(...)`."""
+        return Run(self._pool, name, on_error=on_error, max_tasks=max_tasks)
+
+    def stream(
+        self,
+        seed: Iterable[BoundCall[Any]],
+        /,
+        *,
+        run: str | None = None,
+        on_error: Literal["skip", "fail"] = "skip",
+        max_tasks: int | None = None,
+    ) -> Stream:
+        """Run a seed; `async with ... as outcomes: async for outcome in outcomes`."""
+        return Stream(
+            self._pool,
+            self._decoder_of,
+            seed_of_run(seed),
+            name=run,
+            on_error=on_error,
+            max_tasks=max_tasks,
+        )

@@ -1,1 +1,0 @@
-"""The same API for threads: thin classes over the loop of an open Millpond."""

@@ -1,0 +1,242 @@
+"""The same API for threads: thin classes over the loop of an open Millpond.
+
+    with mp.sync as sync:                        # opens it on a loop and a thread of its own
+        handle = reviews.sync.submit(review.bind(1984))
+        report = handle.get(timeout=60)          # what `await handle` is on the loop
+
+Where the Millpond is open on a loop already (`async with mp:`), other threads use `mp.sync` as it
+is. While it is closed `mp.sync` raises NotOpen; on the loop's own thread it raises RuntimeError,
+since it would wait for itself. Every method has the signature of its async twin; an object that is
+awaited there (a handle, a map) has `get` here.
+
+After a fork the child has no loop: `mp.sync` raises NotOpen there, and the parent goes on.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TypeVar, overload
+
+from millpond.core.validation import Seconds
+from millpond.errors import AlreadyOpen
+from millpond.pool.delegation import delegated, signature_of
+from millpond.pool.events.sync import SyncEvents
+from millpond.pool.handle import CancelMode, Handle, SyncHandle
+from millpond.pool.internals import internals_of
+from millpond.pool.loop_bridge import OwnedLoop, limit_of
+from millpond.pool.pools import Pools
+from millpond.pool.registration import RegistersTasks
+from millpond.pool.schedules.declared import SyncSchedules
+
+if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+    from types import TracebackType
+    from typing import Self
+
+    from millpond.core.audit import Record
+    from millpond.pool.budget import SyncBudget
+    from millpond.pool.pool import Pool
+    from millpond.pool.runtime_owner import Resources
+    from millpond.pool.services import Services
+    from millpond.pool.snapshot import TaskInfo
+    from millpond.pool.sync_pool import SyncPool
+    from millpond.pool.task import TaskFunction
+    from millpond.runtime.observe.hooks import Counts, Observed
+    from millpond.runtime.worker.worker import Worker
+
+T = TypeVar("T")
+
+
+class SyncMillpond(RegistersTasks):
+    """A Millpond, for threads: `mp.sync`.
+
+    As a context manager it opens the Millpond on a loop in a thread of its own, and closes it.
+    """
+
+    def __init__(self, services: Services, opened: AbstractAsyncContextManager[object]) -> None:
+        self._services = services
+        self._opened = opened
+        self._bridge = services.owner.bridge
+        self._lock = threading.Lock()
+        self._owned: OwnedLoop[object] | None = None
+        self._schedules = SyncSchedules(services.owner, services.schedules)
+        self._events = SyncEvents(self._bridge, services.events)
+
+    # Opening and closing
+
+    def __enter__(self) -> Self:
+        with self._lock:
+            if self._owned is not None:
+                raise AlreadyOpen("this Millpond is open already; use it, or make another one")
+            owned = self._owned = OwnedLoop(lambda: self._opened)
+        try:
+            owned.__enter__()
+        except BaseException:
+            self._owned = None
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        owned = self._owned
+        if owned is None:
+            return
+        try:
+            owned.__exit__(kind, error, trace)
+        finally:
+            self._owned = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is open."""
+        return self._services.owner.is_open
+
+    def __repr__(self) -> str:
+        return f"<sync {self._opened!r}>"
+
+    def _register(self, fn: Callable[..., Any] | None, **given: Any) -> Any:  # noqa: ANN401
+        return self._services.pools.functions.register(None, fn, **given)
+
+    @property
+    def counts(self) -> Counts:
+        """Counters of this process since it was opened: failed hooks, lost leases and so on."""
+        return self._services.owner.counts
+
+    def worker(
+        self,
+        pools: Iterable[str | Pool | SyncPool] | None = None,
+        concurrency: int | None = None,
+        resources: Resources | None = None,
+        *,
+        grace: Seconds = 0.0,
+    ) -> AbstractContextManager[Worker]:
+        """Run tasks on the loop, of all pools or of some, at most `concurrency` at a time.
+
+        `resources` is a function that returns an async context manager: the worker enters it once,
+        has its value as `ctx.resources`, and leaves it when it has stopped.
+        """
+        return self._bridge.hold(
+            lambda: self._services.worker(pools, concurrency, resources, grace=grace)
+        )
+
+    # Pools
+
+    @signature_of(Pools.pool)
+    def pool(self, *given: Any, **named: Any) -> SyncPool:  # noqa: ANN401 - as there
+        """Declare a pool; the store gets to know it when the Millpond is open.
+
+        max_concurrent is 1 by default, or the number of lanes in a pool with lanes. With
+        `adaptive(1, 50)` latency and failures move it, for the whole fleet.
+        """
+        return self._services.pools.pool(*given, **named).sync
+
+    @signature_of(Pools.budget)
+    def budget(self, *given: Any, **named: Any) -> SyncBudget:  # noqa: ANN401 - as there
+        """Declare a budget that pools share: how many of their tasks run, and start how fast.
+
+        `mp.pool(..., budgets=[openai])` shares it. It is one over the whole fleet.
+        """
+        return self._services.pools.budget(*given, **named).sync
+
+    # Schedules and events
+
+    cron = delegated(SyncSchedules.cron, "_schedules")
+    schedules = delegated(SyncSchedules.schedules, "_schedules")
+
+    trigger = delegated(SyncEvents.trigger, "_events")
+    get_trigger = delegated(SyncEvents.get_trigger, "_events")
+    triggers = delegated(SyncEvents.triggers, "_events")
+    emit = delegated(SyncEvents.emit, "_events")
+    replay = delegated(SyncEvents.replay, "_events")
+    events = delegated(SyncEvents.events, "_events")
+
+    # Declared
+
+    def get_pool(self, name: str) -> SyncPool:
+        """Return the pool of a name (or id); UnknownPool if there is none."""
+        return self._services.pools.get_pool(name).sync
+
+    def pools(self) -> list[SyncPool]:
+        """Return every pool, in the order they were made."""
+        return [pool.sync for pool in self._services.pools.pools()]
+
+    @property
+    def tasks(self) -> Mapping[str, TaskFunction[..., Any, Any]]:
+        """Every registered task by its name and aliases."""
+        return MappingProxyType(self._services.pools.functions.by_name)
+
+    # Many tasks
+
+    def wait(
+        self,
+        handles: Iterable[SyncHandle[T]],
+        *,
+        timeout: Seconds | None = None,
+    ) -> list[SyncHandle[T]]:
+        """Wait until every task has ended, whatever its outcome; return the handles in order."""
+        given = list(handles)
+        waited: list[Handle[T]] = [Handle(internals_of(one)) for one in given]
+        self._bridge.within(limit_of(timeout), self._services.tasks.wait, waited)
+        return given
+
+    def as_completed(self, handles: Iterable[SyncHandle[T]]) -> Iterator[SyncHandle[T]]:
+        """Yield each handle when its task has ended, in the order in which they end."""
+        given = list(handles)
+        ours = {id(internals_of(one)): one for one in given}
+
+        def make() -> AsyncIterator[Handle[T]]:
+            waited: list[Handle[T]] = [Handle(internals_of(one)) for one in given]
+            return self._services.tasks.as_completed(waited)
+
+        return (ours[id(internals_of(one))] for one in self._bridge.iterate(make))
+
+    @overload
+    def handle(self, task: int, /) -> SyncHandle[Any]: ...
+    @overload
+    def handle(self, task: int, /, *, of: TaskFunction[..., T, Any]) -> SyncHandle[T]: ...
+    def handle(
+        self, task: int, /, *, of: TaskFunction[..., Any, Any] | None = None
+    ) -> SyncHandle[Any]:
+        """Return a handle for a known id; `of` gives its result the type of that task."""
+        return SyncHandle(self._bridge, self._bridge.call(self._services.tasks.find, task, of))
+
+    def status(self, tasks: Iterable[int]) -> list[str]:
+        """Return the status of tasks: queued, running, how they ended, expired, or unknown."""
+        return self._bridge.call(self._services.tasks.status, list(tasks))
+
+    def cancel(self, task: int, /, *, mode: CancelMode = "cooperative") -> bool:
+        """Cancel one task of any pool; return whether that changed anything."""
+        return self._bridge.call(self._services.tasks.cancel, task, mode=mode)
+
+    def why(self, task: int, /) -> str:
+        """Return in words why a task is not running (or that it is, or how it ended)."""
+        return self._bridge.call(self._services.tasks.why, task)
+
+    def unsettled(self) -> list[TaskInfo]:
+        """Return every task that is queued or running, callbacks too."""
+        return self._bridge.call(self._services.tasks.unsettled)
+
+    def audit(self, pool: str | Pool | SyncPool | None = None) -> Iterator[Record]:
+        """Yield the kept audit records, oldest first, of one pool or of all."""
+        return self._bridge.iterate(lambda: self._services.tasks.audit(pool))
+
+    def observe(self, observer: Callable[[Observed], object]) -> Callable[[], None]:
+        """Call `observer` for what happens in this process; return a function that ends it.
+
+        It is called on the loop, after the fact; an observer that raises is counted.
+        """
+        return self._services.observe(observer)
+
+    def end_scope(self, scope: str, scope_id: str) -> None:
+        """End a scope: its pools close for good, and tasks that wait or run are cancelled.
+
+        All its pools in the store, whichever process declared them. Needs a durable store.
+        """
+        self._bridge.call(self._services.end_scope, scope, scope_id)

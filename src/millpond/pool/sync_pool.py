@@ -1,0 +1,365 @@
+"""A pool, for threads."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, Callable, Coroutine, Iterable
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
+
+from millpond.core.admit import Refusal
+from millpond.core.validation import Seconds
+from millpond.pool.handle import CancelMode, SyncHandle
+from millpond.pool.loop_bridge import limit_of
+from millpond.pool.map import SyncMapped
+from millpond.pool.options import Options, checked
+from millpond.pool.pool_control import PoolControl
+from millpond.pool.pool_properties import PoolProperties
+from millpond.pool.pool_reader import PoolReader
+from millpond.pool.pool_submitter import PoolSubmitter, look_up_duplicates
+from millpond.pool.registration import RegistersBatchTasks
+from millpond.pool.rejection import SubmitRejection, dropped, rejection
+from millpond.pool.runs.run import SyncRun
+from millpond.pool.runs.stream import SyncStream
+from millpond.pool.work import misplaced_arguments
+
+if TYPE_CHECKING:
+    from datetime import datetime
+    from typing import Unpack
+
+    from millpond.pool.declared_pool import DeclaredPool
+    from millpond.pool.runs.pool_runs import PoolRuns
+    from millpond.pool.runs.report import RunReport
+    from millpond.pool.snapshot import LaneStatus, Snapshot, TaskInfo
+    from millpond.pool.task import BoundCall, Optioned, TaskFunction
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class SyncPool(PoolProperties, RegistersBatchTasks):
+    """A pool, for threads: `pool.sync`, or `mp.sync.get_pool(name)`."""
+
+    def __init__(self, pool: DeclaredPool, runs: PoolRuns, register: Callable[..., Any]) -> None:
+        self._internals = pool
+        self._bridge = pool.owner.bridge
+        self._pool_register = register
+        self._submitter = PoolSubmitter(pool)
+        self._control = PoolControl(pool)
+        self._runs = runs
+        self._reader = PoolReader(pool)
+
+    def __repr__(self) -> str:
+        return f"<sync <pool {self.id}>>"
+
+    def _register(self, fn: Callable[..., Any] | None, **given: Any) -> Any:  # noqa: ANN401
+        return self._pool_register(fn, **given)
+
+    # Submitting
+
+    @overload
+    def submit(
+        self,
+        work: BoundCall[T],
+        /,
+        *,
+        wait: Seconds | None = None,
+        connection: object = None,
+        **options: Unpack[Options],
+    ) -> SyncHandle[T]: ...
+    @overload
+    def submit(
+        self,
+        work: TaskFunction[[], T, Any],
+        /,
+        *,
+        wait: Seconds | None = None,
+        connection: object = None,
+        **options: Unpack[Options],
+    ) -> SyncHandle[T]: ...
+    @overload
+    def submit(
+        self,
+        work: Callable[[], Coroutine[Any, Any, T]],
+        /,
+        *,
+        wait: Seconds | None = None,
+        connection: object = None,
+        **options: Unpack[Options],
+    ) -> SyncHandle[T]: ...
+    @overload
+    def submit(
+        self,
+        work: Callable[[], T],
+        /,
+        *,
+        wait: Seconds | None = None,
+        connection: object = None,
+        **options: Unpack[Options],
+    ) -> SyncHandle[T]: ...
+    def submit(
+        self,
+        work: Any,
+        /,
+        *misplaced: object,
+        wait: Seconds | None = None,
+        connection: object = None,
+        **options: Unpack[Options],
+    ) -> SyncHandle[Any]:
+        """Submit a call, or any function of no arguments; return its handle.
+
+        A full pool acts as its backpressure says: it waits (at most `wait` seconds), raises, or
+        returns a handle with the status `rejected`. With `connection` the task is part of the
+        transaction open on it, and the submit never waits.
+        """
+        if misplaced:
+            raise misplaced_arguments("submit", work, misplaced)
+        if connection is not None:
+            return self._within([work], options, connection)[0]
+        task = self._bridge.call(self._submitter.submit, work, options, wait)
+        return SyncHandle(self._bridge, task)
+
+    def _within(
+        self, works: list[Any], options: Options, connection: object
+    ) -> list[SyncHandle[Any]]:
+        """Submit in this thread: a connection may not work in another."""
+        tasks = self._bridge.here(self._submitter.submit_within, works, options, connection)
+        if any(task.duplicate for task in tasks):
+            self._bridge.call(look_up_duplicates, tasks)
+        return [SyncHandle(self._bridge, task) for task in tasks]
+
+    @overload
+    def submit_many(
+        self,
+        works: Iterable[BoundCall[T]],
+        /,
+        *,
+        wait: Seconds | None = None,
+        connection: object = None,
+        **options: Unpack[Options],
+    ) -> list[SyncHandle[T]]: ...
+    @overload
+    def submit_many(
+        self,
+        works: Iterable[Callable[[], Coroutine[Any, Any, T]]],
+        /,
+        *,
+        wait: Seconds | None = None,
+        connection: object = None,
+        **options: Unpack[Options],
+    ) -> list[SyncHandle[T]]: ...
+    @overload
+    def submit_many(
+        self,
+        works: Iterable[Callable[[], T]],
+        /,
+        *,
+        wait: Seconds | None = None,
+        connection: object = None,
+        **options: Unpack[Options],
+    ) -> list[SyncHandle[T]]: ...
+    def submit_many(
+        self,
+        works: Iterable[Any],
+        /,
+        *misplaced: object,
+        wait: Seconds | None = None,
+        connection: object = None,
+        **options: Unpack[Options],
+    ) -> list[SyncHandle[Any]]:
+        """Submit many as one batch: stored together, or not at all where the pool can refuse."""
+        if misplaced:
+            raise misplaced_arguments("submit_many", works, misplaced)
+        given = list(works)
+        if connection is not None:
+            return self._within(given, options, connection)
+        tasks = self._bridge.call(self._submitter.submit_many, given, options, wait)
+        return [SyncHandle(self._bridge, task) for task in tasks]
+
+    @overload
+    def try_submit(
+        self, work: BoundCall[T], /, **options: Unpack[Options]
+    ) -> SyncHandle[T] | SubmitRejection: ...
+    @overload
+    def try_submit(
+        self, work: TaskFunction[[], T, Any], /, **options: Unpack[Options]
+    ) -> SyncHandle[T] | SubmitRejection: ...
+    @overload
+    def try_submit(
+        self, work: Callable[[], Coroutine[Any, Any, T]], /, **options: Unpack[Options]
+    ) -> SyncHandle[T] | SubmitRejection: ...
+    @overload
+    def try_submit(
+        self, work: Callable[[], T], /, **options: Unpack[Options]
+    ) -> SyncHandle[T] | SubmitRejection: ...
+    def try_submit(
+        self, work: Any, /, *misplaced: object, **options: Unpack[Options]
+    ) -> SyncHandle[Any] | SubmitRejection:
+        """Submit without ever waiting; return a falsy rejection where `submit` would raise."""
+        if misplaced:
+            raise misplaced_arguments("try_submit", work, misplaced)
+        answer = self._bridge.call(self._submitter.try_submit, work, options)
+        if isinstance(answer, Refusal):
+            return rejection(answer, self.spec.backpressure)
+        handle: SyncHandle[Any] = SyncHandle(self._bridge, answer)
+        rejected = dropped(self.name, handle)
+        return handle if rejected is None else rejected
+
+    @overload
+    def map(
+        self,
+        fn: TaskFunction[[T], R, Any] | Optioned[[T], R],
+        items: Iterable[T] | AsyncIterable[T],
+        /,
+        **options: Unpack[Options],
+    ) -> SyncMapped[R]: ...
+    @overload
+    def map(
+        self,
+        fn: Callable[[T], Coroutine[Any, Any, R]],
+        items: Iterable[T] | AsyncIterable[T],
+        /,
+        **options: Unpack[Options],
+    ) -> SyncMapped[R]: ...
+    @overload
+    def map(
+        self,
+        fn: Callable[[T], R],
+        items: Iterable[T] | AsyncIterable[T],
+        /,
+        **options: Unpack[Options],
+    ) -> SyncMapped[R]: ...
+    def map(
+        self,
+        fn: Any,
+        items: Iterable[Any] | AsyncIterable[Any],
+        /,
+        **options: Unpack[Options],
+    ) -> SyncMapped[Any]:
+        """Run `fn` on each item; `get()` for the list of results, or iterate over them, in order.
+
+        It takes items as the pool has room for them, so there may be endlessly many.
+        """
+        return SyncMapped(self._bridge, self._internals, fn, items, checked(options))
+
+    # Runs
+
+    def drain(
+        self,
+        seed: Iterable[BoundCall[Any]] | None = None,
+        /,
+        *,
+        run: str | None = None,
+        on_error: Literal["skip", "fail"] = "skip",
+        max_tasks: int | None = None,
+        progress: bool = False,
+        timeout: Seconds | None = None,
+    ) -> RunReport:
+        """Run a seed and all that it submits to the end; without one, wait for an idle pool."""
+        return self._bridge.within(
+            limit_of(timeout),
+            self._runs.drain,
+            None if seed is None else list(seed),
+            run=run,
+            on_error=on_error,
+            max_tasks=max_tasks,
+            progress=progress,
+        )
+
+    def run(
+        self,
+        name: str | None = None,
+        /,
+        *,
+        on_error: Literal["skip", "fail"] = "skip",
+        max_tasks: int | None = None,
+    ) -> SyncRun:
+        """Open a run: `with pool.sync.run("nightly") as run: run.submit(...)`."""
+        return SyncRun(self._bridge, self._runs.run(name, on_error=on_error, max_tasks=max_tasks))
+
+    def stream(
+        self,
+        seed: Iterable[BoundCall[Any]],
+        /,
+        *,
+        run: str | None = None,
+        on_error: Literal["skip", "fail"] = "skip",
+        max_tasks: int | None = None,
+    ) -> SyncStream:
+        """Run a seed; `with ... as outcomes: for outcome in outcomes`."""
+        return SyncStream(
+            self._bridge,
+            self._runs.stream(seed, run=run, on_error=on_error, max_tasks=max_tasks),
+        )
+
+    # Control
+
+    def pause(self, *, lane: str | int | None = None, key: str | None = None) -> None:
+        """Start no more tasks, of the pool or of one lane or key; running ones go on."""
+        self._bridge.call(self._control.pause, lane=lane, key=key)
+
+    def resume(self, *, lane: str | int | None = None, key: str | None = None) -> None:
+        """Start tasks again."""
+        self._bridge.call(self._control.resume, lane=lane, key=key)
+
+    def resize(self, max_concurrent: int | None = None, *, revision: int | None = None) -> int:
+        """Change the limit; a lower one is reached as work ends, 0 pauses, None = as declared.
+
+        Return the revision now in force.
+        """
+        return self._bridge.call(self._control.resize, max_concurrent, revision=revision)
+
+    def purge(self, *, lane: str | int | None = None, key: str | None = None) -> int:
+        """Cancel every task that waits; return how many."""
+        return self._bridge.call(self._control.purge, lane=lane, key=key)
+
+    def cancel(self, task: int, /, *, mode: CancelMode = "cooperative") -> bool:
+        """Cancel one task; return whether that changed anything."""
+        return self._bridge.call(self._control.cancel, task, mode=mode)
+
+    def cancel_all(
+        self,
+        *,
+        before: float | datetime | None = None,
+        lane: str | int | None = None,
+        key: str | None = None,
+        mode: CancelMode = "cooperative",
+    ) -> int:
+        """Cancel every task submitted before a moment, waiting or running; return how many."""
+        return self._bridge.call(
+            self._control.cancel_all, before=before, lane=lane, key=key, mode=mode
+        )
+
+    def redrive(self, tasks: Iterable[int | SyncHandle[Any]], /) -> int:
+        """Queue failed or cancelled tasks again, with a new budget of attempts; return how many."""
+        chosen = [one if isinstance(one, int) else one.id for one in tasks]
+        return self._bridge.call(self._control.redrive, chosen)
+
+    def close(self) -> None:
+        """Refuse new work from outside, for good; queued tasks still run."""
+        self._bridge.call(self._control.close)
+
+    # Reading
+
+    def size(self) -> int:
+        """Return how many tasks run or wait."""
+        return self._bridge.call(self._reader.size)
+
+    def snapshot(self) -> Snapshot:
+        """Return the pool at this moment: counts, limits, settings, ages."""
+        return self._bridge.call(self._reader.snapshot)
+
+    def tasks(
+        self,
+        *,
+        status: str | None = None,
+        key: str | None = None,
+        after: int = 0,
+        limit: int = 100,
+    ) -> list[TaskInfo]:
+        """Return a page of its tasks, oldest first; go on after the last one's `seq`."""
+        return self._bridge.call(
+            self._reader.tasks, status=status, key=key, after=after, limit=limit
+        )
+
+    def lanes(self) -> list[LaneStatus]:
+        """Return each lane: its state, how many tasks wait, how many it has processed."""
+        return self._bridge.call(self._reader.lanes)

@@ -1,0 +1,137 @@
+"""Handlers: how workers and child processes call a registered function."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from millpond.core.handler_signals import GiveUp, RetryLater, Throttled
+from millpond.core.settle import Ending
+from millpond.core.task import CALLBACKS
+from millpond.core.type_names import qualified_name
+from millpond.errors import ResultUnreadable
+from millpond.pool.context import ChildJob, Context, SyncContext
+from millpond.pool.outcome import Outcome
+from millpond.runtime.executors.processes.parent import Brief, Verdict
+from millpond.runtime.jobs.job import BatchShape, Handler, Job, Where
+from millpond.runtime.jobs.outcome import BadResult, Misfit, Unreadable
+
+if TYPE_CHECKING:
+    from millpond.pool.outcome import DecoderOf
+    from millpond.pool.registered import Registered
+    from millpond.runtime.executors.processes.child import Channel
+    from millpond.runtime.observe.hooks import Hooks
+
+
+class TaskHandler:
+    """Calls one registered function: decodes its arguments, gives it its context."""
+
+    def __init__(self, registered: Registered, decoder_of: DecoderOf, hooks: Hooks) -> None:
+        self._registered = registered
+        self._fn = registered.fn
+        self._signature = registered.signature
+        self._decoder_of = decoder_of
+        self._hooks = hooks
+
+    def handler(self) -> Handler:
+        """Return the function as workers know it."""
+        registered, shape = self._registered, None
+        if registered.batch is not None:
+            shape = BatchShape(*registered.batch, self._read_item, self._call_batch)
+        process = None
+        if registered.where is Where.PROCESS:
+            process = (self._fn.__module__, self._fn.__qualname__)
+        return Handler(
+            registered.name,
+            registered.where,
+            self._invoke,
+            self._signature.encode_result,
+            registered.defaults.get("retry"),
+            shape,
+            process,
+            self._signature.decode,
+            self._signature,
+        )
+
+    def _invoke(self, job: Job) -> Any:  # noqa: ANN401 - whatever the function returns
+        if job.leased.pool.endswith(CALLBACKS):
+            return self._call_back(job)
+        args, kwargs = self._signature.decode(job.leased.call.payload)
+        if self._signature.wants_context:
+            return self._fn(self._context(job), *args, **kwargs)
+        return self._fn(*args, **kwargs)
+
+    def _call_back(self, job: Job) -> Any:  # noqa: ANN401
+        args, kwargs = self._registered.callback_signature.decode(job.leased.call.payload)
+        try:
+            outcome = Outcome.of(_ending(job.leased.options), self._decoder_of)
+        except ResultUnreadable as error:
+            # Another worker may have the release of the function that stored the result.
+            raise Misfit(error.message, "outcome") from error
+        if self._signature.wants_context:
+            return self._fn(self._context(job), outcome, *args, **kwargs)
+        return self._fn(outcome, *args, **kwargs)
+
+    def _read_item(self, job: Job) -> Any:  # noqa: ANN401 - an item of any type
+        return self._signature.decode(job.leased.call.payload)[0][0]
+
+    def _call_batch(self, jobs: list[Job], items: list[Any]) -> Any:  # noqa: ANN401
+        if self._signature.wants_context:
+            return self._fn(self._context(jobs[0]), items)
+        return self._fn(items)
+
+    def _context(self, job: Job) -> Context | SyncContext:
+        on_loop = self._registered.where is Where.LOOP
+        return Context(job) if on_loop else SyncContext(job)
+
+    def run_encoded(self, payload: bytes, context: bytes, channel: Channel) -> bytes:
+        """Run in a child process: decode, call, encode. An error carries its verdict."""
+        try:
+            return self._run_in_child(payload, msgspec.msgpack.decode(context, type=Brief), channel)
+        except BaseException as error:
+            verdict = msgspec.msgpack.encode(_verdict(error))
+            error.__millpond_wish__ = lambda: verdict  # type: ignore[attr-defined]
+            raise
+
+    def _run_in_child(self, payload: bytes, brief: Brief, channel: Channel) -> bytes:
+        args, kwargs = self._signature.decode(payload)
+        if self._signature.wants_context:
+            args = [SyncContext(ChildJob(brief, channel)), *args]
+        probes = self._hooks.probes
+        with contextlib.nullcontext() if probes is None else probes.inside(brief.trace):
+            result = self._fn(*args, **kwargs)
+            if inspect.iscoroutine(result):
+                result = asyncio.run(result)
+        return self._signature.encode_result(result)
+
+
+def _ending(stored: bytes) -> Ending:
+    """Return how the task of a callback ended."""
+    try:
+        return msgspec.msgpack.decode(stored, type=Ending)
+    except msgspec.MsgspecError as error:
+        raise Unreadable(f"the outcome stored for a callback: {error}") from error
+
+
+def _verdict(error: BaseException) -> Verdict:
+    """Return the meaning of an exception in a child process for its attempt."""
+    return Verdict(
+        kinds=tuple(qualified_name(kind) for kind in type(error).__mro__),
+        give_up=isinstance(error, GiveUp),
+        retry_in=_retry_in(error),
+        spend=getattr(error, "spend", True),
+        hold=error.scope if isinstance(error, Throttled) else None,
+        bad_result=isinstance(error, BadResult),
+        unreadable=isinstance(error, Unreadable),
+        misfit=error.field if isinstance(error, Misfit) else None,
+    )
+
+
+def _retry_in(error: BaseException) -> float | None:
+    if isinstance(error, Throttled):
+        return error.retry_after
+    return error.seconds if isinstance(error, RetryLater) else None

@@ -1,0 +1,68 @@
+"""Waiting for a pool that nobody serves is told once."""
+
+import asyncio
+import logging
+
+import pytest
+
+from millpond import ConfigError, Millpond
+
+
+async def nothing() -> None:
+    """End at once."""
+
+
+async def test_a_wait_for_an_unserved_pool_is_logged_once_after_five_seconds(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A Millpond without a worker says so to whoever waits, names the pool, and then is quiet."""
+    mp = Millpond(work=False)
+    pool = mp.pool("lonely")
+    task = pool.task(nothing)
+    async with mp:
+        first = await task.submit()
+        waits = [asyncio.ensure_future(first.wait()) for _ in range(3)]
+        await asyncio.sleep(4.9)
+        assert [] == [record for record in caplog.records if "MILL-026" in record.getMessage()]
+        await asyncio.sleep(60)
+        told = [record for record in caplog.records if "MILL-026" in record.getMessage()]
+        assert 1 == len(told)
+        assert logging.WARNING == told[0].levelno
+        assert "'lonely'" in told[0].getMessage()
+        async with mp.worker():
+            await asyncio.gather(*waits)
+
+
+async def test_a_closure_without_a_worker_is_refused_with_the_reason() -> None:
+    """Its code is here and nobody here runs code: it could never start."""
+    mp = Millpond(work=False)
+    pool = mp.pool("lonely")
+    async with mp:
+        with pytest.raises(ConfigError, match=r"has no worker: open one"):
+            await pool.submit(nothing)
+
+
+async def test_a_wait_for_a_served_pool_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """Work that takes long is no reason to warn."""
+    mp = Millpond()
+    pool = mp.pool("busy")
+
+    async def long() -> None:
+        await asyncio.sleep(600)
+
+    async with mp:
+        await (await pool.submit(long))
+    assert "MILL-026" not in caplog.text
+
+
+async def test_a_worker_for_other_pools_does_not_count(caplog: pytest.LogCaptureFixture) -> None:
+    """Somebody who serves another pool does not end this wait."""
+    mp = Millpond(work=False)
+    mp.pool("served")
+    pool = mp.pool("lonely")
+    task = pool.task(nothing)
+    async with mp, mp.worker(["served"]):
+        handle = await task.submit()
+        with pytest.raises(TimeoutError):
+            await handle.wait(timeout=10)
+    assert 1 == caplog.text.count("MILL-026")

@@ -1,0 +1,517 @@
+"""Schedules: armed by whoever declares them, fired by one, and what an operator may do to them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from collections import defaultdict
+from datetime import datetime
+from typing import Any
+
+import pytest
+from tests.stores import fresh_store
+
+from millpond import Context, Millpond
+from millpond.core.event import Event
+from millpond.core.task import Call, NewTask
+from millpond.errors import BadSchedule, ConfigError, DriverMissing, DuplicateName
+from millpond.pool.internals import internals_of
+from millpond.pool.schedules import firing as cron
+from millpond.pool.schedules.firing import CRON, SPEC, shown
+from millpond.pool.schedules.stored import schedules
+from millpond.store.protocol import Batch
+
+DAY = 86_400.0
+MONDAY = datetime.fromisoformat("2026-03-23T00:00:00+00:00").timestamp()
+
+
+def wall() -> float:
+    return asyncio.get_running_loop().wall_time()  # type: ignore[attr-defined, no-any-return]
+
+
+async def until(moment: float | str) -> None:
+    """Sleep until a moment, and a little longer."""
+    if isinstance(moment, str):
+        moment = datetime.fromisoformat(moment).timestamp()
+    await asyncio.sleep(max(moment - wall(), 0.0) + 1.0)
+
+
+class Fleet:
+    """Processes that share one store and note what they were told to do."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+        self._store: Any = None
+
+    def process(
+        self, *, work: bool = True, alone: bool = False, slow: float = 0.0
+    ) -> tuple[Millpond, Any]:
+        """Return one more process, with its task."""
+        mp = Millpond(work=work, lease=30.0)
+        if self._store is None:
+            self._store = fresh_store()
+        internals_of(mp).owner.make_store = lambda: Shared(self._store, slow)
+        internals_of(mp).owner.shared = not alone
+        pool = mp.pool("reports", max_concurrent=4)
+
+        @pool.task
+        async def report(ctx: Context) -> None:
+            self.done.append(ctx.labels["scheduled_at"])
+
+        return mp, report
+
+
+class Shared:
+    """A store that outlives who closes it."""
+
+    def __init__(self, store: Any, slow: float) -> None:
+        self._store = store
+        self._slow = slow
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def submit(self, *asked: Any, **options: Any) -> Any:
+        """Take in batches, perhaps after a while."""
+        await asyncio.sleep(self._slow)
+        return await self._store.submit(*asked, **options)
+
+    async def close(self) -> None:
+        """Leave it open for the others."""
+
+
+async def test_a_schedule_fires_on_time_and_labels_its_tasks_with_the_moment() -> None:
+    fleet = Fleet()
+    mp, report = fleet.process(alone=True)
+    schedule = mp.cron("daily", "0 9 * * *", tz="Europe/Berlin", task=report)
+    async with mp:
+        begin = wall()
+        await asyncio.sleep(3 * DAY)
+        told = await schedule.status()
+    assert 3 == len(fleet.done)
+    assert told is not None
+    assert told.next_at - begin > 3 * DAY - 60
+    assert fleet.done == sorted(fleet.done)
+    assert all(done.endswith(":00:00Z") for done in fleet.done)
+
+
+@pytest.mark.rows("CR-04")
+async def test_many_processes_arm_it_once_and_one_fires() -> None:
+    fleet = Fleet()
+    processes = [fleet.process() for _ in range(4)]
+    for mp, report in processes:
+        mp.cron("often", every=60, task=report)
+    first, *others = [mp for mp, _ in processes]
+    async with first:
+        await asyncio.sleep(170)
+        for other in others:
+            await other.__aenter__()
+        await asyncio.sleep(170)
+        (told,) = await first.schedules()
+        assert not told.paused
+        view = await internals_of(first).runtime.view.pool(CRON)
+        assert view is not None
+        assert 1 == view.queued
+        for other in others:
+            await other.__aexit__(None, None, None)
+    assert len(fleet.done) == len(set(fleet.done)) >= 5
+
+
+@pytest.mark.rows("CR-03")
+async def test_firings_missed_by_a_dead_fleet_follow_the_missed_option() -> None:
+    expected = {"once": 1, "all": 6, "skip": 0}
+    for missed, count in expected.items():
+        fleet = Fleet()
+        mp, report = fleet.process()
+        mp.cron("often", "* * * * *", task=report, missed=missed, grace=10)  # type: ignore[arg-type]
+        async with mp:
+            await until((wall() // 60 + 1) * 60)
+        assert 1 == len(fleet.done)
+        fleet.done.clear()
+        # Nobody is there for six firings and a half.
+        await asyncio.sleep(6.5 * 60)
+        again, report = fleet.process()
+        again.cron("often", "* * * * *", task=report, missed=missed, grace=10)  # type: ignore[arg-type]
+        async with again:
+            await asyncio.sleep(5)
+            assert count == len(fleet.done), missed
+            await asyncio.sleep(60)
+        assert count + 1 == len(set(fleet.done)) == len(fleet.done), missed
+
+
+@pytest.mark.rows("CR-03")
+async def test_most_missed_bounds_the_missed_firings_that_run(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    fleet = Fleet()
+    mp, report = fleet.process()
+    mp.cron("often", every=60, task=report, missed="all", most_missed=10)
+    async with mp:
+        await asyncio.sleep(90)
+    fleet.done.clear()
+    await asyncio.sleep(DAY)
+    again, report = fleet.process()
+    again.cron("often", every=60, task=report, missed="all", most_missed=10)
+    with caplog.at_level(logging.WARNING, "millpond.cron"):
+        async with again:
+            await asyncio.sleep(20)
+            last = wall()
+    # Those within grace are not late; the bound is for the others.
+    assert 10 <= len(fleet.done) <= 16
+    assert shown(last // 60 * 60) in fleet.done
+    assert "missed its firing" in caplog.text
+
+
+@pytest.mark.rows("CR-06")
+async def test_a_paused_schedule_does_not_fire_and_its_neighbour_does() -> None:
+    fleet = Fleet()
+    mp, report = fleet.process()
+    quiet = mp.cron("quiet", every=60, task=report, missed="skip", grace=1)
+    async with mp:
+        await quiet.pause()
+        told = await quiet.status()
+        assert told is not None
+        assert told.paused
+        loud = mp.cron("loud", every=60, task=report)
+        await asyncio.sleep(130)
+        assert 2 == len(fleet.done)
+        await loud.remove()
+        await quiet.resume()
+        await asyncio.sleep(1)
+        assert 2 == len(fleet.done)
+        await asyncio.sleep(60)
+        assert 3 == len(fleet.done)
+
+
+@pytest.mark.rows("CR-06")
+async def test_a_removed_schedule_is_gone_for_all_until_it_is_declared_again() -> None:
+    fleet = Fleet()
+    mp, report = fleet.process()
+    schedule = mp.cron("often", every=60, task=report)
+    async with mp:
+        assert await schedule.remove()
+        assert not await schedule.remove()
+        assert await schedule.status() is None
+        assert [] == await mp.schedules()
+        await asyncio.sleep(130)
+        assert [] == fleet.done
+        mp.cron("often", every=60, task=report)
+        await asyncio.sleep(130)
+    assert 2 == len(fleet.done)
+
+
+@pytest.mark.rows("CR-05")
+async def test_a_changed_line_is_in_force_at_once_and_the_old_one_no_more() -> None:
+    fleet = Fleet()
+    old, report = fleet.process()
+    old.cron("report", every=360, task=report)
+    async with old:
+        await asyncio.sleep(10)
+        new, report = fleet.process()
+        new.cron("report", every=60, task=report)
+        async with new:
+            # To look at schedules is not to declare one's own again.
+            (told,) = await old.schedules()
+            assert 60 == told.every
+            view = await internals_of(new).runtime.view.pool(CRON)
+            assert view is not None
+            assert 1 == view.queued
+            before = wall()
+            await asyncio.sleep(2 * 360)
+            # Also those fired by the process that declared it otherwise.
+            expected = [
+                shown(at * 60.0) for at in range(int(before // 60) + 1, int(wall() // 60) + 1)
+            ]
+            assert expected == sorted(fleet.done)
+            assert len(fleet.done) == len(set(fleet.done))
+
+
+@pytest.mark.rows("CR-05")
+async def test_a_change_is_in_force_also_if_the_clock_was_set_back_before_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fleet = Fleet()
+    await asyncio.sleep(10_000)
+    old, report = fleet.process(work=False)
+    old.cron("report", every=60, task=report)
+    async with old:
+        pass
+    new, report = fleet.process(work=False)
+    async with new:
+        behind = wall() - 3_600
+        monkeypatch.setattr(internals_of(new).runtime, "clock", lambda: behind)
+        new.cron("report", every=80, task=report)
+        (told,) = await new.schedules()
+        assert 80 == told.every
+
+
+@pytest.mark.rows("CR-05")
+async def test_processes_that_differ_and_open_at_once_agree_on_one_of_them() -> None:
+    fleet = Fleet()
+    paces = (60, 61, 62, 63)
+    processes = [fleet.process(slow=0.01 * number) for number in range(len(paces))]
+    for pace, (mp, report) in zip(paces, processes, strict=True):
+        mp.cron("report", every=pace, task=report)
+    await asyncio.gather(*(mp.__aenter__() for mp, _ in processes))
+    last = processes[-1][0]
+    view = await internals_of(last).runtime.view.pool(CRON)
+    assert view is not None
+    assert 1 == view.queued
+    (told,) = await schedules(internals_of(last).runtime)
+    assert told.every in paces
+    for mp, _ in processes:
+        await mp.__aexit__(None, None, None)
+
+
+@pytest.mark.rows("CR-05")
+async def test_a_change_while_a_firing_runs_leaves_one_schedule(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fleet = Fleet()
+    old, report = fleet.process()
+    old.cron("report", every=60, task=report)
+    async with old:
+        runtime = internals_of(old).runtime
+        holding = asyncio.Event()
+        original = runtime.store.settle
+
+        async def late(*args: Any, **kwargs: Any) -> Any:
+            holding.set()
+            await asyncio.sleep(2.0)
+            return await original(*args, **kwargs)
+
+        monkeypatch.setattr(runtime.store, "settle", late)
+        await holding.wait()
+        new, report = fleet.process(work=False)
+        new.cron("report", every=70, task=report)
+        async with new:
+            await asyncio.sleep(5)
+            (told,) = await new.schedules()
+            assert 70 == told.every
+            view = await internals_of(new).runtime.view.pool(CRON)
+            assert view is not None
+            assert 1 == view.queued + view.running
+
+
+@pytest.mark.rows("CR-05")
+async def test_a_process_that_dies_while_it_changes_a_schedule_leaves_one_of_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fleet = Fleet()
+    old, report = fleet.process()
+    old.cron("report", every=60, task=report)
+    async with old:
+        await asyncio.sleep(10)
+        await change_and_die(fleet, 45, monkeypatch)
+        before = wall()
+        await asyncio.sleep(600)
+        (told,) = await old.schedules()
+        assert 45 == told.every
+        view = await internals_of(old).runtime.view.pool(CRON)
+        assert view is not None
+        assert 1 == view.queued
+        moments = range(int(before // 45) + 1, int(wall() // 45) + 1)
+        assert [shown(at * 45.0) for at in moments] == fleet.done
+
+
+@pytest.mark.rows("CR-05")
+async def test_a_declaration_after_such_a_crash_is_in_force(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fleet = Fleet()
+    old, report = fleet.process(work=False)
+    schedule = old.cron("report", every=60, task=report)
+    async with old:
+        await change_and_die(fleet, 45, monkeypatch)
+        await internals_of(schedule).arm()
+        (told,) = await old.schedules()
+        assert 60 == told.every
+
+
+@pytest.mark.rows("CR-04")
+async def test_a_firing_that_is_overlooked_is_not_armed_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fleet = Fleet()
+    first, report = fleet.process(work=False)
+    first.cron("report", every=60, task=report)
+    second, report = fleet.process(work=False)
+    second.cron("report", every=60, task=report)
+    looks: list[str] = []
+    look = cron.standing_of
+
+    async def overlook(runtime: Any, only: Any = None) -> Any:
+        looks.append("look")
+        return defaultdict(list) if len(looks) < 3 else await look(runtime, only)
+
+    async with first:
+        # It is late: what is armed now would be for another moment.
+        await asyncio.sleep(90)
+        monkeypatch.setattr(cron, "standing_of", overlook)
+        async with second:
+            view = await internals_of(second).runtime.view.pool(CRON)
+            assert view is not None
+            assert 1 == view.queued
+
+
+async def change_and_die(fleet: Fleet, pace: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Declare the schedule otherwise, in a process that dies as soon as that is stored."""
+    new, report = fleet.process(work=False)
+
+    async def die(*_: Any) -> bool:
+        raise ConnectionResetError
+
+    with monkeypatch.context() as patch, pytest.raises(ConnectionResetError):
+        patch.setattr(cron, "_end_older", die)
+        new.cron("report", every=pace, task=report)
+        async with new:
+            pass
+
+
+@pytest.mark.rows("CR-07")
+async def test_a_firing_emits_an_event_for_triggers() -> None:
+    fleet = Fleet()
+    mp, _ = fleet.process()
+    pool = mp.get_pool("reports")
+    heard: list[Event] = []
+
+    @pool.task
+    async def hear(event: Event) -> None:
+        heard.append(event)
+
+    mp.trigger("listener", on="cron.told", into=pool, task=hear)
+    mp.cron("told", every=60)
+    mp.cron("both", every=60, task=hear.bind(Event("x", "y")), emits="cron.told", payload=[7])
+    async with mp:
+        await asyncio.sleep(70)
+        emitted = await mp.events("cron.told")
+    moment = shown((wall() - 70) // 60 * 60 + 60)
+    assert {moment} == {event.id for event in emitted}
+    told = [event for event in heard if event.name == "cron.told"]
+    assert [moment] == [event.id for event in told]
+    assert moment == told[0].payload["scheduled_at"]
+    assert 2 == len(heard)
+
+
+async def test_a_firing_that_fails_is_tried_until_it_succeeds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fleet = Fleet()
+    mp, _ = fleet.process()
+    mp.cron("told", every=600)
+    told: list[tuple[Any, ...]] = []
+    events = internals_of(mp).events
+    original = events.new_event
+
+    def failing(*event: Any) -> Any:
+        told.append(event)
+        if len(told) < 12:
+            raise ConnectionError("away")
+        return original(*event)
+
+    monkeypatch.setattr(events, "new_event", failing)
+    async with mp:
+        await asyncio.sleep(1_150)
+        assert 1 == len(await mp.events("cron.told"))
+    assert 1 == len(set(map(str, told)))
+    assert 12 == len(told)
+
+
+@pytest.mark.rows("CR-08")
+async def test_declaring_is_checked_where_it_is_done() -> None:
+    mp = Millpond()
+    pool = mp.pool("reports")
+    other = Millpond()
+
+    @pool.task
+    async def report() -> None: ...
+
+    @mp.task
+    async def loose(day: str) -> None: ...
+
+    @other.task
+    async def foreign() -> None: ...
+
+    mp.cron("fine", "@daily", task=report)
+    cases: list[tuple[type[Exception], str, dict[str, Any]]] = [
+        (DuplicateName, "fine", {"expression": "@daily"}),
+        (BadSchedule, "both", {"expression": "@daily", "every": 60}),
+        (BadSchedule, "neither", {}),
+        (BadSchedule, "zone", {"expression": "@daily", "tz": "Europe/Nowhere"}),
+        (BadSchedule, "pace", {"every": 60, "tz": "Europe/Berlin"}),
+        (ConfigError, "fast", {"every": 0.5}),
+        (ConfigError, "spaces in it", {"every": 60}),
+        (ConfigError, "pool", {"every": 60, "into": pool}),
+        (ConfigError, "no-pool", {"every": 60, "task": loose.bind("x")}),
+        (ConfigError, "foreign", {"every": 60, "task": foreign, "into": pool}),
+        (ConfigError, "missed", {"every": 60, "missed": "never"}),
+        (ConfigError, "keyed", {"every": 60, "task": report.bind().options(idempotency_key="x")}),
+        (ConfigError, "told", {"every": 60, "task": report, "payload": 1}),
+        (ConfigError, "untold", {"every": 60, "emits": "x", "payload": object()}),
+        (ConfigError, "bound", {"every": 60, "task": report, "most_missed": 0}),
+        (TypeError, "unbound", {"every": 60, "task": loose, "into": pool}),
+    ]
+    for kind, name, options in cases:
+        with pytest.raises(kind):
+            mp.cron(name, options.pop("expression", None), **options)
+    # What was refused is not there.
+    for _, name, _options in cases[1:]:
+        if " " not in name:
+            mp.cron(name, every=60)
+
+
+async def test_an_unreadable_firing_does_not_stop_the_others(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    fleet = Fleet()
+    mp, report = fleet.process(work=False)
+    async with mp:
+        await internals_of(mp).runtime.declarations.declare(SPEC)
+        broken = NewTask(
+            id=7, pool=CRON, call=Call(CRON, b"{"), key="odd", run_at=wall() + 5_000, attempts=9
+        )
+        await internals_of(mp).runtime.store.submit((Batch(tasks=(broken,)),))
+        with caplog.at_level(logging.WARNING, "millpond.cron"):
+            await internals_of(mp.cron("fine", every=600, task=report)).arm()
+            assert ["fine"] == [told.id for told in await mp.schedules()]
+    assert "task 7" in caplog.text
+
+
+def test_crontab_lines_need_an_extra_and_a_pace_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "cronsim", None)
+    mp = Millpond()
+    mp.cron("often", every=60)
+    with pytest.raises(DriverMissing, match=r"millpond\[cron\]"):
+        mp.cron("daily", "@daily")
+
+
+async def test_schedules_are_not_work_that_is_left() -> None:
+    fleet = Fleet()
+    mp, report = fleet.process()
+    mp.cron("often", every=600, task=report)
+    async with mp:
+        assert [] == await mp.unsettled()
+        await mp.get_pool("reports").drain()
+
+
+def test_schedules_from_threads() -> None:
+    mp = Millpond()
+    pool = mp.pool("reports")
+    done = []
+
+    @pool.task
+    def report() -> None:
+        done.append(1)
+
+    before = mp.sync.cron("before", every=3600, task=report)
+    with mp.sync:
+        after = mp.sync.cron("after", every=3600, task=report)
+        assert {"before", "after"} == {told.id for told in mp.sync.schedules()}
+        before.pause()
+        status = before.status()
+        assert status is not None
+        assert status.paused
+        before.resume()
+        assert after.remove()
+        assert ["before"] == [told.id for told in mp.sync.schedules()]
