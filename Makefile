@@ -14,8 +14,8 @@ PY     := $(VENV)/bin/python
 CODE   := src tests verify docs tools $(wildcard bench)
 
 .DELETE_ON_ERROR:
-.PHONY: help demo gateway \
-    venv test test-stores lint format docs screenshots coverage wheel-test lock clean \
+.PHONY: help demo gateway screenshots \
+    venv test test-stores lint format docs coverage wheel-test lock clean \
     test-pg-all test-pgbouncer test-listen-off simulate fuzz torture torture-pgbouncer torture-triggers \
     chaos faults flow cron mutants mutants-sql soak soak-sqlite bench bench-dashboard bench-server
 
@@ -31,6 +31,9 @@ demo: venv      ## pools at work, every promise checked, in 15 seconds; ARGS="--
 
 gateway: venv   ## a model under ten times its load; ARGS="--store postgres"
 	@$(PY) -m docs.examples.llm_gateway $(ARGS)
+
+screenshots: venv  ## take the README's pictures of the dashboard, in five minutes
+	@$(PY) -m tools.screenshots $(ARGS)
 
 # --------------------------------------------------------------------------------------------------
 ##@ Develop: what a change needs; DEPS=oldest or DEPS=newest chooses other dependencies
@@ -75,9 +78,6 @@ wheel-test: venv  ## build wheel and sdist, install the wheel in clean environme
 lock: venv      ## resolve requirements/*.in anew
 	@tools/lock.sh $(VENV)/bin/uv
 	cd bench/node && npm update --package-lock-only
-
-screenshots: venv  ## take the README's pictures of the dashboard, in five minutes
-	@$(PY) -m tools.screenshots $(ARGS)
 
 clean:          ## remove all that make built
 	rm -rf .venv .venv-* .pgbouncer .postgres requirements/newest.lock dist .coverage .coverage.* \
@@ -159,13 +159,13 @@ bench: $(BENCH)/ready $(BENCH)/peers  ## measure all; `make bench-NAME` one scri
 bench-%: $(BENCH)/ready
 	@$(BENCH)/bin/python bench/$*.py $(ARGS)
 
+bench-postgres bench-bloat: $(BENCH)/peers
+
 bench-dashboard: venv  ## what an open dashboard costs a busy pool; ARGS="--pairs 10"
 	@$(PY) bench/dashboard_cost.py $(ARGS)
 
-bench-server: venv  ## dashboard requests beside a bare SELECT; ARGS="--tasks 100000"
+bench-server: venv  ## requests of the dashboard beside a bare SELECT; ARGS="--tasks 100000"
 	@$(PY) bench/server.py $(ARGS)
-
-bench-postgres bench-bloat: $(BENCH)/peers
 
 # Peers that pip cannot install beside the others. A peer that cannot be installed is missing in the
 # table, and the run says so.

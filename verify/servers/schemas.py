@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _TABLES = (
     *("pool", "budget", "revision", "task", "live", "lease", "ended", "removed", "key", "unit"),
-    *("group", "seat", "lane", "worker", "run", "audit", "measured", "inbox", "meta"),
+    *("group", "seat", "lane", "worker", "run", "audit", "measured", "inbox", "meta", "detour"),
 )
 _FIRST = "INSERT INTO millpond_meta VALUES (1, 0.0, 0, 1048576, 1, 0, '', 0.0, 0, 0, 0, '', 0)"
 _DELETE = "; ".join(

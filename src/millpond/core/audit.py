@@ -14,6 +14,9 @@ import msgspec
 from millpond.core.lifecycle import Status, Transition, advance
 from millpond.core.task import Task
 
+RUN_FINISHED = "run finished"
+"""The detail of the record of a run's end."""
+
 
 class RecordKind(StrEnum):
     """What a record is about."""

@@ -41,15 +41,13 @@ class Site:
 
     def __init__(self, mp: Millpond, settings: Settings, limits: Limits) -> None:
         self.mp = mp
-        self.services = internals_of(mp)
-        """What the Millpond does for pools, tasks and events, behind its public face."""
         self.settings = settings
         self.limits = limits
 
     @property
     def runtime(self) -> Runtime:
         """The runtime of the Millpond; NotOpen while nobody has it open on this loop."""
-        runtime = self.services.runtime
+        runtime = internals_of(self.mp).runtime
         if runtime.loop is not asyncio.get_running_loop():
             raise NotOpen("the Millpond of the dashboard is open on another loop than the server's")
         return runtime

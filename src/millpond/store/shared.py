@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from millpond.store.protocol import Store
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
 
     from millpond.core.settle import Settlement
     from millpond.core.spec import PoolSpec
@@ -150,6 +150,10 @@ class SharedStore(Store, Protocol):
         """Return which counts are impossible; a database that refuses them itself has none."""
         return ()
 
+    def detour_counts(self) -> Mapping[tuple[str, str], int]:
+        """Return how many verbs of this process took a slower way, by verb and reason."""
+        return {}
+
     def listen(self, tell: Callable[[Hint], None], /) -> object:
         """Call `tell` on the loop with each hint of another process."""
         ...
@@ -190,6 +194,8 @@ class SharedMembers:
         )
         self.impossible_counts: Callable[[], Awaitable[tuple[str, ...]]] | None
         self.impossible_counts = getattr(store, "impossible_counts", None)
+        self.detour_counts: Callable[[], Mapping[tuple[str, str], int]] | None
+        self.detour_counts = getattr(store, "detour_counts", None)
         self.listen: Callable[[Callable[[Hint], None]], object] | None
         self.listen = getattr(store, "listen", None)
         self.submit_within: Callable[..., Any] | None = getattr(store, "submit_within", None)

@@ -19,7 +19,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import msgspec
 
@@ -326,17 +326,21 @@ def _target(schedule: Declaration, template: NewTask, moment: str, task: int) ->
     )
 
 
-async def fire_by_hand(
-    runtime: Runtime,
-    emit: Callable[[str, dict[str, Any], str], Awaitable[str]],
-    schedule: str,
-    *,
-    by: str,
-) -> tuple[int | None, str | None]:
-    """Do now what a schedule does when it fires; its next firing stays as it is.
+class _Emission(Protocol):
+    @property
+    def event_id(self) -> str: ...
 
-    `emit` takes the name, the payload and the id of an event, and returns its id. Return the task
-    that was submitted and the id of the event that was emitted.
+
+EmitAs: TypeAlias = Callable[[str, str, object, str | None], Awaitable[_Emission]]
+"""Emits an event: who emits it, its name, its payload and its id."""
+
+
+async def fire_by_hand(
+    runtime: Runtime, emit_as: EmitAs, schedule: str, *, by: str
+) -> tuple[int | None, str | None]:
+    """Do now what a schedule does when it fires, whatever it waits for; that stays as it is.
+
+    Return the task that was submitted and the id of the event that was emitted.
     """
     standing = (await standing_of(runtime, [schedule]))[schedule]
     if not standing:
@@ -352,7 +356,8 @@ async def fire_by_hand(
         task = made.id
     if declared.emits is not None:
         name = f"{moment}#{runtime.new_id():016x}"
-        event = await emit(declared.emits, _payload(declared, moment), name)
+        emitted = await emit_as(by, declared.emits, _payload(declared, moment), name)
+        event = emitted.event_id
     return task, event
 
 

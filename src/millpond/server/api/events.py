@@ -12,6 +12,7 @@ from millpond.core.event import EVENTS, TRIGGERS, Event
 from millpond.core.task_filter import TaskFilter
 from millpond.errors import UnknownEvent
 from millpond.pool.events.receipt import EventInfo, receipt_of
+from millpond.pool.internals import internals_of
 from millpond.server import contract, cursors, redaction
 from millpond.server.api import parameters as given
 from millpond.server.openapi import operation
@@ -102,13 +103,15 @@ async def emit(request: Request) -> Response:
     site = site_of(request)
     body = await body_of(request, contract.Emission)
     _ = site.runtime
-    told = await site.services.events.emit_as(actor_of(request), body.name, body.payload, body.id)
+    emitted = await internals_of(site.mp).events.emit_as(
+        actor_of(request), body.name, body.payload, body.id
+    )
     return answer(
         contract.Emitted(
-            name=told.event.name,
-            id=told.event_id,
-            task=str(told.task_id),
-            duplicate=told.duplicate,
+            name=emitted.event.name,
+            id=emitted.event_id,
+            task=str(emitted.task_id),
+            duplicate=emitted.duplicate,
         ),
         202,
     )
@@ -139,12 +142,12 @@ async def _receipt(site: Site, event: Event, trigger: str, delivery: int) -> con
             delivery=str(delivery),
             reason=None,
         )
-    told = receipt_of(trigger, event, delivery, record)
+    receipt = receipt_of(trigger, event, delivery, record)
     return contract.ReceiptItem(
         trigger=trigger,
-        outcome=told.outcome,
-        pool=told.pool,
-        task=None if told.task_id is None else str(told.task_id),
+        outcome=receipt.outcome,
+        pool=receipt.pool,
+        task=None if receipt.task_id is None else str(receipt.task_id),
         delivery=str(delivery),
-        reason=told.reason,
+        reason=receipt.reason,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fastapi import APIRouter
 from starlette.requests import Request
@@ -10,6 +10,7 @@ from starlette.responses import Response
 
 from millpond.core.control import Pause, Resume
 from millpond.errors import BadSchedule
+from millpond.pool.internals import internals_of
 from millpond.pool.schedules.firing import CRON, fire_by_hand
 from millpond.pool.schedules.stored import ScheduleInfo, schedules
 from millpond.pool.schedules.timetable import Timetable
@@ -77,13 +78,8 @@ async def fire(request: Request, schedule: given.OneName) -> Response:
     """Do now what a schedule does when it fires; its next firing stays as it is."""
     site = site_of(request)
     await _must_exist(site, schedule)
-    by = actor_of(request)
-
-    async def emit(name: str, payload: dict[str, Any], event_id: str) -> str:
-        emission = await site.services.events.emit_as(by, name, payload, event_id)
-        return emission.event_id
-
-    task, event = await fire_by_hand(site.runtime, emit, schedule, by=by)
+    emit_as = internals_of(site.mp).events.emit_as
+    task, event = await fire_by_hand(site.runtime, emit_as, schedule, by=actor_of(request))
     return answer(
         contract.Fired(schedule=schedule, task=None if task is None else str(task), event=event),
         202,

@@ -28,7 +28,7 @@ from millpond.store.protocol import Batch
 
 if TYPE_CHECKING:
     from millpond.core.spec import PoolSpec
-    from millpond.pool.registered import Registered
+    from millpond.pool.task import TaskFunction
     from millpond.store.protocol import Admission
 
 router = APIRouter(tags=["submit"])
@@ -112,15 +112,14 @@ def _task(
     actor: str,
 ) -> NewTask:
     """Return the task that a request describes; refuses what could not be stored, or read."""
-    task = site.mp.tasks.get(body.function)
-    known = None if task is None else internals_of(task)
+    known = site.mp.tasks.get(body.function)
     options = body.options
     payload, key = _payload(site, body, known)
     key = options.key if options.key is not None else key
     if key is None and known is None and spec.backpressure and spec.backpressure.per_key:
         reason = "must be given: the pool bounds what waits of each key (per_key)"
         raise ConfigError("key", None, reason)
-    defaults = {} if known is None else known.defaults
+    defaults = {} if known is None else internals_of(known).defaults
     attempts = options.attempts
     if attempts is None:
         attempts = int(getattr(defaults.get("retry"), "attempts", ATTEMPTS))
@@ -147,7 +146,7 @@ def _task(
 
 
 def _payload(
-    site: Site, body: contract.Submission, known: Registered | None
+    site: Site, body: contract.Submission, known: TaskFunction[..., Any, Any] | None
 ) -> tuple[bytes, str | None]:
     """Return the arguments as they are stored, and the key that the function makes of them."""
     arguments = dict(body.kwargs)
@@ -157,25 +156,27 @@ def _payload(
         payload = msgspec.json.encode(arguments)
     except (TypeError, ValueError, RecursionError) as error:
         raise _bad(body.function, None, str(error)) from None
-    most = site.services.owner.max_payload
-    if len(payload) > most:
-        message = f"the arguments have {len(payload):,} bytes, and may have {most:,}"
-        raise PayloadTooLarge(message, task=body.function, size=len(payload), limit=most)
+    largest = internals_of(site.mp).owner.max_payload
+    if len(payload) > largest:
+        message = f"the arguments have {len(payload):,} bytes, and may have {largest:,}"
+        raise PayloadTooLarge(message, task=body.function, size=len(payload), limit=largest)
     if known is None:
         return payload, None
     try:
-        positional, words = known.signature.decode(payload)
+        positional, words = internals_of(known).signature.decode(payload)
     except Unreadable as error:
         raise _bad(body.function, getattr(error, "field", None) or None, str(error)) from None
-    return payload, known.key_of(tuple(positional), words)
+    return payload, internals_of(known).key_of(tuple(positional), words)
 
 
-def _by_name(body: contract.Submission, known: Registered | None) -> dict[str, Any]:
+def _by_name(
+    body: contract.Submission, known: TaskFunction[..., Any, Any] | None
+) -> dict[str, Any]:
     """Return arguments that were given by position, by the names of the parameters."""
     if known is None:
         reason = "this server does not know the function: give its arguments by name, as kwargs"
         raise _bad(body.function, "args", reason)
-    names = known.signature.parameters
+    names = internals_of(known).signature.parameters
     if len(body.args) > len(names):
         raise _bad(body.function, "args", f"it takes {len(names)}, and {len(body.args)} were given")
     twice = [name for name in names[: len(body.args)] if name in body.kwargs]

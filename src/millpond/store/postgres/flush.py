@@ -4,7 +4,7 @@ A transaction that commits with `synchronous_commit = off` frees the write lock 
 transaction, sent in the same round trip, waits until the server's log is on disk, and on that of
 the synchronous replicas. The log is one sequence: its record comes after that of the commit, so the
 commit is on disk too, and so is everything that the commit has read. The store
-answers only when the second transaction is confirmed (ADR 0023).
+answers only when the second transaction is confirmed (ADR 0025).
 
 The server decides whether to wait, because the client does not know yet what the first transaction
 did: it notes in a setting of the session whether it wrote, and the second one reads that.

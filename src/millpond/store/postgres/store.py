@@ -24,8 +24,9 @@ from millpond.store.postgres.connect import (
     settings,
     settings_of,
 )
+from millpond.store.postgres.detours import Detours
 from millpond.store.postgres.dialect import dialect_of, reading_of
-from millpond.store.postgres.fast_path_store import FastPathStore
+from millpond.store.postgres.fast_path_store import FastPathStore, FastPathTransactor
 from millpond.store.postgres.handler_connection import PostgresHandlerConnection
 from millpond.store.postgres.handler_transaction import (
     HandlerTransactor,
@@ -97,7 +98,8 @@ class PostgresStore(FastPathStore, SharedStore):
         self._durability = durability
         self._patience = patience
         self._schema = dialect_of(address.schema)
-        self._detours, self._refusals, self._told_along = {}, {}, set()
+        self.detours = Detours()
+        self._skips, self._refusals, self._reasons, self._told_along = {}, {}, {}, set()
         self._unanswered = {}
         clock = ServerClock() if clock is None else clock
         self._set_clock = getattr(clock, "set_to", None)
@@ -218,7 +220,7 @@ class PostgresStore(FastPathStore, SharedStore):
         make_unit: Callable[[PostgresConnection], SqlTables],
     ) -> PostgresTransactor[SqlTables]:
         patience = msgspec.structs.replace(self._patience, idle=self._patience.turn)
-        return PostgresTransactor(
+        return FastPathTransactor(
             self._address,
             self._schema,
             partial(self._open_to_write, patience),
@@ -290,6 +292,7 @@ class PostgresStore(FastPathStore, SharedStore):
             meta=None if begun is None else begun.meta,
         )
         unit.folds = begun is None or begun.folds
+        unit.detours = self.detours
         return unit
 
     def _repair(self, tables: SqlTables) -> None:

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import msgspec
 
-from millpond.core.audit import KIND_OF, Record, RecordKind
+from millpond.core.audit import KIND_OF, RUN_FINISHED, Record, RecordKind, command_record
 from millpond.core.lifecycle import LIFECYCLE, Status, Transition
+from millpond.core.task import Dedupe
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -161,7 +162,9 @@ def decoded(stored: bytes) -> list[Record]:
 def decoded_lazily(stored: bytes, first: int = 0) -> Iterator[Record]:
     """Yield the records of a row from number `first` on, each made when it is asked for."""
     if stored.startswith(b"{"):
-        yield from islice(_plain_records(_unpack_plain(stored)), first, None)
+        row = _unpack_plain(stored)
+        records = _finished_runs(row) if row.event == RUN_FINISHED else _plain_records(row)
+        yield from islice(records, first, None)
         return
     for raw in _split(stored):
         entry = bytes(raw)
@@ -176,6 +179,8 @@ def decoded_of(stored: bytes, task: int) -> Iterator[tuple[int, Record]]:
     """Yield the records of a row that are of one task, with their numbers in the row."""
     if stored.startswith(b"{"):
         row = _unpack_plain(stored)
+        if row.event == RUN_FINISHED:
+            return  # it names runs, not tasks
         for number, arrow in enumerate(_arrows(row)):
             if arrow[1] == task:
                 yield number, _plain_record(row, arrow)
@@ -237,7 +242,7 @@ class _Plain(msgspec.Struct):
     worker: str | None
     tokens: list[int]
     ids: list[int]
-    seqs: list[int]
+    seqs: list[int] | None
     due: list[float]
     keys: list[str | None]
     plain: list[str]
@@ -250,6 +255,9 @@ class _Said(msgspec.Struct):
     attempts: int
     weight: int
     share: str | None
+    idempotency_key: str | None = None
+    dedupe: Dedupe | None = None
+    run: int | None = None
 
 
 _unpack_plain = msgspec.json.Decoder(_Plain).decode
@@ -258,6 +266,11 @@ _unpack_said = msgspec.json.Decoder(_Said).decode
 
 _Arrow: TypeAlias = tuple[Transition, int, int, int, float, str | None, _Said]
 """A transition of a plain task: event, task, seq, token, due, key, its submitted fields."""
+
+
+def _finished_runs(told: _Plain) -> Iterator[Record]:
+    for run in told.ids:
+        yield command_record(told.pool, RUN_FINISHED, at=told.at, run=run)
 
 
 def _plain_records(told: _Plain) -> Iterator[Record]:
@@ -278,7 +291,7 @@ def _arrows(told: _Plain) -> list[_Arrow]:
         zip(
             of_each(events, count),
             told.ids,
-            told.seqs,
+            told.seqs or (),
             of_each(told.tokens, count),
             of_each(told.due, count),
             of_each(keys, count),
@@ -316,6 +329,9 @@ def _plain_record(told: _Plain, arrow: _Arrow) -> Record:
         due=due,
         weight=said.weight,
         function=said.function,
+        idempotency_key=said.idempotency_key,
+        dedupe=said.dedupe,
+        run=said.run,
         fresh=event is Transition.SUBMIT,
     )
 

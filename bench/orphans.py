@@ -6,7 +6,7 @@ second. Every 12 s one worker is killed (SIGKILL) and started again.
 same host   the workers share a folder of lock files: a free lock shows that a worker is dead
 other host  each has a folder of its own: only the end of its session shows it
 
-rate        tasks per second that end between the first submit and the last
+rate        tasks per second that end while tasks are submitted
 orphan      the longest time from a kill until a task of the killed worker starts again
 """
 
@@ -126,8 +126,8 @@ def measure(url: str, place: str, folder: Path, seconds: float) -> Found:
         results = asyncio.run(submit(url, workers, seconds))
     finally:
         workers.end()
-    first, last = min(began for _, began, _ in results), max(ended for *_, ended in results)
-    rate = len(results) / (last - first)
+    first = min(began for _, began, _ in results)
+    rate = sum(ended <= first + seconds for *_, ended in results) / seconds
     orphans = [
         began - max(kill for kill in workers.kills if kill <= began)
         for attempt, began, _ in results
