@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from contextvars import ContextVar
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -60,82 +61,42 @@ class Takes(Protocol):
         ...
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class Handler:
     """A registered function as a worker sees it."""
 
-    __slots__ = (
-        "arguments",
-        "batch",
-        "encode_result",
-        "invoke",
-        "name",
-        "process",
-        "retry",
-        "takes",
-        "where",
-    )
-
-    def __init__(
-        self,
-        name: str,
-        where: Where,
-        invoke: Callable[[Job], Any],
-        encode_result: Callable[[Any], bytes],
-        retry: Policy | None = None,
-        batch: BatchShape | None = None,
-        process: tuple[str, str] | None = None,
-        arguments: Callable[[bytes], tuple[list[Any], dict[str, Any]]] | None = None,
-        takes: Takes | None = None,
-    ) -> None:
-        self.name = name
-        self.where = where
-        self.invoke = invoke
-        self.encode_result = encode_result
-        self.retry = retry
-        self.batch = batch
-        self.process = process
-        self.arguments = arguments
-        """Reads a stored payload into positional and named arguments."""
-        self.takes = takes
+    name: str
+    where: Where
+    invoke: Callable[[Job], Any]
+    encode_result: Callable[[Any], bytes]
+    retry: Policy | None = None
+    batch: BatchShape | None = None
+    process: tuple[str, str] | None = None
+    arguments: Callable[[bytes], tuple[list[Any], dict[str, Any]]] | None = None
+    """Reads a stored payload into positional and named arguments."""
+    takes: Takes | None = None
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class BatchShape:
     """How many tasks of a function go into one call, and how long the first waits for more."""
 
-    __slots__ = ("call", "linger", "read", "size")
-
-    def __init__(
-        self,
-        size: int,
-        linger: float,
-        read: Callable[[Job], Any],
-        call: Callable[[list[Job], list[Any]], Any],
-    ) -> None:
-        self.size = size
-        self.linger = linger
-        self.read = read
-        self.call = call
+    size: int
+    linger: float
+    read: Callable[[Job], Any]
+    call: Callable[[list[Job], list[Any]], Any]
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class Closure:
     """Code that lives as long as its process, and the context it was submitted in."""
 
-    __slots__ = ("context", "encode_result", "fn", "retry", "where")
-
-    def __init__(
-        self,
-        fn: Callable[[], Any],
-        context: Context,
-        where: Where,
-        retry: Policy | None,
-        encode_result: Callable[[Any], bytes] | None = None,
-    ) -> None:
-        self.fn = fn
-        self.context = context
-        self.where = where
-        self.retry = retry
-        self.encode_result = encode_result
-        """How its result is stored; None = it stays in this process."""
+    fn: Callable[[], Any]
+    context: Context
+    where: Where
+    retry: Policy | None
+    encode_result: Callable[[Any], bytes] | None = None
+    """How its result is stored; None = it stays in this process."""
 
 
 _NO_CONTEXT = contextvars.Context()

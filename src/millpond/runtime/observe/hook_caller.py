@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import inspect
 import logging
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -32,14 +33,16 @@ if TYPE_CHECKING:
 log = logging.getLogger("millpond.hooks")
 
 
+@dataclass(eq=False, repr=False)
 class HookCaller:
     """Calls hooks and observers after something happened."""
 
-    def __init__(self, env: Environment, hooks: Hooks, functions: Mapping[str, Handler]) -> None:
-        self._env = env
-        self._hooks = hooks
-        self._counts = hooks.counts
-        self._functions = functions
+    _env: Environment
+    _hooks: Hooks
+    _functions: Mapping[str, Handler]
+
+    def __post_init__(self) -> None:
+        self._counts = self._hooks.counts
 
     def settled(self, leased: Leased, status: Status, end: TaskResult) -> None:
         """Report a task that a handler of this process ended."""

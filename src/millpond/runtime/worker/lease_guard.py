@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from millpond.core.log_fields import about
@@ -22,24 +23,24 @@ MARGIN = 0.1
 """The part of a lease before its end at which handlers are stopped if it was not renewed."""
 
 
+@dataclass(eq=False, repr=False)
 class LeaseGuard:
     """Until when the leases of one worker hold."""
 
-    def __init__(
-        self, state: WorkerState, queues: Queues, attempts: Attempts, settling: Settling
-    ) -> None:
-        self._state = state
-        self._env = state.env
-        self._queues = queues
-        self._attempts = attempts
-        self._settling = settling
-        self._safe_until = 0.0
-        """Until when its leases hold for sure, by the monotonic clock."""
-        self._timer: asyncio.TimerHandle | None = None
+    _state: WorkerState
+    _queues: Queues
+    _attempts: Attempts
+    _settling: Settling
+    safe_until: float = field(default=0.0, init=False)
+    """Until when its leases hold for sure, by the monotonic clock."""
+    _timer: asyncio.TimerHandle | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self._env = self._state.env
 
     def safe_since(self, sent: float) -> None:
         """Note that the leases hold for their time from `sent` on; any thread may call this."""
-        self._safe_until = max(self._safe_until, sent + self._state.lease * (1 - MARGIN))
+        self.safe_until = max(self.safe_until, sent + self._state.lease * (1 - MARGIN))
 
     def renewed(self, sent: float) -> None:
         """Note that the leases hold from `sent` on; lease again after a late renewal."""
@@ -58,14 +59,14 @@ class LeaseGuard:
 
     def _set_timer(self) -> float:
         """Check again when the leases may be lost; return in how many seconds that is."""
-        safe_for = self._safe_until - self._env.steady()
+        safe_for = self.safe_until - self._env.steady()
         self._timer = self._env.loop.call_later(max(safe_for, 0.0), self._unsafe)
         return safe_for
 
     def _unsafe(self) -> None:
         """Stop all jobs: the worker could not renew, and its leases may be lost soon."""
         self._timer = None
-        if self._safe_until > self._env.steady():
+        if self.safe_until > self._env.steady():
             # A thread renewed, and the loop had no time to get its message.
             self._set_timer()
             return
