@@ -314,18 +314,15 @@ class View(Protocol):
 
     async def task(self, task: int) -> Task | None:
         """Return a copy of a task, or None if it is unknown or forgotten."""
-        ...
 
     async def holder(self, pool: str, key: str, *, run: int | None, dedupe: Dedupe) -> int | None:
         """Return the task that answers for an idempotency key under `dedupe`, or None."""
-        ...
 
     async def status(self, tasks: Sequence[int]) -> tuple[str, ...]:
         """Return the status of each task, or "expired", or "unknown".
 
         Expired: retention removed the task; a store may forget that in the end.
         """
-        ...
 
     async def tasks(
         self,
@@ -342,7 +339,6 @@ class View(Protocol):
 
         Only those submitted at `since` or later, and earlier than `before`.
         """
-        ...
 
     async def pool(
         self, name: str, *, now: float | None = None, measured: bool = True
@@ -352,42 +348,33 @@ class View(Protocol):
         measured=False leaves out what is slow to read: scheduled, dead, held_units,
         oldest_queued_at, waits and run_times.
         """
-        ...
 
     async def budget(self, name: str) -> BudgetView | None:
         """Return a budget that pools share, or None if it was never declared."""
-        ...
 
     async def lanes(self, pool: str) -> tuple[LaneView, ...]:
         """Return the lanes of a pool in order; none where there are no lanes.
 
         Of an ordered pool, whose lanes are not numbered: those with live tasks or a pause, by name.
         """
-        ...
 
     async def run(self, run: int) -> RunView | None:
         """Return a run, or None."""
-        ...
 
     async def run_named(self, pool: str, name: str) -> RunView | None:
         """Return the run of a pool that has this name, or None."""
-        ...
 
     async def run_tasks(self, run: int, *, limit: int = 100) -> tuple[Task, ...]:
         """Return copies of queued and running tasks of a run, callbacks too, by pool and seq."""
-        ...
 
     async def workers(self) -> frozenset[str]:
         """Return the workers that may hold leases."""
-        ...
 
     async def ready(self, pool: str, worker: str, *, now: float) -> bool:
         """Return whether a lease at `now` would give this worker something."""
-        ...
 
     async def names(self, begins: str = "") -> tuple[str, ...]:
         """Return the pools that were ever declared, of those whose name begins so, by name."""
-        ...
 
     async def due(self, *, now: float) -> tuple[str, ...]:
         """Return the pools in which a due task waits and starts are allowed.
@@ -395,11 +382,9 @@ class View(Protocol):
         Only a lease knows whether a limit leaves room: an idle worker asks this once for all pools
         before it leases from any of them.
         """
-        ...
 
     async def why(self, task: int, *, now: float) -> Facts | None:
         """Return what decides when a task starts, or None; for people, and it may be slow."""
-        ...
 
     async def audit(
         self,
@@ -415,7 +400,6 @@ class View(Protocol):
         records of that moment or later, and with `task` only those of that task: a page may then be
         empty and not the last. The last page is the one whose `next` equals `after`.
         """
-        ...
 
 
 class Store(Protocol):
@@ -424,19 +408,16 @@ class Store(Protocol):
     @property
     def view(self) -> View:
         """The reading side."""
-        ...
 
     async def submit(
         self, batches: Sequence[Batch], *, now: float | None = None, entropy: int | None = None
     ) -> SubmitAnswer:
         """Accept batches, each as a whole or not at all where its pool's policy says so."""
-        ...
 
     async def lease(
         self, ask: LeaseRequest, *, now: float | None = None, entropy: int | None = None
     ) -> LeaseAnswer:
         """Give a worker the next tasks of a pool, within every limit in force."""
-        ...
 
     async def renew(
         self,
@@ -447,7 +428,6 @@ class Store(Protocol):
         entropy: int | None = None,
     ) -> RenewAnswer:
         """Renew all leases of a worker for `lease` seconds."""
-        ...
 
     async def settle(
         self,
@@ -458,7 +438,6 @@ class Store(Protocol):
         entropy: int | None = None,
     ) -> SettleAnswer:
         """End attempts, each only with its current fence, and lease the next if asked."""
-        ...
 
     async def recover(
         self,
@@ -472,14 +451,11 @@ class Store(Protocol):
 
         With a `generation`, only if it leads (`ClaimLeadership`).
         """
-        ...
 
     async def control(
         self, command: Command, *, now: float | None = None, entropy: int | None = None
     ) -> ControlAnswer:
         """Carry out a command."""
-        ...
 
     async def close(self) -> None:
         """Close the store; safe twice."""
-        ...

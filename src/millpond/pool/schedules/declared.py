@@ -84,9 +84,7 @@ class Schedules:
             emits=None if emits is None else check.name("emits", emits),
             payload=_plain(payload),
         )
-        made = DeclaredSchedule(
-            self._owner, declaration, work, pool, armed=self.armed, forget=self.forget
-        )
+        made = DeclaredSchedule(self._owner, declaration, work, pool, self.armed, self.forget)
         return self._add(made)
 
     def _add(self, made: DeclaredSchedule) -> Schedule:

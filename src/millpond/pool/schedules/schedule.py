@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -22,25 +23,16 @@ if TYPE_CHECKING:
     from millpond.pool.schedules.timetable import Timetable
 
 
+@dataclass(eq=False, repr=False)
 class DeclaredSchedule:
     """A schedule that this process declares: the internal object behind `Schedule`."""
 
-    def __init__(
-        self,
-        owner: RuntimeOwner,
-        declaration: Declaration,
-        work: Invocation | None,
-        into: DeclaredPool | None,
-        *,
-        armed: Callable[[], Awaitable[None]],
-        forget: Callable[[str], Awaitable[None]],
-    ) -> None:
-        self.owner = owner
-        self._declaration = declaration
-        self._work = work
-        self._into = into
-        self._armed = armed
-        self._forget = forget
+    owner: RuntimeOwner
+    _declaration: Declaration
+    _work: Invocation | None
+    _into: DeclaredPool | None
+    _armed: Callable[[], Awaitable[None]]
+    _forget: Callable[[str], Awaitable[None]]
 
     @property
     def id(self) -> str:

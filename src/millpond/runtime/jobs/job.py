@@ -53,12 +53,10 @@ class Takes(Protocol):
     @property
     def digest(self) -> str:
         """The same for functions that can read the same arguments."""
-        ...
 
     @property
     def text(self) -> str:
         """The function with its parameters, as written in its source."""
-        ...
 
 
 @dataclass(eq=False, repr=False, slots=True)
@@ -115,11 +113,9 @@ class RunningSlot(Protocol):
     @property
     def task(self) -> asyncio.Task[None]:
         """The task that runs the handler."""
-        ...
 
     def interrupt(self, job: Job, /) -> None:
         """Cancel the handler of a job, if the slot still runs it."""
-        ...
 
 
 class WorkerProtocol(Protocol):
@@ -143,72 +139,55 @@ class WorkerProtocol(Protocol):
     @property
     def runtime(self) -> object:
         """The runtime it belongs to, for the code of handlers."""
-        ...
 
     @property
     def scheduled(self) -> bool:
         """Whether a turn comes soon."""
-        ...
 
     async def turn(self) -> None:
         """Settle what has ended and lease what may start."""
-        ...
 
     def woken(self, wake: Wake, /) -> None:
         """Note that a pool may have something to start."""
-        ...
 
     def watch(self, pool: str, /) -> None:
         """Serve a pool from now on, if it is one of its pools."""
-        ...
 
     def watches(self, pool: str, /) -> bool:
         """Return whether it asks a pool for work."""
-        ...
 
     def serves(self, pool: str, /) -> bool:
         """Return whether it runs tasks of a pool that any process submitted."""
-        ...
 
     def holders(self, pool: str, /) -> list[Job]:
         """Return the jobs that keep it from starting more of a pool; none if it could."""
-        ...
 
     def look_everywhere(self) -> None:
         """Ask every pool again."""
-        ...
 
     def stop_job(self, job: Job, why: CancelReason, /, *, interrupt: bool = True) -> None:
         """Ask a job to stop."""
-        ...
 
     def prefetched(self, tasks: Container[int], /) -> list[str]:
         """Return the pools of which it has prefetched one of these tasks."""
-        ...
 
     def give_back_prefetched(self, pool: str | None = None, /) -> None:
         """Give back what it has prefetched of a pool, or of all pools."""
-        ...
 
     def safe_since(self, sent: float, /) -> None:
         """Note that its leases hold from `sent` on; any thread may call this."""
-        ...
 
     def renewed(self, sent: float, /) -> None:
         """Note that its leases hold from `sent` on, on the loop."""
-        ...
 
     def registered_as(self, name: str, /) -> None:
         """Go on under a new name, after the store had lost the old one."""
-        ...
 
     def lost_registration(self) -> None:
         """Stop its jobs and register again: the store no longer knows it."""
-        ...
 
     def in_thread(self, fn: Callable[[], T], /) -> asyncio.Future[T]:
         """Call something that blocks in a thread."""
-        ...
 
     def committed(
         self,
@@ -219,7 +198,6 @@ class WorkerProtocol(Protocol):
         /,
     ) -> bool:
         """Note that a handler settled its attempt itself; return whether that was applied."""
-        ...
 
 
 class Job:

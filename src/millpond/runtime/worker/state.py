@@ -37,19 +37,15 @@ class Registrar(Protocol):
 
     async def register(self, worker: WorkerProtocol, /) -> None:
         """Register a worker, and keep its lease."""
-        ...
 
     def register_again(self, worker: WorkerProtocol, /) -> None:
         """Register a worker under a new name, in the background."""
-        ...
 
     def stop_renewing(self, worker: WorkerProtocol, /) -> None:
         """Renew the leases of a worker no more."""
-        ...
 
     async def deregister(self, worker: WorkerProtocol, /) -> None:
         """Remove a worker from the store."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

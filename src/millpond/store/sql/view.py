@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from heapq import merge, nsmallest
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
@@ -48,18 +49,13 @@ _ROWS_SEARCHED = 5000
 _TERMINAL = tuple(status for status in Status if status.terminal)
 
 
+@dataclass(eq=False, repr=False)
 class SqlView:
     """The view of a store over rows."""
 
-    def __init__(
-        self,
-        read: Callable[[Callable[[SqlTables], object]], Awaitable[object]],
-        clock: Callable[[], float],
-        tell_newer: Callable[[SqlTables], None],
-    ) -> None:
-        self._read_ = read
-        self._tell_newer = tell_newer
-        self._clock = clock
+    _read_: Callable[[Callable[[SqlTables], object]], Awaitable[object]]
+    _clock: Callable[[], float]
+    _tell_newer: Callable[[SqlTables], None]
 
     async def _read(self, question: Callable[[SqlTables], T]) -> T:
         return await self._read_(question)  # type: ignore[return-value]
