@@ -165,7 +165,7 @@ def _tables(place: Place, *, allowed: bool) -> int:
 
 def _print_versions(place: str, before: int, now: int, needed: int, *, as_json: bool) -> None:
     from millpond.cli.render import emit, say
-    from millpond.cli.terminal_text import plain
+    from millpond.core.escape import plain
 
     if as_json:
         emit({"store": place, "before": before, "version": now, "needed": needed})

@@ -6,6 +6,7 @@ unrecorded. The invariants of this library are predicates over them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import TypeAlias
 
@@ -187,4 +188,15 @@ def command_record(
         weight=weight,
         key=unit,
         due=until,
+    )
+
+
+def matching(
+    records: Sequence[Record], since: float | None, task: int | None
+) -> tuple[Record, ...]:
+    """Return the records at `since` or later and of `task`, where these are given."""
+    return tuple(
+        record
+        for record in records
+        if (since is None or record.at >= since) and (task is None or record.task == task)
     )

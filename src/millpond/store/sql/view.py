@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from millpond.core import validation as check
 from millpond.core.admit import answers_for
+from millpond.core.audit import matching
 from millpond.core.lifecycle import Status
 from millpond.core.quantiles import quantiles
 from millpond.core.run import view as run_view
@@ -25,7 +26,6 @@ from millpond.store.sql.audit import decoded, may_name
 from millpond.store.sql.codec import SEQ_BITS, plain
 from millpond.store.sql.pool import SqlPool
 from millpond.store.verbs import budgets
-from millpond.store.verbs.audit_filter import matching
 from millpond.store.verbs.control import pool_named
 from millpond.store.verbs.endings import processed
 from millpond.store.verbs.lease import could_lease
