@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from millpond.store.protocol import Store
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
     from millpond.core.settle import Settlement
     from millpond.core.spec import PoolSpec
@@ -139,7 +139,8 @@ class SharedMembers:
         self.handler_transaction: Callable[[float], HandlerTransaction] | None = getattr(
             store, "handler_transaction", None
         )
-        self.announce: Callable[[Any], Awaitable[None]] | None = getattr(store, "announce", None)
+        self.announce: Callable[[Any], Coroutine[Any, Any, None]] | None
+        self.announce = getattr(store, "announce", None)
         self.elects: bool = shared and bool(getattr(store, "elects", self.renewer is not None))
 
     @property

@@ -15,7 +15,6 @@ import threading
 import time
 from collections import deque
 from concurrent.futures import Future as BlockingFuture
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from millpond.core.log_fields import about
@@ -53,23 +52,28 @@ T = TypeVar("T")
 P = TypeVar("P")
 
 
-@dataclass(eq=False, repr=False)
 class WriteJob(Generic[Unit]):
     """A job for the writer, and the future that gets its answer."""
 
     __slots__ = ("answer", "argument", "batch_work", "error", "future", "loop", "queued_at", "work")
 
-    work: Callable[[Unit], Any]
-    future: asyncio.Future[Any] | BlockingFuture[Any]
-    loop: asyncio.AbstractEventLoop | None
-    batch_work: Callable[[list[Any]], list[Any]] | None = None
-    """A function that does all waiting jobs of its kind in a transaction of their own."""
-    argument: object = None
-    answer: Any = field(default=None, init=False)
-    error: BaseException | None = field(default=None, init=False)
-
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        work: Callable[[Unit], Any],
+        future: asyncio.Future[Any] | BlockingFuture[Any],
+        loop: asyncio.AbstractEventLoop | None,
+        batch_work: Callable[[list[Any]], list[Any]] | None = None,
+        argument: object = None,
+    ) -> None:
+        self.work = work
+        self.batch_work = batch_work
+        """A function that does all waiting jobs of its kind in a transaction of their own."""
+        self.argument = argument
+        self.future = future
+        self.loop = loop
         self.queued_at = time.monotonic()
+        self.answer: Any = None
+        self.error: BaseException | None = None
 
     def attempt(self, unit: Unit, is_answer: Callable[[MillpondError], bool]) -> None:
         """Do the job; a MillpondError is an answer, because it has changed nothing."""
