@@ -199,3 +199,13 @@ def refusal_for(error: Exception) -> Refusal:
     )
     code = next((code for kind, code in kinds if isinstance(error, kind)), Exit.BROKE)
     return Refusal(code, str(error))
+
+
+def operator() -> str:
+    """Return who gives an order, as far as the system knows."""
+    import getpass
+
+    try:
+        return f"cli:{getpass.getuser()}"
+    except (ImportError, KeyError, OSError):
+        return "cli"

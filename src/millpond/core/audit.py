@@ -15,6 +15,9 @@ import msgspec
 from millpond.core.lifecycle import Status, Transition, advance
 from millpond.core.task import Task
 
+RUN_FINISHED = "run finished"
+"""The detail of the record of a run's end."""
+
 
 class RecordKind(StrEnum):
     """What a record is about."""
@@ -64,6 +67,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The task that caused it: the one that evicted this one, or whose end called this one."""
     reason: str | None = None
     detail: str | None = None
+    by: str | None = None
+    """Who gave an order, where that is known."""
 
 
 KIND_OF: dict[Transition, RecordKind] = {
@@ -173,6 +178,7 @@ def command_record(
     weight: int = 1,
     unit: str | None = None,
     until: float = 0.0,
+    by: str | None = None,
 ) -> Record:
     """Return the record of a command, or of a run's end.
 
@@ -188,6 +194,7 @@ def command_record(
         weight=weight,
         key=unit,
         due=until,
+        by=by,
     )
 
 

@@ -57,10 +57,15 @@ class Control:
         return answer
 
     async def cancel(
-        self, tasks: tuple[int, ...], *, interrupt: bool, of: str | None = None
+        self,
+        tasks: tuple[int, ...],
+        *,
+        interrupt: bool,
+        of: str | None = None,
+        by: str | None = None,
     ) -> int:
         """Cancel tasks (of one pool); jobs of this process are stopped at once."""
-        answer = await self._send(Cancel(tasks, interrupt, of))
+        answer = await self._send(Cancel(tasks, interrupt, of, by))
         self.give_back_prefetched()
         for task in tasks:
             job = job_of(self._workers, task)
@@ -75,9 +80,9 @@ class Control:
             raise self._waiting.unknown(task)
         return changed
 
-    async def cancel_run(self, run: int) -> None:
+    async def cancel_run(self, run: int, *, by: str | None = None) -> None:
         """Stop a run: cancel its waiting tasks, and stop its jobs of this process at once."""
-        await self._send(CancelRun(run))
+        await self._send(CancelRun(run, by))
         for worker in self._workers:
             for job in list(worker.jobs.values()):
                 if job.leased.run == run and not job.leased.pool.endswith(CALLBACKS):

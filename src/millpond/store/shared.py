@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from millpond.store.protocol import Store
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Coroutine, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 
     from millpond.core.settle import Settlement
     from millpond.core.spec import PoolSpec
@@ -45,6 +45,34 @@ class Presence(Protocol):
         """Remove the lock of a dead process, once its workers are removed."""
 
 
+class WorkerSession(Protocol):
+    """A session that the store has only while this process is alive; for one thread at a time."""
+
+    mark: str
+    """What the name of a worker has in it whose process keeps a session."""
+    watches: bool
+    """Whether the store lets this process watch the others."""
+
+    def fileno(self) -> int:
+        """Return the socket of the open session, which is readable when the session ends."""
+
+    def open(self) -> None:
+        """Open the session, so that other processes see it."""
+
+    def is_impossible(self, error: Exception) -> bool:
+        """Return whether an error of `open` means that there can be no session here."""
+
+    def confirm(self, *, watch: bool) -> list[tuple[str, float]] | None:
+        """Ask over the session, which proves that the store has it.
+
+        With `watch`, or in the one process that the store lets watch: return the workers with the
+        mark whose processes have no session, each with the end of its lease.
+        """
+
+    def close(self) -> None:
+        """End the session; safe twice."""
+
+
 class HandlerTransaction(Protocol):
     """A transaction for a handler: it blocks, and one thread at a time may use it."""
 
@@ -75,6 +103,11 @@ class SharedStore(Store, Protocol):
     """Lock files: which processes of this host are dead; None = only leases show it."""
 
     @property
+    def session(self) -> Callable[[str], WorkerSession] | None:
+        """Makes the session of a process by its name; None = only leases show who is alive."""
+        return None
+
+    @property
     def receives_hints(self) -> bool:
         """Whether every hint of other processes arrives, so that silence means no change."""
         return False
@@ -96,6 +129,10 @@ class SharedStore(Store, Protocol):
     async def impossible_counts(self) -> tuple[str, ...]:
         """Return which counts are impossible; a database that refuses them itself has none."""
         return ()
+
+    def detour_counts(self) -> Mapping[tuple[str, str], int]:
+        """Return how many verbs of this process took a slower way, by verb and reason."""
+        return {}
 
     def listen(self, tell: Callable[[Hint], None], /) -> object:
         """Call `tell` on the loop with each hint of another process."""
@@ -125,12 +162,15 @@ class SharedMembers:
         # By name: a store may have some of them only, and a wrapper may delegate.
         self.renewer: Callable[[], Renewer] | None = getattr(store, "renewer", None)
         self.presence: Presence | None = getattr(store, "presence", None)
+        self.session: Callable[[str], WorkerSession] | None = getattr(store, "session", None)
         self.changed: Callable[[], Awaitable[bool]] | None = getattr(store, "changed", None)
         self.repair: Callable[[], Awaitable[tuple[str, ...]]] | None = getattr(
             store, "repair", None
         )
         self.impossible_counts: Callable[[], Awaitable[tuple[str, ...]]] | None
         self.impossible_counts = getattr(store, "impossible_counts", None)
+        self.detour_counts: Callable[[], Mapping[tuple[str, str], int]] | None
+        self.detour_counts = getattr(store, "detour_counts", None)
         self.listen: Callable[[Callable[[Hint], None]], object] | None
         self.listen = getattr(store, "listen", None)
         self.submit_within: Callable[..., Any] | None = getattr(store, "submit_within", None)

@@ -52,7 +52,10 @@ class Attempts:
             self._owner.finished(self.job_without_code(leased), None, Unfit(corrupt=False))
             return
         job = Job(leased, self._worker, body, self._env.clock())
-        self._state.jobs[leased.fence.task] = job
+        jobs = self._state.jobs
+        jobs[leased.fence.task] = job
+        if len(jobs) == 1:
+            self._state.became_busy()
         if type(body) is Handler and body.batch is not None:
             self.batches.add(job, body.batch)
             return

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from millpond.runtime.jobs.policy import Policy
     from millpond.runtime.observe.hooks import Hooks
     from millpond.runtime.observe.outage import Outages
+    from millpond.runtime.session_times import ProcessSession
     from millpond.runtime.waiting.results import Waiting
     from millpond.runtime.worker.announce import Announcer
 
@@ -70,8 +71,13 @@ class WorkerServices:
     """Called with a pool of which something was leased."""
     stalled: Callable[[str], None]
     """Called with the name of a worker whose turn the store does not answer."""
+    session: ProcessSession
     report_progress: Callable[[Job, float, str], None]
     """Called with the progress that a handler in a process reports."""
+
+
+def _nothing() -> None:
+    """Do nothing."""
 
 
 @dataclass(eq=False, repr=False)
@@ -107,6 +113,8 @@ class WorkerState:
         self.env = self.services.env
         self.loop = self.services.env.loop
         self.retries = self.services.retries
+        self.became_busy: Callable[[], None] = _nothing
+        """Called when it gets work after it had none."""
         self.tally = Tally()
 
     @property

@@ -47,6 +47,7 @@ class Worker(WorkerState):
         self.attempts = attempts = Attempts(self, self, self, slots, prefetch, misfits)
         settling = Settling(self, schedule, queues, prefetch, slots, attempts)
         self.guard = guard = LeaseGuard(self, queues, attempts, settling)
+        self.became_busy = guard.began
         leasing = Leasing(self, self, queues, prefetch, slots, attempts, misfits, settling)
         answers = SettleAnswers(self, self, prefetch, attempts, leasing)
         one_by_one = OneByOne(self, attempts, answers)
