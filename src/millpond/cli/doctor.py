@@ -15,7 +15,7 @@ import msgspec
 
 from millpond.cli.choose_store import APP, STORE, url_of
 from millpond.cli.exits import OPERATOR_EXITS, Exit, Refusal
-from millpond.cli.terminal_text import plain
+from millpond.core.escape import plain
 from millpond.errors import MigrationNeeded, MillpondError, MissingRights, StoreCorrupt
 from millpond.pool.store_url import place_of
 from millpond.store.sql.store_time import clock_risks
