@@ -6,6 +6,7 @@ does where the rows are. It does the same or nothing: what is not plain is left 
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -362,6 +363,8 @@ def why_not_submit(batches: Sequence[Batch]) -> str | None:
 
 
 def _why_not_store(new: NewTask) -> str | None:
+    if not math.isfinite((new.run_at or 0.0) + new.delay + (new.expires_in or 0.0)):
+        return "not a number"
     if is_plain(new):
         return None
     if new.owner is not None:
