@@ -112,7 +112,7 @@ def _name(view: PoolView, unit: str | None) -> str:
 
 def _report(document: dict[str, Any], sentence: str, *, as_json: bool) -> None:
     from millpond.cli.render import emit, say
-    from millpond.cli.terminal_text import plain
+    from millpond.core.escape import plain
 
     if as_json:
         emit(document)

@@ -127,7 +127,7 @@ def _receipt_facts(receipt: Receipt) -> Facts:
 
 def _show_emission(emission: Emission, receipts: list[Receipt] | None) -> None:
     from millpond.cli.render import Column, note, say, table
-    from millpond.cli.terminal_text import plain
+    from millpond.core.escape import plain
 
     say(plain(emission.event_id))
     if emission.duplicate:

@@ -11,7 +11,7 @@ import os
 import sys
 
 from millpond.cli.exits import Exit, Refusal
-from millpond.cli.terminal_text import plain
+from millpond.core.escape import plain
 
 TYPE_CHECKING = False
 """Stands in for `typing.TYPE_CHECKING`: importing `typing` takes longer than all else here."""

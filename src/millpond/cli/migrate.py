@@ -170,11 +170,11 @@ def _tables(place: Place, *, allowed: bool) -> int:
 
 def _print_missing_functions(place: str, version: int, *, as_json: bool) -> int:
     from millpond.cli.render import emit, say
-    from millpond.cli.terminal_text import plain
+    from millpond.core.escape import plain
 
     if as_json:
-        told = {"store": place, "before": version, "version": version, "needed": version}
-        emit({**told, "functions": "missing"})
+        facts = {"store": place, "before": version, "version": version, "needed": version}
+        emit({**facts, "functions": "missing"})
     else:
         say(
             plain(
@@ -187,7 +187,7 @@ def _print_missing_functions(place: str, version: int, *, as_json: bool) -> int:
 
 def _print_versions(place: str, before: int, now: int, needed: int, *, as_json: bool) -> None:
     from millpond.cli.render import emit, say
-    from millpond.cli.terminal_text import plain
+    from millpond.core.escape import plain
 
     if as_json:
         emit({"store": place, "before": before, "version": now, "needed": needed})

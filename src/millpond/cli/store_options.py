@@ -14,7 +14,7 @@ import click
 
 from millpond.cli.choose_store import APP, STORE
 from millpond.cli.exits import OPERATOR_EXITS, Exit, Refusal
-from millpond.cli.terminal_text import plain
+from millpond.core.escape import plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Sequence

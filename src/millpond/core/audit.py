@@ -6,6 +6,7 @@ unrecorded. The invariants of this library are predicates over them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import TypeAlias
 
@@ -194,4 +195,15 @@ def command_record(
         key=unit,
         due=until,
         by=by,
+    )
+
+
+def matching(
+    records: Sequence[Record], since: float | None, task: int | None
+) -> tuple[Record, ...]:
+    """Return the records at `since` or later and of `task`, where these are given."""
+    return tuple(
+        record
+        for record in records
+        if (since is None or record.at >= since) and (task is None or record.task == task)
     )

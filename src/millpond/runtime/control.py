@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -26,22 +27,15 @@ if TYPE_CHECKING:
     from millpond.store.protocol import ControlAnswer
 
 
+@dataclass(eq=False, repr=False)
 class Control:
     """Sends orders to the store and stops the jobs of this process that they concern."""
 
-    def __init__(
-        self,
-        env: Environment,
-        workers: Sequence[WorkerProtocol],
-        answers: Answers,
-        waiting: Waiting,
-        progress: ProgressBoard,
-    ) -> None:
-        self._env = env
-        self._workers = workers
-        self._answers = answers
-        self._waiting = waiting
-        self._progress = progress
+    _env: Environment
+    _workers: Sequence[WorkerProtocol]
+    _answers: Answers
+    _waiting: Waiting
+    _progress: ProgressBoard
 
     async def order(self, order: Command) -> ControlAnswer:
         """Send an order, in as many pages as it needs; return the sum of their answers."""

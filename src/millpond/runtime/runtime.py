@@ -112,7 +112,7 @@ class Runtime:
             self.waiting,
             self._hook_caller,
             self._failures,
-            offer_room=self._offer_room,
+            self._offer_room,
         )
         self.declarations = Declarations(env, self.workers, self.answers, specs)
         self.control = Control(env, self.workers, self.answers, self.waiting, self.progress)
@@ -121,13 +121,7 @@ class Runtime:
     def _build_submit(self) -> None:
         env, specs, nudge = self.env, self.declarations.specs, self._nudged.set
         sender = Sender(env, self.workers, self.answers, Evictions(env, self.hooks, specs), nudge)
-        self.submitter = Submitter(
-            env,
-            sender,
-            specs,
-            self._hook_caller,
-            poll_soon=self._poll_soon,
-        )
+        self.submitter = Submitter(env, sender, specs, self._hook_caller, self._poll_soon)
         self.caller_transactions = CallerTransactions(
             env, self.answers, self.declarations, self.waiting, self._joined_tasks, nudge
         )

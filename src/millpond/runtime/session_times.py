@@ -24,8 +24,6 @@ class ProcessSession(Protocol):
     @property
     def is_open(self) -> bool:
         """Whether the server has the session, as far as known."""
-        ...
 
     def ask(self) -> None:
         """Ask the session at once."""
-        ...

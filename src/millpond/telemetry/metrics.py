@@ -101,8 +101,8 @@ class Metering(Probe):
     def _detours(self, _options: CallbackOptions) -> Iterable[Observation]:
         reading = self._reader.read() if self.on else None
         for (verb, reason), count in ({} if reading is None else reading.detours).items():
-            told = {names.SYSTEM: names.MILLPOND, names.VERB: verb, names.REASON: reason}
-            yield Observation(count, told)
+            labels = {names.SYSTEM: names.MILLPOND, names.VERB: verb, names.REASON: reason}
+            yield Observation(count, labels)
 
     def submitting(self, pool: str, count: int) -> tuple[str, float]:  # noqa: ARG002
         """Return the pool and the start time of a submit."""

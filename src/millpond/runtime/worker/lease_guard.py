@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from millpond.core.log_fields import about
@@ -26,46 +27,46 @@ MARGIN = 0.1
 """The part of a lease before its end at which handlers are stopped if it was not renewed."""
 
 
+@dataclass(eq=False, repr=False)
 class LeaseGuard:
     """Until when the leases of one worker hold."""
 
-    def __init__(
-        self, state: WorkerState, queues: Queues, attempts: Attempts, settling: Settling
-    ) -> None:
-        self._state = state
-        self._env = state.env
-        self._queues = queues
-        self._attempts = attempts
-        self._settling = settling
-        self._safe_until = 0.0
-        """Until when its leases hold for sure, by the monotonic clock."""
-        self._timer: asyncio.TimerHandle | None = None
-        self._session = state.services.session
-        self._renewed_at = 0.0
-        """When the last renewal was sent that the store answered."""
-        self._session_until = 0.0
-        """Until when no other process may miss the session of this one for too long."""
-        self._asked_at = 0.0
-        """When the session was last asked because its time was nearly over."""
-        self._check_at = 0.0
-        """When the timer is due."""
+    _state: WorkerState
+    _queues: Queues
+    _attempts: Attempts
+    _settling: Settling
+    safe_until: float = field(default=0.0, init=False)
+    """Until when its leases hold for sure, by the monotonic clock."""
+    _timer: asyncio.TimerHandle | None = field(default=None, init=False)
+    _renewed_at: float = field(default=0.0, init=False)
+    """When the last renewal was sent that the store answered."""
+    _session_until: float = field(default=0.0, init=False)
+    """Until when no other process may miss the session of this one for too long."""
+    _asked_at: float = field(default=0.0, init=False)
+    """When the session was last asked because its time was nearly over."""
+    _check_at: float = field(default=0.0, init=False)
+    """When the timer is due."""
+
+    def __post_init__(self) -> None:
+        self._env = self._state.env
+        self._session = self._state.services.session
 
     def safe_since(self, sent: float) -> None:
         """Note that the leases hold for their time from `sent` on; any thread may call this."""
         self._renewed_at = max(self._renewed_at, sent)
-        self._safe_until = max(self._safe_until, sent + self._state.lease * (1 - MARGIN))
+        self.safe_until = max(self.safe_until, sent + self._state.lease * (1 - MARGIN))
 
     def _holds_until(self) -> float:
         """Return until when its tasks are its own, by its leases and by its session."""
         mark, session = self._session.mark, self._session
         if not mark or mark not in self._state.name:
-            return self._safe_until
+            return self.safe_until
         if not self._state.jobs and session.is_open:
             # It runs nothing that a missing session could double.
-            return self._safe_until
+            return self.safe_until
         if self._renewed_at >= session.begun_at:
             self._session_until = max(self._session_until, session.answered + STOP_AFTER)
-        return min(self._safe_until, self._session_until)
+        return min(self.safe_until, self._session_until)
 
     def began(self) -> None:
         """Note that the worker has work again: from now on its session counts."""
@@ -84,7 +85,7 @@ class LeaseGuard:
     def _asks_session(self) -> bool:
         """Ask the session once more if it may only be this process that stood still."""
         now, session = self._env.steady(), self._session
-        if not session.is_open or self._safe_until <= now:
+        if not session.is_open or self.safe_until <= now:
             return False
         stood_still = now - self._check_at > LAST_QUESTION / 2
         if self._asked_at > session.answered and not stood_still:
@@ -113,7 +114,7 @@ class LeaseGuard:
         """Check again when the leases may be lost; return in how many seconds that is."""
         until = self._holds_until()
         safe_for = until - self._env.steady()
-        if until == self._safe_until or not self._session.is_open:
+        if until == self.safe_until or not self._session.is_open:
             self._check_in(safe_for)
         elif safe_for > LAST_QUESTION:
             self._check_in(safe_for - LAST_QUESTION)

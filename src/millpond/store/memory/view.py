@@ -11,6 +11,7 @@ import msgspec
 
 from millpond.core import validation as check
 from millpond.core.admit import answers_for
+from millpond.core.audit import matching
 from millpond.core.lifecycle import Status, Transition
 from millpond.core.quantiles import quantiles
 from millpond.core.run import RunView
@@ -34,7 +35,6 @@ from millpond.store.protocol import (
 )
 from millpond.store.story import MOST_RECORDS, History, follow_ups
 from millpond.store.verbs import budgets
-from millpond.store.verbs.audit_filter import matching
 from millpond.store.verbs.control import pool_named
 from millpond.store.verbs.endings import processed
 from millpond.store.verbs.lease import could_lease

@@ -5,11 +5,11 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from millpond.core.audit import matching
 from millpond.store.protocol import AuditPage, Story
 from millpond.store.sql.audit import decoded_lazily, decoded_of, may_name, submitted_in
 from millpond.store.sql.codec import plain
 from millpond.store.story import History, follow_ups
-from millpond.store.verbs.audit_filter import matching
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from heapq import merge, nsmallest
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
 from millpond.core import validation as check
 from millpond.core.admit import answers_for
+from millpond.core.audit import matching
 from millpond.core.lifecycle import Status
 from millpond.core.quantiles import quantiles
 from millpond.core.run import view as run_view
@@ -32,7 +34,6 @@ from millpond.store.sql.codec import SEQ_BITS, plain
 from millpond.store.sql.pool import SqlPool
 from millpond.store.sql.task_search import TaskSearch
 from millpond.store.verbs import budgets
-from millpond.store.verbs.audit_filter import matching
 from millpond.store.verbs.control import pool_named
 from millpond.store.verbs.endings import processed
 from millpond.store.verbs.lease import could_lease
@@ -65,18 +66,13 @@ MOST_PAUSED = 1000
 _TERMINAL = tuple(status for status in Status if status.terminal)
 
 
+@dataclass(eq=False, repr=False)
 class SqlView:
     """The view of a store over rows."""
 
-    def __init__(
-        self,
-        read: Callable[[Callable[[SqlTables], object]], Awaitable[object]],
-        clock: Callable[[], float],
-        tell_newer: Callable[[SqlTables], None],
-    ) -> None:
-        self._read_ = read
-        self._tell_newer = tell_newer
-        self._clock = clock
+    _read_: Callable[[Callable[[SqlTables], object]], Awaitable[object]]
+    _clock: Callable[[], float]
+    _tell_newer: Callable[[SqlTables], None]
 
     async def _read(self, question: Callable[[SqlTables], T]) -> T:
         return await self._read_(question)  # type: ignore[return-value]
