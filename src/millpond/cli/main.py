@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 COMMANDS = {
     "worker": "run the tasks of an application until a signal stops it",
+    "health": "ask a worker whether it is live and ready, for container probes",
     "run": "run a command for each item and store each result: a durable xargs",
     "pools": "show pools: running and waiting tasks, waits and run times",
     "tasks": "list tasks by pool, status, key and age",
