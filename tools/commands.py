@@ -97,6 +97,8 @@ ARGUMENTS = {
     "name": "the name of the event",
     "payload": "the payload as JSON; - reads it from standard input",
     "event_id": "the id of the event",
+    "function": "the name of the function",
+    "arguments": "the arguments by name, as a JSON object; - reads it from standard input",
     "shell": "bash, zsh or fish (default: the shell in $SHELL)",
 }
 

@@ -39,11 +39,13 @@ def emit(name: str, **options: Any) -> int:  # noqa: ANN401 - the options above
 
     PAYLOAD is JSON; - reads it from stdin. The event is stored when this returns.
     """
+    from millpond.cli.operator import operator
+
     payload = _read(options["payload"])
 
     async def emitted(store: OpenStore) -> Emission:
         return await internals_of(store.millpond).events.emit_as(
-            _emitter(), name, payload, options["event_id"]
+            operator(), name, payload, options["event_id"]
         )
 
     return _send(emitted, options)
@@ -74,16 +76,6 @@ def _read(text: str | None) -> Any:  # noqa: ANN401 - whatever JSON can say
         return json.loads(sys.stdin.read() if text == "-" else text)
     except ValueError as error:
         raise Refusal(Exit.USAGE, f"the payload is not JSON: {error}") from None
-
-
-def _emitter() -> str:
-    """Return the name of the user who emits."""
-    import getpass
-
-    try:
-        return f"cli:{getpass.getuser()}"
-    except (ImportError, KeyError, OSError):
-        return "cli"
 
 
 def _send(emitted: Any, options: dict[str, Any]) -> int:  # noqa: ANN401 - a function of a store

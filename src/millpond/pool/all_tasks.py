@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import msgspec
@@ -13,16 +13,22 @@ from millpond.core.lifecycle import Status
 from millpond.core.task import CALLBACKS
 from millpond.core.validation import Seconds
 from millpond.core.why import explain
-from millpond.errors import UnknownTask
+from millpond.errors import BadPayload, UnknownTask
 from millpond.pool.handle import CancelMode, Handle
 from millpond.pool.internals import internals_of
+from millpond.pool.named_call import NamedCall
 from millpond.pool.schedules.firing import CRON
 from millpond.pool.snapshot import TaskInfo
 from millpond.pool.submitted_task import SubmittedTask
+from millpond.pool.task import BoundCall
 from millpond.runtime.error_info import read
+from millpond.runtime.jobs.outcome import Unreadable
 
 if TYPE_CHECKING:
+    from typing import Unpack
+
     from millpond.core.audit import Record
+    from millpond.pool.options import Options
     from millpond.pool.pool import Pool
     from millpond.pool.pools import Pools
     from millpond.pool.runtime_owner import RuntimeOwner
@@ -92,6 +98,46 @@ class AllTasks:
         found = SubmittedTask(internals_of(pool), record.new, decode)
         found.read(record)
         return found
+
+    async def submit(
+        self,
+        pool: str | Pool,
+        function: str,
+        arguments: Mapping[str, Any] | None = None,
+        /,
+        *,
+        wait: Seconds | None = None,
+        connection: object = None,
+        **options: Unpack[Options],
+    ) -> Handle[Any]:
+        """Submit a call by the names of its pool and function; their code need not be here.
+
+        Arguments are plain data by name, as JSON can say it. Where the function is registered here,
+        they are checked against its types, and its own options apply. Elsewhere the worker checks
+        them, `key` and `retry` are those given, and the result comes back as plain data.
+        """
+        target = await self._pools.in_store(pool)
+        work = self.named_call(function, arguments)
+        return await target.submit(work, wait=wait, connection=connection, **options)
+
+    def named_call(self, function: str, arguments: Mapping[str, Any] | None) -> Any:  # noqa: ANN401 - some work
+        """Return a call by name: typed, where the function is registered here."""
+        if arguments is None:
+            arguments = {}
+        call = NamedCall(function, arguments, self._owner.max_payload)
+        known = self._pools.functions.by_name.get(function)
+        if known is None:
+            return call
+        try:
+            args, kwargs = internals_of(known).signature.decode(call.encode().payload)
+        except Unreadable as error:
+            raise BadPayload(
+                f"the arguments are not those of {function}: {error}",
+                task=function,
+                parameter=None,
+                reason=str(error),
+            ) from error
+        return BoundCall(known, tuple(args), kwargs)
 
     async def status(self, tasks: Iterable[int]) -> list[str]:
         """Return the status of tasks: queued, running, how they ended, expired, or unknown."""

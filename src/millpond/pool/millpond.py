@@ -147,7 +147,7 @@ class Millpond(RegistersTasks):
 
         def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - it never returns
             """Name the right call for methods that pools have and a Millpond has not."""
-            if name in ("submit", "submit_many", "try_submit", "map", "stream"):
+            if name in ("submit_many", "try_submit", "map", "stream"):
                 raise AttributeError(
                     f"a Millpond has no {name}(), its pools have: pool.{name}(...), with "
                     "pool = mp.pool(name) or mp.get_pool(name)"
@@ -185,6 +185,7 @@ class Millpond(RegistersTasks):
 
     # Tasks of all pools
 
+    submit = delegated(AllTasks.submit, "_tasks")
     wait = delegated(AllTasks.wait, "_tasks")
     as_completed = delegated(AllTasks.as_completed, "_tasks")
 

@@ -10,7 +10,8 @@ from millpond.core import validation as check
 from millpond.core.lifecycle import Status
 from millpond.core.validation import Seconds
 from millpond.pool.caller_transaction import submit_joined, submit_within
-from millpond.pool.new_task import new_closure, new_task
+from millpond.pool.named_call import NamedCall, decode_plain
+from millpond.pool.new_task import new_closure, new_named_task, new_task
 from millpond.pool.options import checked
 from millpond.pool.refusals import error_of
 from millpond.pool.registered import Invocation
@@ -175,6 +176,8 @@ class PoolSubmitter:
         if isinstance(work, Invocation):
             new = new_task(self.pool, work, options, run=run)
             return new, None, work.registered.signature.decode_result
+        if isinstance(work, NamedCall):
+            return new_named_task(self.pool, work, options, run=run), None, decode_plain
         new, closure = new_closure(self.pool, work, options, run=run)
         return new, closure, None
 

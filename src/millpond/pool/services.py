@@ -42,7 +42,7 @@ class Services:
         self.pools = Pools(owner)
         self.tasks = AllTasks(owner, self.pools)
         self.events = Events(owner, self.pools, self.tasks)
-        self.schedules = Schedules(owner, self.pools)
+        self.schedules = Schedules(owner, self.pools, self.events.as_task)
         owner.handlers.update(cron_handlers(self.events.as_task))
 
     @property

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from millpond.core.validation import Seconds
 from millpond.errors import AlreadyOpen
+from millpond.pool.all_tasks import AllTasks
 from millpond.pool.delegation import delegated, signature_of
 from millpond.pool.events.sync import SyncEvents
 from millpond.pool.handle import CancelMode, Handle, SyncHandle
@@ -173,6 +174,24 @@ class SyncMillpond(RegistersTasks):
         return MappingProxyType(self._services.pools.functions.by_name)
 
     # Many tasks
+
+    @signature_of(AllTasks.submit)
+    def submit(
+        self,
+        pool: str | Pool,
+        function: str,
+        arguments: Mapping[str, Any] | None = None,
+        /,
+        **options: Any,  # noqa: ANN401 - as there
+    ) -> SyncHandle[Any]:
+        """Submit a call by the names of its pool and function; their code need not be here.
+
+        Arguments are plain data by name, as JSON can say it. Where the function is registered here,
+        they are checked against its types, and its own options apply. Elsewhere the worker checks
+        them, `key` and `retry` are those given, and the result comes back as plain data.
+        """
+        target = self._bridge.call(self._services.pools.in_store, pool).sync
+        return target.submit(self._services.tasks.named_call(function, arguments), **options)
 
     def wait(
         self,

@@ -26,7 +26,7 @@ import msgspec
 from millpond.core.admit import Refusal
 from millpond.core.audit import Record
 from millpond.core.control import CommandPage
-from millpond.core.lease import Leased, LeaseRequest
+from millpond.core.lease import Leased, LeaseRequest, WorkerView
 from millpond.core.lifecycle import Status
 from millpond.core.plan import Wake
 from millpond.core.quantiles import Quantiles
@@ -379,6 +379,10 @@ class View(Protocol):
 
     async def workers(self) -> frozenset[str]:
         """Return the workers that may hold leases."""
+        ...
+
+    async def worker_views(self) -> tuple[WorkerView, ...]:
+        """Return the same workers with their leases, in order of registration."""
         ...
 
     async def ready(self, pool: str, worker: str, *, now: float) -> bool:

@@ -32,8 +32,8 @@ from millpond.pool.task import Optioned, SyncTaskFunction
 
 MILLPOND = """
     as_completed audit budget cancel counts cron emit end_scope events get_pool get_trigger handle
-    is_open observe pool pools replay schedules status task tasks trigger triggers unsettled wait
-    why worker
+    is_open observe pool pools replay schedules status submit task tasks trigger triggers unsettled
+    wait why worker
 """
 POOL = """
     batch_task cancel cancel_all close created_at drain id lanes map name pause purge redrive resize
@@ -51,7 +51,7 @@ CONTEXT = """
     task_id transaction weight
 """
 TRIGGER = "dead_letters deliveries id pause redrive remove resume spec"
-SCHEDULE = "id pause remove resume status timetable"
+SCHEDULE = "fire id pause remove resume status timetable"
 
 NAMES: dict[type, str] = {
     Millpond: MILLPOND + "sync url",

@@ -1,4 +1,4 @@
-"""Tell systemd that the process is ready, alive or stopping (sd_notify), without a library.
+"""Notify systemd that the process is ready, alive or stopping (sd_notify), without a library.
 
 systemd passes the address of a datagram socket in $NOTIFY_SOCKET if the unit says `Type=notify` or
 `WatchdogSec=`. Without that variable all calls do nothing.

@@ -9,7 +9,7 @@ import msgspec
 from millpond.core.control import Pause, Resume
 from millpond.pool.new_task import new_task
 from millpond.pool.schedules.firing import CRON, SPEC, Declaration, arm
-from millpond.pool.schedules.stored import ScheduleInfo, remove, schedules, template, words
+from millpond.pool.schedules.stored import ScheduleInfo, fire, remove, schedules, template, words
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from millpond.pool.declared_pool import DeclaredPool
     from millpond.pool.registered import Invocation
     from millpond.pool.runtime_owner import RuntimeOwner
+    from millpond.pool.schedules.firing import EventTask
     from millpond.pool.schedules.timetable import Timetable
 
 
@@ -32,6 +33,7 @@ class DeclaredSchedule:
         *,
         armed: Callable[[], Awaitable[None]],
         forget: Callable[[str], Awaitable[None]],
+        event_task: EventTask,
     ) -> None:
         self.owner = owner
         self._declaration = declaration
@@ -39,6 +41,7 @@ class DeclaredSchedule:
         self._into = into
         self._armed = armed
         self._forget = forget
+        self._event_task = event_task
 
     @property
     def id(self) -> str:
@@ -72,6 +75,11 @@ class DeclaredSchedule:
         """End it in the store; return whether there was anything to end."""
         await self._forget(self.id)
         return await remove(self.owner.runtime, self.id)
+
+    async def fire(self) -> list[int]:
+        """Fire it once more, now; return the tasks that this submitted."""
+        await self._armed()
+        return await fire(self.owner.runtime, self.id, self._event_task)
 
     async def status(self) -> ScheduleInfo | None:
         """Return it as the store has it; None if it was removed."""
@@ -118,6 +126,13 @@ class Schedule(_Shown):
         """Fire again."""
         await self._internals.order(Resume(CRON, self.id))
 
+    async def fire(self) -> list[int]:
+        """Fire once more, now; return the ids of the tasks that this submitted.
+
+        The timetable and the next firing stay as they are. A paused schedule fires too.
+        """
+        return await self._internals.fire()
+
     async def remove(self) -> bool:
         """End it, for all processes; return whether there was anything to end.
 
@@ -147,6 +162,13 @@ class SyncSchedule(_Shown):
     def resume(self) -> None:
         """Fire again."""
         self._bridge.call(self._internals.order, Resume(CRON, self.id))
+
+    def fire(self) -> list[int]:
+        """Fire once more, now; return the ids of the tasks that this submitted.
+
+        The timetable and the next firing stay as they are. A paused schedule fires too.
+        """
+        return self._bridge.call(self._internals.fire)
 
     def remove(self) -> bool:
         """End it, for all processes; return whether there was anything to end."""

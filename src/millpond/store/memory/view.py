@@ -10,6 +10,7 @@ import msgspec
 
 from millpond.core import validation as check
 from millpond.core.admit import answers_for
+from millpond.core.lease import WorkerView, worker_view
 from millpond.core.lifecycle import Status
 from millpond.core.quantiles import quantiles
 from millpond.core.run import RunView
@@ -159,6 +160,10 @@ class MemoryView:
     async def workers(self) -> frozenset[str]:
         """Return the workers that may hold leases."""
         return frozenset(self._tables.workers)
+
+    async def worker_views(self) -> tuple[WorkerView, ...]:
+        """Return the same workers with their leases, in order of registration."""
+        return tuple(map(worker_view, self._tables.workers.values()))
 
     async def ready(self, pool: str, worker: str, *, now: float) -> bool:
         """Return whether a lease at `now` would give this worker something."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from millpond.core import validation as check
 from millpond.core.admit import answers_for
+from millpond.core.lease import WorkerView, worker_view
 from millpond.core.lifecycle import Status
 from millpond.core.quantiles import quantiles
 from millpond.core.run import view as run_view
@@ -217,6 +218,14 @@ class SqlView:
             return frozenset(row[0] for row in tables.ask("worker_names"))
 
         return await self._read(asked)
+
+    async def worker_views(self) -> tuple[WorkerView, ...]:
+        """Return the same workers with their leases, in order of registration."""
+
+        def read(tables: SqlTables) -> tuple[WorkerView, ...]:
+            return tuple(map(worker_view, tables.workers.values()))
+
+        return await self._read(read)
 
     async def ready(self, pool: str, worker: str, *, now: float) -> bool:
         """Return whether a lease at `now` would give this worker something."""

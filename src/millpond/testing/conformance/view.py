@@ -262,3 +262,15 @@ class ViewConformance(StoreSuite):
         assert not await lab.view.ready(POOL, "w2", now=lab.now)
         assert 1 == len(await lab.lease())
         assert not await lab.view.ready(POOL, WORKER, now=lab.now)
+
+    @scenario
+    async def test_workers_are_shown_with_their_leases(self, lab: Lab) -> None:
+        """In order of registration, with the functions that each knows."""
+        await lab.declare()
+        await lab.join("w2", functions=("send", "fail"), lease=7.0)
+        found = {one.name: one for one in await lab.view.worker_views()}
+        assert await lab.view.workers() == set(found)
+        assert ["w2"] == [name for name in found if name != "w1"][-1:]
+        assert (("fail", "send"), 7.0) == (found["w2"].functions, found["w2"].lease)
+        assert lab.now + 7.0 == found["w2"].expires_at
+        assert 0 == found["w2"].prefetched
