@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from millpond.core.backoff import Retry
     from millpond.core.event import Event
     from millpond.core.gate import RejectReason
-    from millpond.core.handler_signals import GiveUp, RetryLater, Throttled
+    from millpond.core.handler_signals import Cancelled, GiveUp, RetryLater, Throttled
     from millpond.core.lifecycle import Status
     from millpond.core.rate import Rate
     from millpond.core.rejection import Rejection
@@ -87,6 +87,7 @@ __all__ = [
     "Bulkhead",
     "BulkheadRejected",
     "CancelReason",
+    "Cancelled",
     "Capacity",
     "ConfigConflict",
     "ConfigError",
@@ -211,7 +212,7 @@ _HOME = {
             "priority",
             "ring_buffer",
         ),
-        "millpond.core.handler_signals": ("GiveUp", "RetryLater", "Throttled"),
+        "millpond.core.handler_signals": ("Cancelled", "GiveUp", "RetryLater", "Throttled"),
         "millpond.pool.context": ("Context", "SyncContext"),
         "millpond.pool.events.receipt": ("Emission", "EventInfo", "Receipt"),
         "millpond.pool.handle": ("Handle", "SyncHandle"),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from millpond.core.handler_signals import GiveUp, RetryLater, Throttled
+from millpond.core.handler_signals import Cancelled, GiveUp, RetryLater, Throttled
 from millpond.core.settle import Ending
 from millpond.core.task import CALLBACKS
 from millpond.core.type_names import qualified_name
@@ -122,6 +122,7 @@ def _verdict(error: BaseException) -> Verdict:
     return Verdict(
         kinds=tuple(qualified_name(kind) for kind in type(error).__mro__),
         give_up=isinstance(error, GiveUp),
+        cancelled=isinstance(error, Cancelled),
         retry_in=_retry_in(error),
         spend=getattr(error, "spend", True),
         hold=error.scope if isinstance(error, Throttled) else None,
