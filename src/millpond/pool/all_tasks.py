@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 import msgspec
@@ -36,6 +36,15 @@ if TYPE_CHECKING:
     from millpond.pool.task import TaskFunction
 
 T = TypeVar("T")
+
+
+def check_names(pool: object, function: object) -> None:
+    """Raise for a submit by name that is given a call or a function: name the right call."""
+    if callable(pool) or isinstance(pool, BoundCall) or not isinstance(function, str):
+        raise TypeError(
+            'mp.submit("pool", "function", {...}) takes names; a call or a function goes to a '
+            "pool: pool.submit(...), with pool = mp.pool(name) or mp.get_pool(name)"
+        )
 
 
 class AllTasks:
@@ -99,25 +108,37 @@ class AllTasks:
         found.read(record)
         return found
 
-    async def submit(
+    def submit(
         self,
         pool: str | Pool,
-        function: str,
+        function: str = "",
         arguments: Mapping[str, Any] | None = None,
         /,
         *,
         wait: Seconds | None = None,
         connection: object = None,
         **options: Unpack[Options],
-    ) -> Handle[Any]:
+    ) -> Coroutine[Any, Any, Handle[Any]]:
         """Submit a call by the names of its pool and function; their code need not be here.
 
         Arguments are plain data by name, as JSON can say it. Where the function is registered here,
         they are checked against its types, and its own options apply. Elsewhere the worker checks
         them, `key` and `retry` are those given, and the result comes back as plain data.
         """
+        check_names(pool, function)
+        return self._submit(pool, function, arguments, wait, connection, options)
+
+    async def _submit(
+        self,
+        pool: str | Pool,
+        function: str,
+        arguments: Mapping[str, Any] | None,
+        wait: Seconds | None,
+        connection: object,
+        options: Options,
+    ) -> Handle[Any]:
         target = await self._pools.in_store(pool)
-        work = self.named_call(function, arguments)
+        work: Any = self.named_call(function, arguments)
         return await target.submit(work, wait=wait, connection=connection, **options)
 
     def named_call(self, function: str, arguments: Mapping[str, Any] | None) -> Any:  # noqa: ANN401 - some work

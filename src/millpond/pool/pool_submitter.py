@@ -75,6 +75,8 @@ class PoolSubmitter:
             raise error_of(answer.refusal, 1)
         admission = answer.admissions[0]
         task.admitted(admission, runtime.clock())
+        if pool.warns_at is not None:
+            pool.waiting(admission.depth or 0)
         if admission.duplicate or admission.status is Status.REJECTED:
             runtime.closures.pop(new.id, None)
             if admission.duplicate:
@@ -185,6 +187,8 @@ class PoolSubmitter:
         now = self.pool.runtime.clock()
         for task, admission in zip(tasks, answer.admissions, strict=True):
             task.admitted(admission, now)
+        if self.pool.warns_at is not None:
+            self.pool.waiting(max((one.depth or 0 for one in answer.admissions), default=0))
         await look_up_duplicates(tasks)
 
     # Inside a transaction of the caller's

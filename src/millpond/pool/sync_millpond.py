@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from millpond.core.validation import Seconds
 from millpond.errors import AlreadyOpen
-from millpond.pool.all_tasks import AllTasks
+from millpond.pool.all_tasks import AllTasks, check_names
 from millpond.pool.delegation import delegated, signature_of
 from millpond.pool.events.sync import SyncEvents
 from millpond.pool.handle import CancelMode, Handle, SyncHandle
@@ -179,7 +179,7 @@ class SyncMillpond(RegistersTasks):
     def submit(
         self,
         pool: str | Pool,
-        function: str,
+        function: str = "",
         arguments: Mapping[str, Any] | None = None,
         /,
         **options: Any,  # noqa: ANN401 - as there
@@ -190,6 +190,7 @@ class SyncMillpond(RegistersTasks):
         they are checked against its types, and its own options apply. Elsewhere the worker checks
         them, `key` and `retry` are those given, and the result comes back as plain data.
         """
+        check_names(pool, function)
         target = self._bridge.call(self._services.pools.in_store, pool).sync
         return target.submit(self._services.tasks.named_call(function, arguments), **options)
 

@@ -11,7 +11,7 @@ from millpond import Cancelled, Failed, Millpond, Outcome, Retry, Status, TaskCa
 
 @pytest.mark.parametrize("attempts", [1, 5])
 async def test_a_handler_ends_its_task_as_cancelled(attempts: int) -> None:
-    """No retry and no dead letter; whoever waits gets the reason."""
+    """No retry and no dead letter; a caller that waits gets the reason."""
     mp = Millpond()
     buried: list[Any] = []
     pool = mp.pool("mail", retry=Retry(attempts=attempts), on_dead_letter=buried.append)
