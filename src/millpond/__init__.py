@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from millpond.pool.events.receipt import Emission, EventInfo, Receipt
     from millpond.pool.events.trigger import Trigger
     from millpond.pool.handle import Handle, SyncHandle
+    from millpond.pool.middleware import Middleware
     from millpond.pool.millpond import Millpond
     from millpond.pool.options import Options
     from millpond.pool.outcome import Outcome
@@ -106,6 +107,7 @@ __all__ = [
     "Keep",
     "LaneStatus",
     "Leftover",
+    "Middleware",
     "Millpond",
     "MillpondError",
     "NoCapacity",
@@ -216,6 +218,7 @@ _HOME = {
         "millpond.pool.context": ("Context", "SyncContext"),
         "millpond.pool.events.receipt": ("Emission", "EventInfo", "Receipt"),
         "millpond.pool.handle": ("Handle", "SyncHandle"),
+        "millpond.pool.middleware": ("Middleware",),
         "millpond.pool.millpond": ("Millpond",),
         "millpond.pool.options": ("Options",),
         "millpond.pool.outcome": ("Outcome",),

@@ -79,7 +79,9 @@ class Functions:
             if one in self.by_name:
                 message = f"a task named {one!r} is registered already; give this one name="
                 raise DuplicateName(message, kind="task", name=one)
-        handler = TaskHandler(registered, self.decoder_of, self._owner.hooks)
+        handler = TaskHandler(
+            registered, self.decoder_of, self._owner.hooks, self._owner.middlewares
+        )
         task: TaskFunction[..., Any, Any] = TaskFunction(registered, pool, handler.run_encoded)
         for one in names:
             self.by_name[one] = task

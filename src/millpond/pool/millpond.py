@@ -156,6 +156,7 @@ class Millpond(RegistersTasks):
 
     worker = delegated(Services.worker, "_internals")
     observe = delegated(Services.observe, "_internals")
+    add_middleware = delegated(Services.add_middleware, "_internals")
     end_scope = delegated(Services.end_scope, "_internals")
 
     # Declaring

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from millpond.core.audit import Record
     from millpond.pool.budget import SyncBudget
+    from millpond.pool.middleware import Middleware
     from millpond.pool.pool import Pool
     from millpond.pool.runtime_owner import Resources
     from millpond.pool.services import Services
@@ -253,6 +254,14 @@ class SyncMillpond(RegistersTasks):
         It is called on the loop, after the fact; an observer that raises is counted.
         """
         return self._services.observe(observer)
+
+    def add_middleware(self, middleware: Middleware) -> Callable[[], None]:
+        """Run code around every handler of registered functions; return a function that ends it.
+
+        The first that is added is the outermost. For handlers in processes, add it when the module
+        of the application is imported: each process imports it.
+        """
+        return self._services.add_middleware(middleware)
 
     def end_scope(self, scope: str, scope_id: str) -> None:
         """End a scope: its pools close for good, and tasks that wait or run are cancelled.
