@@ -92,7 +92,7 @@ async def _carry_out(store: OpenStore, order: str, names: Sequence[str]) -> dict
 def _show_fired(fired: dict[str, list[int]], *, as_json: bool) -> None:
     """Print the tasks that each schedule submitted."""
     from millpond.cli.render import emit, say
-    from millpond.cli.terminal_text import plain
+    from millpond.core.escape import plain
 
     if as_json:
         emit(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from millpond.cli.exits import Exit, Refusal
-from millpond.cli.store_options import DURATION, carry_out, command
+from millpond.cli.store_options import DURATION, carry_out, command, operator
 from millpond.pool.internals import internals_of
 
 if TYPE_CHECKING:
@@ -39,8 +39,6 @@ def emit(name: str, **options: Any) -> int:  # noqa: ANN401 - the options above
 
     PAYLOAD is JSON; - reads it from stdin. The event is stored when this returns.
     """
-    from millpond.cli.operator import operator
-
     payload = _read(options["payload"])
 
     async def emitted(store: OpenStore) -> Emission:
@@ -129,7 +127,7 @@ def _receipt_facts(receipt: Receipt) -> Facts:
 
 def _show_emission(emission: Emission, receipts: list[Receipt] | None) -> None:
     from millpond.cli.render import Column, note, say, table
-    from millpond.cli.terminal_text import plain
+    from millpond.core.escape import plain
 
     say(plain(emission.event_id))
     if emission.duplicate:

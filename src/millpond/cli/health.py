@@ -9,8 +9,8 @@ import sys
 from typing import TYPE_CHECKING
 
 from millpond.cli.exits import Exit, Refusal
-from millpond.cli.terminal_text import plain
 from millpond.cli.worker import HEALTH_PORT, address, seconds
+from millpond.core.escape import plain
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from millpond.cli.exits import Exit, Refusal
-from millpond.cli.store_options import DURATION, POOL, carry_out, command
+from millpond.cli.store_options import DURATION, POOL, carry_out, command, operator
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -70,7 +70,6 @@ def _object(text: str | None) -> dict[str, Any]:
 
 def _given(options: dict[str, Any]) -> Any:  # noqa: ANN401 - options of a submit
     """Return the options of the submit that were given."""
-    from millpond.cli.operator import operator
     from millpond.core.backoff import Retry
 
     names = ("key", "priority", "delay", "expires_in", "timeout", "idempotency_key")
@@ -91,8 +90,12 @@ def labels_of(given: Sequence[str]) -> dict[str, str]:
 
 
 async def _is_known(store: OpenStore, function: str) -> bool:
-    views = await store.view.worker_views()
-    return any(view.functions is None or function in view.functions for view in views)
+    from millpond.cli.workers import all_workers
+
+    async for view in all_workers(store):
+        if view.functions is None or function in view.functions:
+            return True
+    return False
 
 
 async def _outcome(handle: Handle[Any], wait: float | None) -> Facts:
@@ -119,7 +122,7 @@ async def _outcome(handle: Handle[Any], wait: float | None) -> Facts:
 
 def _report(facts: Facts, *, as_json: bool) -> int:
     from millpond.cli.render import bare, emit, say
-    from millpond.cli.terminal_text import plain
+    from millpond.core.escape import plain
 
     if as_json:
         emit(bare(facts))

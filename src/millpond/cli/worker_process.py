@@ -20,7 +20,7 @@ from millpond.cli.signals import StopSignals
 from millpond.cli.supervise.health_server import Address, Health, HealthServer
 from millpond.cli.supervise.heartbeat import READY, STALLED_AFTER, Heartbeat, StatusPipe
 from millpond.cli.supervise.systemd import Systemd, SystemdListener
-from millpond.cli.terminal_text import plain
+from millpond.core.escape import plain
 from millpond.core.log_fields import about
 from millpond.errors import MillpondError
 from millpond.pool.internals import internals_of

@@ -10,12 +10,11 @@ from millpond.cli.exits import Exit
 from millpond.cli.store_options import carry_out, command
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import AsyncIterator, Sequence
 
     from millpond.cli.json_shapes import Facts
     from millpond.cli.open_store import OpenStore
-    from millpond.core.lease import WorkerView
-    from millpond.core.task import Task
+    from millpond.store.protocol import Held, WorkerView
 
 
 @command("workers", json="Print the workers, with what each runs, as one JSON list.")
@@ -24,8 +23,9 @@ def main(*, tasks: bool, as_json: bool, **where: Any) -> int:  # noqa: ANN401
     """Show the workers of a store: what each runs, and since when.
 
     SEEN is the time since a worker last renewed its leases. LONGEST is the run time of its oldest
-    running task. A worker in state late has not renewed in time; other workers take its tasks over.
-    The name of a worker begins with its host and process id.
+    running task; the first hundred tasks of each worker are read. A worker in state late has not
+    renewed in time; other workers take its tasks over. The name of a worker begins with its host
+    and process id.
     """
     from millpond.cli.open_store import open_store
 
@@ -43,46 +43,37 @@ def main(*, tasks: bool, as_json: bool, **where: Any) -> int:  # noqa: ANN401
 
 async def read(store: OpenStore) -> list[Facts]:
     """Return the workers in the shape that `--json` prints."""
-    running = await _running(store)
     now = store.now()
-    views = await store.view.worker_views()
-    return [_facts(view, running.get(view.name, ()), now) for view in views]
+    return [_facts(view, now) async for view in all_workers(store)]
 
 
-async def _running(store: OpenStore) -> dict[str, list[Task]]:
-    """Return the running tasks by worker, the oldest first."""
-    from millpond.core.lifecycle import Status
-    from millpond.core.task import CALLBACKS
-
-    found: dict[str, list[Task]] = {}
-    for pool in await store.pools(system=True):
-        for name in (pool, pool + CALLBACKS):
-            after: int | None = 0
-            while after is not None:
-                page = await store.view.tasks(name, status=Status.RUNNING, after=after)
-                for task in page.tasks:
-                    found.setdefault(task.worker or "", []).append(task)
-                after = page.next
-    for tasks in found.values():
-        tasks.sort(key=lambda task: task.started_at or 0.0)
-    return found
+async def all_workers(store: OpenStore) -> AsyncIterator[WorkerView]:
+    """Yield the workers of a store, in the order of joining."""
+    page = await store.view.worker_list()
+    while page:
+        for view in page:
+            yield view
+        page = await store.view.worker_list(after=page[-1].number)
 
 
-def _facts(view: WorkerView, running: Sequence[Task], now: float) -> Facts:
+def _facts(view: WorkerView, now: float) -> Facts:
     from millpond.runtime.fleet.closure_worker import OWN
 
-    tasks = [_task_facts(task, now) for task in running]
+    tasks = sorted(
+        (_task_facts(task, now) for task in view.holding), key=lambda task: task["started_at"] or 0
+    )
     return {
-        "name": view.name,
+        "name": view.id,
         "state": "late" if view.expires_at < now else "live",
-        "closures_only": view.name.endswith(OWN),
+        "version": view.version,
+        "closures_only": view.id.endswith(OWN),
         "seen_at": view.expires_at - view.lease,
         "seen_ago": max(now - (view.expires_at - view.lease), 0.0),
         "expires_at": view.expires_at,
         "lease": view.lease,
         "functions": None if view.functions is None else _own(view.functions),
-        "prefetched": view.prefetched,
-        "running": len(tasks),
+        "prefetched": view.ahead,
+        "running": view.running,
         "longest": tasks[0]["running_for"] if tasks else None,
         "tasks": tasks,
     }
@@ -93,18 +84,16 @@ def _own(functions: Sequence[str]) -> list[str]:
     return [name for name in functions if not name.startswith("~")]
 
 
-def _task_facts(task: Task, now: float) -> Facts:
+def _task_facts(task: Held, now: float) -> Facts:
     started = task.started_at
     return {
-        "id": str(task.new.id),
-        "pool": task.new.pool,
-        "function": task.new.call.function,
-        "key": task.new.key,
+        "id": str(task.task),
+        "pool": task.pool,
+        "function": task.function,
+        "key": task.key,
         "attempt": task.attempt,
         "started_at": started,
         "running_for": None if started is None else max(now - started, 0.0),
-        "progress": task.progress,
-        "cancel_requested": task.cancel_requested,
     }
 
 

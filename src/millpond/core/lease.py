@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 NO_STEPS: dict[str, bytes] = {}
 """Shared by every lease of a task without saved steps; never written to."""
 
+RELEASE = "~millpond"
+"""Among the functions that a worker knows: its signature is the release that the worker runs."""
+
 _MASK = (1 << 64) - 1
 
 STARVED_FOR = 1.0
@@ -80,32 +83,6 @@ class RegisteredWorker(msgspec.Struct, kw_only=True):
     def closures_only(self) -> bool:
         """Whether it runs nothing but the closures of its owner."""
         return self.functions is not None and not self.functions
-
-
-class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
-    """A registered worker at one moment."""
-
-    name: str
-    """Host, process id and a random part."""
-    expires_at: float
-    """When its leases expire unless it renews them."""
-    lease: float
-    """For how long each renewal holds, in seconds."""
-    functions: tuple[str, ...] | None
-    """The functions it knows, by name; None = it did not say."""
-    prefetched: int
-    """How many tasks it has claimed ahead."""
-
-
-def worker_view(worker: RegisteredWorker) -> WorkerView:
-    """Return a worker as readers see it."""
-    return WorkerView(
-        name=worker.id,
-        expires_at=worker.expires_at,
-        lease=worker.lease,
-        functions=None if worker.functions is None else tuple(sorted(worker.functions)),
-        prefetched=len(worker.ahead),
-    )
 
 
 def knows(worker: RegisteredWorker, need: str) -> bool:

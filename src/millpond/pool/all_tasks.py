@@ -6,14 +6,11 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-import msgspec
-
 from millpond.core import validation as check
 from millpond.core.lifecycle import Status
 from millpond.core.task import CALLBACKS
 from millpond.core.validation import Seconds
-from millpond.core.why import explain
-from millpond.errors import BadPayload, UnknownTask
+from millpond.errors import BadPayload
 from millpond.pool.handle import CancelMode, Handle
 from millpond.pool.internals import internals_of
 from millpond.pool.named_call import NamedCall
@@ -21,7 +18,8 @@ from millpond.pool.schedules.firing import CRON
 from millpond.pool.snapshot import TaskInfo
 from millpond.pool.submitted_task import SubmittedTask
 from millpond.pool.task import BoundCall
-from millpond.runtime.error_info import read
+from millpond.pool.wait_many import as_completed, wait_for_all
+from millpond.pool.why import why
 from millpond.runtime.jobs.outcome import Unreadable
 
 if TYPE_CHECKING:
@@ -64,23 +62,12 @@ class AllTasks:
         given = list(handles)
         limit = None if timeout is None else check.seconds("timeout", timeout)
         async with asyncio.timeout(limit):
-            for handle in given:
-                await handle.wait()
+            await wait_for_all(given)
         return given
 
-    async def as_completed(self, handles: Iterable[Handle[T]]) -> AsyncIterator[Handle[T]]:
+    def as_completed(self, handles: Iterable[Handle[T]]) -> AsyncIterator[Handle[T]]:
         """Yield each handle when its task has ended, in the order in which they end."""
-        ended: asyncio.Queue[asyncio.Task[Handle[T]]] = asyncio.Queue()
-        watchers = [asyncio.create_task(handle.wait()) for handle in handles]
-        for watcher in watchers:
-            watcher.add_done_callback(ended.put_nowait)
-        try:
-            for _ in watchers:
-                yield (await ended.get()).result()
-        finally:
-            for watcher in watchers:
-                watcher.cancel()
-            await asyncio.gather(*watchers, return_exceptions=True)
+        return as_completed(list(handles))
 
     @overload
     def handle(self, task: int, /) -> Awaitable[Handle[Any]]: ...
@@ -133,7 +120,7 @@ class AllTasks:
         pool: str | Pool,
         function: str,
         arguments: Mapping[str, Any] | None,
-        wait: Seconds | None,
+        wait: Any,  # noqa: ANN401 - checked by the pool
         connection: object,
         options: Options,
     ) -> Handle[Any]:
@@ -171,19 +158,7 @@ class AllTasks:
 
     async def why(self, task: int, /) -> str:
         """Return in words why a task is not running (or that it is, or how it ended)."""
-        runtime = self._owner.runtime
-        facts = await runtime.view.why(task, now=runtime.clock())
-        if facts is None:
-            (status,) = await runtime.view.status((task,))
-            if status == "unknown":
-                raise UnknownTask(f"no task {task} is known", task_id=task)
-            return status
-        error = read(facts.error)
-        if error is not None:
-            facts = msgspec.structs.replace(facts, error=str(error).encode())
-        if facts.status is Status.QUEUED and facts.worker is None:
-            facts = msgspec.structs.replace(facts, no_slot=runtime.no_slot(facts.pool))
-        return explain(facts, runtime.clock())
+        return await why(self._owner.runtime, task)
 
     async def unsettled(self) -> list[TaskInfo]:
         """Return every task that is queued or running, callbacks too."""

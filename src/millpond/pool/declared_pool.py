@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from millpond.runtime.jobs.policy import Policy
     from millpond.runtime.runtime import Runtime
 
-log = logging.getLogger("millpond.pool")
+log = logging.getLogger("millpond.runtime")
 
 WAITING = 10
 """How many tasks wait when a pool warns that its default limit holds them up."""

@@ -17,7 +17,7 @@ from millpond.core import validation as check
 from millpond.core.validation import Seconds
 from millpond.errors import AlreadyOpen, NotOpen
 from millpond.pool.loop_bridge import LoopBridge
-from millpond.pool.middleware import MiddlewareStack
+from millpond.pool.middleware_stack import MiddlewareStack
 from millpond.pool.store_url import place_of
 from millpond.runtime.environment import evidence_of, lasting_clock, wall_clock
 from millpond.runtime.identity import Identity

@@ -15,7 +15,7 @@ from millpond.core.task import CALLBACKS
 from millpond.core.type_names import qualified_name
 from millpond.errors import ResultUnreadable
 from millpond.pool.context import ChildJob, Context, SyncContext
-from millpond.pool.middleware import MiddlewareStack
+from millpond.pool.middleware_stack import MiddlewareStack
 from millpond.pool.outcome import Outcome
 from millpond.runtime.executors.processes.parent import Brief, Verdict
 from millpond.runtime.jobs.job import BatchShape, Handler, Job, Where

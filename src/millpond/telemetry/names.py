@@ -29,6 +29,7 @@ WAITED = "millpond.wait"
 OUTCOME = "millpond.outcome"
 REASON = "millpond.reason"
 STATE = "millpond.state"
+VERB = "millpond.verb"
 DUPLICATE = "millpond.duplicate"
 
 # Metrics of OpenTelemetry's conventions.
@@ -49,6 +50,7 @@ OLDEST = "millpond.pool.oldest"
 LIMIT = "millpond.pool.limit"
 WANTED_SLOTS = "millpond.pool.wanted_slots"
 DEAD = "millpond.pool.dead"
+DETOURS = "millpond.store.detours"
 
 MILLPOND = "millpond"
 SUBMIT, PROCESS = "submit", "process"

@@ -102,7 +102,11 @@ def test_a_script_has_the_name_under_which_others_import_it(tmp_path: Path) -> N
 
 def said(caplog: pytest.LogCaptureFixture) -> list[str]:
     """Return the warnings about default limits."""
-    return [one.message for one in caplog.records if one.name == "millpond.pool"]
+    return [
+        one.message
+        for one in caplog.records
+        if getattr(one, "event", "") == "pool.serial_by_default"
+    ]
 
 
 async def test_a_pool_warns_once_that_its_default_limit_costs(
