@@ -25,7 +25,7 @@ class Kept(Transport):
             self.items.append((str(item.type), dict(item.payload.json or {})))
 
     def of(self, kind: str) -> list[dict[str, Any]]:
-        """Return what was sent of a kind."""
+        """Return the sent items of a kind."""
         return [found for one, found in self.items if one == kind]
 
 

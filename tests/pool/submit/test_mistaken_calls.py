@@ -54,7 +54,7 @@ async def test_an_option_that_is_elsewhere_is_named_there() -> None:
     shop = Shop()
     async with shop.mp:
         with pytest.raises(TypeError, match=r"pool\.drain\(calls, progress=True\)"):
-            shop.pool.map(shop.add, [1], progress=True)
+            await shop.pool.submit(shop.add.bind(1), progress=True)
         with pytest.raises(TypeError, match="did you mean 'priority'"):
             await shop.pool.submit(shop.add.bind(1), prioritiy=3)
         with pytest.raises(TypeError, match="it is delay, in seconds"):
