@@ -66,6 +66,11 @@ def not_wanted(reason: str) -> None:
     raise Cancelled(reason)
 
 
+@pool.task(executor="process", ignore_result=True)
+def silent() -> object:
+    return object()
+
+
 @pool.task(executor="process")
 def wrong() -> object:
     return object()

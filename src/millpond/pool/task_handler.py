@@ -60,13 +60,17 @@ class TaskHandler:
             registered.name,
             registered.where,
             self._invoke,
-            self._signature.encode_result,
+            self._encode,
             registered.defaults.get("retry"),
             shape,
             process,
             self._signature.decode,
             self._signature,
         )
+
+    def _encode(self, value: object) -> bytes | None:
+        """Return a result as it is stored; None = it is not stored."""
+        return None if self._registered.ignore_result else self._signature.encode_result(value)
 
     def _invoke(self, job: Job) -> Any:  # noqa: ANN401 - whatever the function returns
         if job.leased.pool.endswith(CALLBACKS):
@@ -134,6 +138,8 @@ class TaskHandler:
         probes = self._hooks.probes
         with contextlib.nullcontext() if probes is None else probes.inside(brief.trace):
             result = self._middlewares.call(ctx, call)
+        if self._registered.ignore_result:
+            return b""
         return self._signature.encode_result(result)
 
 
