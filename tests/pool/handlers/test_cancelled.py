@@ -123,6 +123,7 @@ async def test_a_redrive_brings_it_back() -> None:
         assert "hello" == await handle
 
 
+@pytest.mark.real_loop
 async def test_an_item_of_a_map_may_be_cancelled() -> None:
     """Its error comes where its result would have been."""
     mp = Millpond()
