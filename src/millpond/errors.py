@@ -466,7 +466,7 @@ class TaskFailed(TaskEnded):
 
 
 class TaskCancelled(TaskEnded):
-    """The task was cancelled, alone or with its run."""
+    """The task was cancelled: alone, with its run, or by its handler, which raised `Cancelled`."""
 
     code = "MILL-032"
     reason: str | None

@@ -141,7 +141,7 @@ class Millpond(RegistersTasks):
 
         def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - it never returns
             """Name the right call for methods that pools have and a Millpond has not."""
-            if name in ("submit", "submit_many", "try_submit", "map", "stream"):
+            if name in ("submit_many", "try_submit", "map", "stream"):
                 raise AttributeError(
                     f"a Millpond has no {name}(), its pools have: pool.{name}(...), with "
                     "pool = mp.pool(name) or mp.get_pool(name)"
@@ -150,6 +150,7 @@ class Millpond(RegistersTasks):
 
     worker = delegated(Services.worker, "_internals")
     observe = delegated(Services.observe, "_internals")
+    add_middleware = delegated(Services.add_middleware, "_internals")
     end_scope = delegated(Services.end_scope, "_internals")
 
     # Declaring
@@ -179,6 +180,7 @@ class Millpond(RegistersTasks):
 
     # Tasks of all pools
 
+    submit = delegated(AllTasks.submit, "_tasks")
     wait = delegated(AllTasks.wait, "_tasks")
     as_completed = delegated(AllTasks.as_completed, "_tasks")
 

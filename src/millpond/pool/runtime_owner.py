@@ -17,6 +17,7 @@ from millpond.core import validation as check
 from millpond.core.validation import Seconds
 from millpond.errors import AlreadyOpen, NotOpen
 from millpond.pool.loop_bridge import LoopBridge
+from millpond.pool.middleware_stack import MiddlewareStack
 from millpond.pool.store_url import place_of
 from millpond.runtime.environment import evidence_of, lasting_clock, wall_clock
 from millpond.runtime.identity import Identity
@@ -74,6 +75,7 @@ class RuntimeOwner:
         """The retry policies of pools, by their stored names."""
         self.budgets: dict[str, BudgetSpec] = {}
         self.hooks = Hooks()
+        self.middlewares = MiddlewareStack()
         self.counts = Counts()
         """The counters of the latest opening; they stay readable after it is closed."""
         self.make_store: Callable[[], Store] | None = None

@@ -17,6 +17,7 @@ from millpond.core.validation import Seconds
 from millpond.errors import NotSupported
 from millpond.pool.all_tasks import AllTasks
 from millpond.pool.events.emit import Events
+from millpond.pool.middleware import Middleware
 from millpond.pool.pools import Pools
 from millpond.pool.schedules.declared import Schedules
 from millpond.pool.schedules.firing import handlers as cron_handlers
@@ -42,7 +43,7 @@ class Services:
         self.pools = Pools(owner)
         self.tasks = AllTasks(owner, self.pools)
         self.events = Events(owner, self.pools, self.tasks)
-        self.schedules = Schedules(owner, self.pools)
+        self.schedules = Schedules(owner, self.pools, self.events.as_task)
         owner.handlers.update(cron_handlers(self.events.as_task))
 
     @property
@@ -106,6 +107,15 @@ class Services:
                 observers.remove(observer)
 
         return stop
+
+    def add_middleware(self, middleware: Middleware) -> Callable[[], None]:
+        """Run code around every handler of registered functions; return a function that ends it.
+
+        The first that is added is the outermost. For handlers in processes, add it when the module
+        of the application is imported: each process imports it.
+        """
+        check.instance("middleware", middleware, Middleware, "a Middleware")
+        return self.owner.middlewares.add(middleware)
 
     async def end_scope(self, scope: str, scope_id: str) -> None:
         """End a scope: its pools close for good, and tasks that wait or run are cancelled.

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from millpond.core.validation import Seconds
 from millpond.errors import AlreadyOpen
-from millpond.pool.all_tasks import AllTasks
+from millpond.pool.all_tasks import AllTasks, check_names
 from millpond.pool.delegation import delegated, on_loop, signature_of
 from millpond.pool.events.sync import SyncEvents
 from millpond.pool.handle import Handle, SyncHandle
@@ -175,6 +175,25 @@ class SyncMillpond(RegistersTasks):
 
     # Many tasks
 
+    @signature_of(AllTasks.submit)
+    def submit(
+        self,
+        pool: str | Pool,
+        function: str = "",
+        arguments: Mapping[str, Any] | None = None,
+        /,
+        **options: Any,  # noqa: ANN401 - as there
+    ) -> SyncHandle[Any]:
+        """Submit a call by the names of its pool and function; their code need not be here.
+
+        Arguments are plain data by name, as JSON can say it. Where the function is registered here,
+        they are checked against its types, and its own options apply. Elsewhere the worker checks
+        them, `key` and `retry` are those given, and the result comes back as plain data.
+        """
+        check_names(pool, function)
+        target = self._bridge.call(self._services.pools.in_store, pool).sync
+        return target.submit(self._services.tasks.named_call(function, arguments), **options)
+
     def wait(
         self,
         handles: Iterable[SyncHandle[T]],
@@ -221,4 +240,5 @@ class SyncMillpond(RegistersTasks):
         return self._bridge.iterate(lambda: self._tasks.audit(pool))
 
     observe = delegated(Services.observe, "_services")
+    add_middleware = delegated(Services.add_middleware, "_services")
     end_scope = on_loop(Services.end_scope, "_services")

@@ -167,6 +167,8 @@ class SyncPool(PoolProperties, RegistersBatchTasks):
         fn: TaskFunction[[T], R, Any] | Optioned[[T], R],
         items: Iterable[T] | AsyncIterable[T],
         /,
+        *,
+        progress: bool = False,
         **options: Unpack[Options],
     ) -> SyncMapped[R]: ...
     @overload
@@ -175,6 +177,8 @@ class SyncPool(PoolProperties, RegistersBatchTasks):
         fn: Callable[[T], Coroutine[Any, Any, R]],
         items: Iterable[T] | AsyncIterable[T],
         /,
+        *,
+        progress: bool = False,
         **options: Unpack[Options],
     ) -> SyncMapped[R]: ...
     @overload
@@ -183,6 +187,8 @@ class SyncPool(PoolProperties, RegistersBatchTasks):
         fn: Callable[[T], R],
         items: Iterable[T] | AsyncIterable[T],
         /,
+        *,
+        progress: bool = False,
         **options: Unpack[Options],
     ) -> SyncMapped[R]: ...
     def map(
@@ -190,13 +196,18 @@ class SyncPool(PoolProperties, RegistersBatchTasks):
         fn: Any,
         items: Iterable[Any] | AsyncIterable[Any],
         /,
+        *,
+        progress: bool = False,
         **options: Unpack[Options],
     ) -> SyncMapped[Any]:
         """Run `fn` on each item; `get()` for the list of results, or iterate over them, in order.
 
         It takes items as the pool has room for them, so there may be endlessly many.
+        `progress` draws a bar on stderr, of rich or tqdm where one is installed.
         """
-        return SyncMapped(self._bridge, self._internals, fn, items, checked(options))
+        return SyncMapped(
+            self._bridge, self._internals, fn, items, checked(options), progress=progress
+        )
 
     # Runs
 

@@ -68,6 +68,12 @@ class Metering(Probe):
             names.LIMIT, [self._callback(_limit)], "{message}", "How many may run at once"
         )
         meter.create_observable_gauge(
+            names.WANTED_SLOTS,
+            [self._callback(_wanted_slots)],
+            "{slot}",
+            "How many worker slots the backlog could use now: the figure for an autoscaler",
+        )
+        meter.create_observable_gauge(
             names.DEAD,
             [self._callback(_dead)],
             "{message}",
@@ -194,6 +200,10 @@ def _oldest(pool: PoolReading) -> Iterable[tuple[str, float]]:
 
 def _limit(pool: PoolReading) -> Iterable[tuple[str, float]]:
     yield "", pool.view.spec.max_concurrent
+
+
+def _wanted_slots(pool: PoolReading) -> Iterable[tuple[str, float]]:
+    yield "", pool.wanted_slots
 
 
 def _dead(pool: PoolReading) -> Iterable[tuple[str, float]]:
