@@ -5,40 +5,41 @@
         report = handle.get(timeout=60)          # what `await handle` is on the loop
 
 Where the Millpond is open on a loop already (`async with mp:`), other threads use `mp.sync` as it
-is. While it is closed `mp.sync` raises NotOpen; on the loop's own thread it raises RuntimeError,
+is. Where no block fits, `mp.sync.open()` opens it for the rest of the process: any thread may call
+it at any time, and it does nothing while the Millpond is open. While it is closed `mp.sync` raises
+NotOpen; on the loop's own thread it raises RuntimeError,
 since it would wait for itself. Every method has the signature of its async twin; an object that is
 awaited there (a handle, a map) has `get` here.
 
-After a fork the child has no loop: `mp.sync` raises NotOpen there, and the parent goes on.
+After a fork the child has no loop: `mp.sync` raises NotOpen there until the child calls
+`mp.sync.open()`, and the parent goes on.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from millpond.core.validation import Seconds
-from millpond.errors import AlreadyOpen
 from millpond.pool.delegation import delegated, signature_of
 from millpond.pool.events.sync import SyncEvents
 from millpond.pool.handle import CancelMode, Handle, SyncHandle
 from millpond.pool.internals import internals_of
-from millpond.pool.loop_bridge import OwnedLoop, limit_of
+from millpond.pool.loop_bridge import limit_of
 from millpond.pool.pools import Pools
 from millpond.pool.registration import RegistersTasks
 from millpond.pool.schedules.declared import SyncSchedules
 
 if TYPE_CHECKING:
-    from contextlib import AbstractAsyncContextManager
     from types import TracebackType
     from typing import Self
 
     from millpond.core.audit import Record
     from millpond.pool.budget import SyncBudget
     from millpond.pool.pool import Pool
+    from millpond.pool.process_life import ProcessLife
     from millpond.pool.runtime_owner import Resources
     from millpond.pool.services import Services
     from millpond.pool.snapshot import TaskInfo
@@ -56,27 +57,30 @@ class SyncMillpond(RegistersTasks):
     As a context manager it opens the Millpond on a loop in a thread of its own, and closes it.
     """
 
-    def __init__(self, services: Services, opened: AbstractAsyncContextManager[object]) -> None:
+    def __init__(self, services: Services, life: ProcessLife, twin: object) -> None:
         self._services = services
-        self._opened = opened
+        self._life = life
+        self._twin = twin
         self._bridge = services.owner.bridge
-        self._lock = threading.Lock()
-        self._owned: OwnedLoop[object] | None = None
         self._schedules = SyncSchedules(services.owner, services.schedules)
         self._events = SyncEvents(self._bridge, services.events)
 
     # Opening and closing
 
+    def open(self) -> Self:
+        """Open it on an event loop in a thread of its own, unless it is open; return it.
+
+        Nothing counts the calls: one `close()` closes it. The end of the process closes it, too.
+        """
+        self._life.open_in_thread()
+        return self
+
+    def close(self) -> None:
+        """Close it, whatever opened it; nothing happens if it is closed."""
+        self._life.close_in_thread()
+
     def __enter__(self) -> Self:
-        with self._lock:
-            if self._owned is not None:
-                raise AlreadyOpen("this Millpond is open already; use it, or make another one")
-            owned = self._owned = OwnedLoop(lambda: self._opened)
-        try:
-            owned.__enter__()
-        except BaseException:
-            self._owned = None
-            raise
+        self._life.enter_in_thread()
         return self
 
     def __exit__(
@@ -85,13 +89,7 @@ class SyncMillpond(RegistersTasks):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        owned = self._owned
-        if owned is None:
-            return
-        try:
-            owned.__exit__(kind, error, trace)
-        finally:
-            self._owned = None
+        self._life.leave_in_thread(kind, error, trace)
 
     @property
     def is_open(self) -> bool:
@@ -99,7 +97,7 @@ class SyncMillpond(RegistersTasks):
         return self._services.owner.is_open
 
     def __repr__(self) -> str:
-        return f"<sync {self._opened!r}>"
+        return f"<sync {self._twin!r}>"
 
     def _register(self, fn: Callable[..., Any] | None, **given: Any) -> Any:  # noqa: ANN401
         return self._services.pools.functions.register(None, fn, **given)
