@@ -137,7 +137,7 @@ async def test_a_cancelled_wait_for_an_open_does_not_stop_the_others(mp: Millpon
     await mp.close()
 
 
-async def test_an_open_while_it_closes_opens_it_anew(mp: Millpond) -> None:
+async def test_an_open_while_it_closes_opens_it_again(mp: Millpond) -> None:
     """It does not return a Millpond that is about to end."""
     stores = Stores(mp)
     await mp.open()
@@ -263,9 +263,13 @@ async def test_a_thread_waits_for_the_loop_that_opens_it(mp: Millpond) -> None:
     life = mp._life
     begin = life._begin_opening
 
+    def open_too() -> None:
+        mp.sync.open()
+        opened.set()
+
     def begin_beside_a_thread() -> object:
         answer = begin()
-        threading.Thread(target=lambda: (mp.sync.open(), opened.set())).start()
+        threading.Thread(target=open_too).start()
         return answer
 
     life._begin_opening = begin_beside_a_thread  # type: ignore[method-assign,assignment]
@@ -317,7 +321,7 @@ print(double.sync.submit(4).get(timeout=20), flush=True)
 @pytest.mark.parametrize("end", ["", "sys.exit(3)", "raise ValueError('oh')"])
 @pytest.mark.parametrize("durable", [False, True])
 def test_the_end_of_the_process_closes_it(tmp_path: Path, end: str, durable: bool) -> None:
-    """Nobody has to call close(): workers leave their resources and give back their tasks."""
+    """Workers leave their resources and give back their tasks."""
     url = f"sqlite:///{tmp_path}/work.db" if durable else None
     done = run_script(tmp_path, AT_EXIT.format(url=url, end=end))
     assert "8\nleft\n" == done.stdout

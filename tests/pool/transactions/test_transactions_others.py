@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import django  # type: ignore[import-untyped]
+import django
 import pytest
 import sqlalchemy
-from django.conf import settings  # type: ignore[import-untyped]
-from django.db import connections, transaction  # type: ignore[import-untyped]
+from django.conf import settings
+from django.db import connections, transaction
 
 from millpond import Millpond
 from millpond.pool.internals import internals_of
