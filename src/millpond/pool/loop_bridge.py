@@ -88,6 +88,19 @@ class LoopBridge:
         future: Future[T] = Future()
         return _outcome(loop, future, partial(_start, loop, fn(*args, **kwargs), future))
 
+    def write(
+        self, fn: Callable[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Do the same for what writes; raise if a transaction of this thread would block it."""
+        self.check_transaction()
+        return self.call(fn, *args, **kwargs)
+
+    def check_transaction(self) -> None:
+        """Raise if this thread has a transaction open that a write would wait for."""
+        check_caller = self.runtime.shared_store.check_caller
+        if check_caller is not None:
+            check_caller()
+
     def here(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Call a plain function in this thread, if this thread may wait for the loop."""
         if self.runtime.closed:

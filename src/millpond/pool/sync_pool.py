@@ -114,7 +114,7 @@ class SyncPool(PoolProperties, RegistersBatchTasks):
             raise misplaced_arguments("submit", work, misplaced)
         if connection is not None:
             return self._within([work], options, connection)[0]
-        task = self._bridge.call(self._submitter.submit, work, options, wait)
+        task = self._bridge.write(self._submitter.submit, work, options, wait)
         return SyncHandle(self._bridge, task)
 
     def _within(
@@ -171,7 +171,7 @@ class SyncPool(PoolProperties, RegistersBatchTasks):
         given = list(works)
         if connection is not None:
             return self._within(given, options, connection)
-        tasks = self._bridge.call(self._submitter.submit_many, given, options, wait)
+        tasks = self._bridge.write(self._submitter.submit_many, given, options, wait)
         return [SyncHandle(self._bridge, task) for task in tasks]
 
     @overload
@@ -196,7 +196,7 @@ class SyncPool(PoolProperties, RegistersBatchTasks):
         """Submit without ever waiting; return a falsy rejection where `submit` would raise."""
         if misplaced:
             raise misplaced_arguments("try_submit", work, misplaced)
-        answer = self._bridge.call(self._submitter.try_submit, work, options)
+        answer = self._bridge.write(self._submitter.try_submit, work, options)
         if isinstance(answer, Refusal):
             return rejection(answer, self.spec.backpressure)
         handle: SyncHandle[Any] = SyncHandle(self._bridge, answer)
@@ -294,26 +294,26 @@ class SyncPool(PoolProperties, RegistersBatchTasks):
 
     def pause(self, *, lane: str | int | None = None, key: str | None = None) -> None:
         """Start no more tasks, of the pool or of one lane or key; running ones go on."""
-        self._bridge.call(self._control.pause, lane=lane, key=key)
+        self._bridge.write(self._control.pause, lane=lane, key=key)
 
     def resume(self, *, lane: str | int | None = None, key: str | None = None) -> None:
         """Start tasks again."""
-        self._bridge.call(self._control.resume, lane=lane, key=key)
+        self._bridge.write(self._control.resume, lane=lane, key=key)
 
     def resize(self, max_concurrent: int | None = None, *, revision: int | None = None) -> int:
         """Change the limit; a lower one is reached as work ends, 0 pauses, None = as declared.
 
         Return the revision now in force.
         """
-        return self._bridge.call(self._control.resize, max_concurrent, revision=revision)
+        return self._bridge.write(self._control.resize, max_concurrent, revision=revision)
 
     def purge(self, *, lane: str | int | None = None, key: str | None = None) -> int:
         """Cancel every task that waits; return how many."""
-        return self._bridge.call(self._control.purge, lane=lane, key=key)
+        return self._bridge.write(self._control.purge, lane=lane, key=key)
 
     def cancel(self, task: int, /, *, mode: CancelMode = "cooperative") -> bool:
         """Cancel one task; return whether that changed anything."""
-        return self._bridge.call(self._control.cancel, task, mode=mode)
+        return self._bridge.write(self._control.cancel, task, mode=mode)
 
     def cancel_all(
         self,
@@ -324,18 +324,18 @@ class SyncPool(PoolProperties, RegistersBatchTasks):
         mode: CancelMode = "cooperative",
     ) -> int:
         """Cancel every task submitted before a moment, waiting or running; return how many."""
-        return self._bridge.call(
+        return self._bridge.write(
             self._control.cancel_all, before=before, lane=lane, key=key, mode=mode
         )
 
     def redrive(self, tasks: Iterable[int | SyncHandle[Any]], /) -> int:
         """Queue failed or cancelled tasks again, with a new budget of attempts; return how many."""
         chosen = [one if isinstance(one, int) else one.id for one in tasks]
-        return self._bridge.call(self._control.redrive, chosen)
+        return self._bridge.write(self._control.redrive, chosen)
 
     def close(self) -> None:
         """Refuse new work from outside, for good; queued tasks still run."""
-        self._bridge.call(self._control.close)
+        self._bridge.write(self._control.close)
 
     # Reading
 

@@ -137,7 +137,7 @@ class SyncEvents:
         if connection is not None:
             made = self._bridge.here(self._events.emit_within, name, payload, event_id, connection)
         else:
-            made = self._bridge.call(self._events.emit, name, payload, event_id=event_id)
+            made = self._bridge.write(self._events.emit, name, payload, event_id=event_id)
         return SyncEmission(self._bridge, made)
 
     def replay(self, name: str, event_id: str) -> SyncEmission:
