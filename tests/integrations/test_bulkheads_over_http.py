@@ -162,7 +162,7 @@ def transports(library: ModuleType) -> Any:
 async def until(holds: Callable[[], bool]) -> None:
     """Let the loop turn until something holds."""
     async with asyncio.timeout(SOON):
-        while not holds():  # noqa: ASYNC110 - no event tells
+        while not holds():  # noqa: ASYNC110 - there is no event for it
             await asyncio.sleep(0)
 
 
