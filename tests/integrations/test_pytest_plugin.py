@@ -11,7 +11,7 @@ from millpond.testing import eager
 
 APP = """
 from millpond import Millpond
-mp = Millpond("postgresql://nobody@nowhere.invalid/shop")
+mp = Millpond("postgresql://shop@nowhere.invalid/shop")
 mail = mp.pool("mail", max_concurrent=2)
 sent = []
 
