@@ -14,10 +14,10 @@ PY     := $(VENV)/bin/python
 CODE   := src tests verify docs tools $(wildcard bench)
 
 .DELETE_ON_ERROR:
-.PHONY: help demo gateway \
+.PHONY: help demo gateway screenshots \
     venv test test-stores lint format docs coverage wheel-test lock clean \
     test-pg-all test-pgbouncer test-listen-off simulate fuzz torture torture-pgbouncer torture-triggers \
-    chaos faults flow cron mutants mutants-sql soak soak-sqlite bench
+    chaos faults flow cron mutants mutants-sql soak soak-sqlite bench bench-dashboard bench-server
 
 # --------------------------------------------------------------------------------------------------
 ##@ Use: see it work
@@ -31,6 +31,9 @@ demo: venv      ## pools at work, every promise checked, in 15 seconds; ARGS="--
 
 gateway: venv   ## a model under ten times its load; ARGS="--store postgres"
 	@$(PY) -m docs.examples.llm_gateway $(ARGS)
+
+screenshots: venv  ## take the README's pictures of the dashboard, in five minutes
+	@$(PY) -m tools.screenshots $(ARGS)
 
 # --------------------------------------------------------------------------------------------------
 ##@ Develop: what a change needs; DEPS=oldest or DEPS=newest chooses other dependencies
@@ -157,6 +160,12 @@ bench-%: $(BENCH)/ready
 	@$(BENCH)/bin/python bench/$*.py $(ARGS)
 
 bench-postgres bench-bloat: $(BENCH)/peers
+
+bench-dashboard: venv  ## what an open dashboard costs a busy pool; ARGS="--pairs 10"
+	@$(PY) bench/dashboard_cost.py $(ARGS)
+
+bench-server: venv  ## requests of the dashboard beside a bare SELECT; ARGS="--tasks 100000"
+	@$(PY) bench/server.py $(ARGS)
 
 # Peers that pip cannot install beside the others. A peer that cannot be installed is missing in the
 # table, and the run says so.

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,22 @@ def begin() -> None:
     """Report readiness, and wait for the start."""
     print("ready", flush=True)
     sys.stdin.readline()
+
+
+async def streamed(seconds: float, submit: Callable[[int], Awaitable[object]]) -> Answer:
+    """Store tasks one after another for some seconds; return how many, and the median wait."""
+    waits = []
+    start = before = time.monotonic_ns()
+    while before - start < seconds * 1e9:
+        await submit(before)
+        now = time.monotonic_ns()
+        waits.append((now - before) / 1e9)
+        before = now
+    return {
+        "stored": len(waits),
+        "seconds": (before - start) / 1e9,
+        "median": statistics.median(waits),
+    }
 
 
 class Tally:

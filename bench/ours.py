@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
 import random
 import sys
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from acting import CHUNK, FEEDING, GAP, PATIENCE, Answer, Meter, Stage, Tally, begin, owed
+from acting import (
+    CHUNK,
+    FEEDING,
+    GAP,
+    PATIENCE,
+    Answer,
+    Meter,
+    Stage,
+    Tally,
+    begin,
+    owed,
+    streamed,
+)
 
 from millpond import (
     BoundCall,
@@ -24,6 +38,7 @@ from millpond import (
 from millpond.cli.gc_tuning import tune_garbage_collection
 from millpond.cli.thread_switching import switch_threads_quickly
 from millpond.core.spec import Order
+from millpond.errors import StoreError
 from millpond.pool.internals import internals_of
 
 ORDERS: dict[str, Callable[[], Order]] = {
@@ -37,9 +52,10 @@ PRIORITIES = 10
 class Bench:
     """A pool of one shape in one store, and a handler that notes its start.
 
-    The shape: `order`, `max_concurrent`, `prefetch`, `max_per_key`, and `keys`, over which the
-    tasks are spread evenly and at random; none = tasks without a key. `ranked` = ten priorities.
-    `flows` = a budget with a rate by weight, and a rate per key; tasks weigh up to `heaviest`.
+    The shape: `pool` (its name), `order`, `max_concurrent`, `prefetch`, `max_per_key`, and `keys`,
+    over which the tasks are spread evenly and at random; none = tasks without a key. `ranked` =
+    ten priorities. `flows` = a budget with a rate by weight, and a rate per key; tasks weigh up to
+    `heaviest`.
     """
 
     def __init__(self, stage: Stage) -> None:
@@ -51,7 +67,7 @@ class Bench:
         self.mp = millpond(stage)
         flows = flow_control(self.mp) if shape.get("flows") else {}
         self.pool: Pool = self.mp.pool(
-            "bench",
+            shape.get("pool", "bench"),
             max_concurrent=shape.get("max_concurrent", 100),
             queue=ORDERS[self.order](),
             prefetch=shape.get("prefetch", 0),
@@ -140,6 +156,29 @@ async def submit(stage: Stage) -> Answer:
         seconds = (before - start) / 1e9
         stored = await bench.pool.size()
     return {"seconds": seconds, "stored": stored, "lags": lags if stage.get("lags") else []}
+
+
+async def stream(stage: Stage) -> Answer:
+    """Store tasks one after another for some seconds."""
+    bench = Bench(stage)
+    async with bench.mp:
+        await internals_of(bench.pool).ready()
+        await beginning()
+        return await streamed(stage.get("seconds"), submitting(bench, keyed=stage.get("keyed")))
+
+
+def submitting(bench: Bench, *, keyed: bool) -> Callable[[int], Awaitable[object]]:
+    """Return what submits one task, plain or with an idempotency key of its own."""
+    if not keyed:
+        return bench.plain.submit
+
+    async def submit_with_key(sent: int) -> None:
+        call = bench.plain.bind(sent).options(idempotency_key=f"{os.getpid()}-{sent}")
+        # After a freeze the server has ended its transaction: it goes on with the next.
+        with contextlib.suppress(StoreError):
+            await bench.pool.submit(call)
+
+    return submit_with_key
 
 
 async def bulk(stage: Stage) -> Answer:
@@ -259,7 +298,7 @@ async def idle(stage: Stage) -> Answer:
 
 
 ACTS: dict[str, Callable[[Stage], Awaitable[Answer]]] = {
-    one.__name__: one for one in (fill, submit, bulk, fan, beat, work, feed, sustain, idle)
+    one.__name__: one for one in (fill, submit, stream, bulk, fan, beat, work, feed, sustain, idle)
 }
 
 

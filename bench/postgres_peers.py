@@ -18,13 +18,28 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from acting import CHUNK, FEEDING, GAP, PATIENCE, Answer, Meter, Stage, Tally, begin, owed
+from acting import (
+    CHUNK,
+    FEEDING,
+    GAP,
+    PATIENCE,
+    Answer,
+    Meter,
+    Stage,
+    Tally,
+    begin,
+    owed,
+    streamed,
+)
 
 Handler = Callable[[int], None]
 
 
 class Peer(ABC):
     """A queue of another library; every task carries when it was sent."""
+
+    pause = 0.0
+    """Seconds that a handler takes."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -103,6 +118,8 @@ class PgQueuer(Counted):
 
         async def noop(job: Any) -> None:
             handler(int(job.payload))
+            if self.pause:
+                await asyncio.sleep(self.pause)
 
         application.entrypoint("noop")(noop)
         self.running = asyncio.create_task(
@@ -274,6 +291,13 @@ async def submit(peer: Peer, stage: Stage) -> Answer:
     return {"seconds": seconds, "stored": await peer.left()}
 
 
+async def stream(peer: Peer, stage: Stage) -> Answer:
+    """Store tasks one after another for some seconds."""
+    await peer.open()
+    await beginning()
+    return await streamed(stage.get("seconds"), peer.submit)
+
+
 async def bulk(peer: Peer, stage: Stage) -> Answer:
     """Store tasks in chunks."""
     await peer.open()
@@ -353,6 +377,7 @@ async def sustain(peer: Peer, stage: Stage) -> Answer:
     await peer.open()
     await beginning()
     tally = Tally(stage.get("seconds"))
+    peer.pause = stage.get("pause", 0.0)
     await peer.start(stage.get("concurrency"), tally.hit)
     await asyncio.sleep(stage.get("seconds"))
     return tally.answer()
@@ -368,7 +393,7 @@ async def idle(peer: Peer, stage: Stage) -> Answer:
 
 
 ACTS: dict[str, Callable[[Peer, Stage], Awaitable[Answer]]] = {
-    one.__name__: one for one in (fill, submit, bulk, beat, work, feed, sustain, idle)
+    one.__name__: one for one in (fill, submit, stream, bulk, beat, work, feed, sustain, idle)
 }
 
 

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from tests.mounts import can_mount
 from verify.servers.pgbouncer import find_pgbouncer
 from verify.servers.postgres import find_programs
+from verify.servers.slow_disk import find_compiler
 
 SIZE_OF_QUEUE = 17
 """The first version of PostgreSQL with a setting for the size of the queue of NOTIFY."""
@@ -55,11 +56,21 @@ def _dumps() -> bool:
     return programs is None or all((programs / name).exists() for name in ("pg_dump", "psql"))
 
 
+def _slow_disk() -> bool:
+    return find_programs() is not None and find_compiler() is not None
+
+
 NEEDS = (
     Need(
         "pgbouncer",
         find_pgbouncer,
         "tests/store/postgres/test_pgbouncer.py is left out; see make test-pgbouncer",
+    ),
+    Need(
+        "slow_disk",
+        _slow_disk,
+        "tests of crashes and of flushes of the log are left out; they need Linux, a C compiler "
+        "(cc, gcc or clang) and the programs of PostgreSQL",
     ),
     Need(
         "mounts",

@@ -622,7 +622,7 @@ class SchemaChanged(StoreError):
 
 
 class MigrationNeeded(StoreError):
-    """The store's tables are older than this release needs, and `migrate=False` was given."""
+    """The store lacks tables or functions of this release, and `migrate=False` was given."""
 
     code = "MILL-051"
     path: str

@@ -84,7 +84,7 @@ def test_bench_measures_a_new_schema_and_drops_it(millpond: Call, store: str) ->
 
 DOCTOR_KEYS = {
     *("store", "well", "wrong", "risky", "kind", "server", "schema", "version", "user", "role"),
-    *("sees_others", "frozen_age", "settings", "pins", "tables", "lock", "clock"),
+    *("sees_others", "frozen_age", "settings", "pins", "tables", "lock", "clock", "detours"),
 }
 
 
@@ -130,7 +130,8 @@ def test_doctor_reports_a_wrong_count(millpond: Call, postgres_url: str) -> None
 
 
 REPLACED = """
-CREATE OR REPLACE FUNCTION millpond.millpond_unfold(these bigint[]) RETURNS void LANGUAGE sql AS ''
+CREATE OR REPLACE FUNCTION millpond.millpond_unfold_1(these bigint[]) RETURNS void
+LANGUAGE sql AS ''
 """
 TRIGGER = """
 CREATE FUNCTION public.added() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';
@@ -149,7 +150,7 @@ CREATE TRIGGER added AFTER INSERT ON millpond.millpond_task
         ),
         (
             REPLACED,
-            "the function millpond_unfold is not what this release has made",
+            "the function millpond_unfold_1 is not what this release has made",
         ),
         (
             TRIGGER,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from millpond.cli.terminal_text import plain
+from millpond.core.escape import plain
 
 
 @pytest.mark.parametrize(

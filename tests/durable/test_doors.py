@@ -17,6 +17,7 @@ from tests.webhooks.test_app import app_of, call
 
 from millpond import Context, Millpond, Retry, TaskFailed
 from millpond.errors import BadStoreURL, TransactionControl
+from millpond.store.postgres.server_functions import installed_name
 from millpond.store.postgres.url import address_of
 from millpond.store.sql.handler_connection import ends_or_begins
 from millpond.store.url_redaction import shown
@@ -179,7 +180,8 @@ def test_every_notify_looks_at_the_queue_first(postgres_url: str) -> None:
             "SELECT proname, prosrc FROM pg_proc WHERE pronamespace = 'millpond'::regnamespace "
             "AND prosrc LIKE '%pg_notify%'"
         ).fetchall()
-    assert {"millpond_put", "millpond_take"} == {name for name, _ in bodies}
+    senders = {installed_name(name) for name in ("millpond_put", "millpond_submit")}
+    assert senders == {name for name, _ in bodies}
     for name, body in bodies:
         assert body.count("pg_notify(") == body.count("pg_notification_queue_usage() < 0.5"), name
 

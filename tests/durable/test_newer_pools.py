@@ -20,6 +20,7 @@ from millpond.core.settle import Settled, Settlement
 from millpond.core.spec import Backpressure, BudgetSpec, OnFull, Order, OrderKind, PoolSpec, fifo
 from millpond.core.task import Call, Fence, NewTask
 from millpond.errors import NewerPool
+from millpond.store.postgres.quoting import qualified
 from millpond.store.protocol import Batch, LeaseAnswer
 from millpond.store.sql.consistency import check_rows
 from millpond.store.sql.store import SqlStore
@@ -303,7 +304,7 @@ def test_the_functions_of_the_server_know_every_option_of_a_pool(
     """A new option, order, policy or unit of a rate is named in millpond_knows, or this fails."""
     schema = postgres_schemas.take()
     lent = schema.connection()
-    ask = f'SELECT "{schema.address.schema}".millpond_knows(%s::jsonb)'.encode()
+    ask = qualified("SELECT millpond_knows(%s::jsonb)", schema.address.schema).encode()
 
     def knows(spec: PoolSpec) -> bool:
         row = lent.driver.execute(ask, [json.dumps(msgspec.to_builtins(spec))]).fetchone()

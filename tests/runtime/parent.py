@@ -13,7 +13,8 @@ import warnings
 
 from tests.waiting import for_ever, never_ends
 
-from millpond.runtime.executors.processes.process_pool import Errand, ProcessPool
+from millpond.runtime.executors.processes.process_pool import ProcessPool
+from millpond.runtime.executors.processes.protocol import Errand
 
 say = functools.partial(print, flush=True)
 
@@ -34,7 +35,7 @@ async def main(deed: str) -> None:
         return
     if deed == "starting":
         job = Errand(module="tests.runtime.handlers", qualname="sleeping", payload=b"")
-        asyncio.get_running_loop().call_soon(lambda: say(*(child.pid for child in pool._children)))
+        asyncio.get_running_loop().call_soon(lambda: say(*(child.pid for child in pool.children)))
         await pool.run(job)
 
     def tell(pids: bytes) -> None:

@@ -183,7 +183,7 @@ async def test_a_lease_counts_from_when_its_renewal_was_sent() -> None:
 
     def take_long(_worker: str) -> None:
         sent.append(time.monotonic())
-        safe.append(worker._guard._safe_until)
+        safe.append(worker.guard.safe_until)
         time.sleep(0.5 * LEASE)  # an answer that takes long, which is the point
 
     async with mp:

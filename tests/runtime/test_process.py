@@ -17,14 +17,14 @@ import pytest
 
 from millpond.runtime.executors.processes import child as child_side
 from millpond.runtime.executors.processes import frames, supervise
-from millpond.runtime.executors.processes.process_pool import (
+from millpond.runtime.executors.processes.process_pool import ProcessPool
+from millpond.runtime.executors.processes.protocol import (
     Broke,
     Died,
     Done,
     Errand,
     Killed,
     Line,
-    ProcessPool,
 )
 
 pytestmark = [
@@ -125,10 +125,10 @@ def belongings() -> tuple[int, list[int], int, int]:
 async def test_children_start_when_needed_and_are_used_again() -> None:
     """No job, no child; two jobs one after another, one child."""
     async with pool_of(3) as pool:
-        assert set() == pool._children
+        assert set() == pool.children
         first = await pool.run(handler("pid"))
         assert first == await pool.run(handler("pid"))
-        assert 1 == len(pool._children)
+        assert 1 == len(pool.children)
 
 
 async def test_a_payload_and_a_value_of_many_megabytes_go_through() -> None:
@@ -144,10 +144,10 @@ async def test_never_more_children_than_the_limit() -> None:
         jobs = [Started(pool, handler("waiting")) for _ in range(3)]
         await jobs[0].told()
         await jobs[1].told()
-        assert (2, True) == (len(pool._children), jobs[2].messages.empty())
+        assert (2, True) == (len(pool.children), jobs[2].messages.empty())
         jobs[0].line.send(b"go")
         await jobs[2].told()
-        assert 2 == len(pool._children)
+        assert 2 == len(pool.children)
         jobs[1].line.send(b"go")
         jobs[2].line.send(b"go")
         assert [Done(value=b"go")] * 3 == [await job.task for job in jobs]
@@ -163,7 +163,7 @@ async def test_who_gives_up_waiting_for_a_slot_starts_nothing() -> None:
         assert await cancelled_after(given_up.task) < 1
         busy.line.send(b"go")
         assert Done(value=b"x") == await next_one.task
-        assert 1 == len(pool._children)
+        assert 1 == len(pool.children)
 
 
 async def test_an_idle_child_is_closed(tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ async def test_an_idle_child_is_closed(tmp_path: Path) -> None:
     note = tmp_path / "note"
     async with pool_of(idle=0.05, grace=5) as pool:
         await pool.run(handler("write_at_exit", bytes(note)))
-        (child,) = pool._children
+        (child,) = pool.children
         await asyncio.wait_for(child.gone, 10)
         assert "left through the door" == note.read_text()
         assert Done(value=b"x") == await pool.run(handler("echo", b"x"))
@@ -194,7 +194,7 @@ async def test_an_idle_child_that_is_killed_is_missed_by_nobody() -> None:
     """Also if the pool has not noticed yet: the job has not begun, another child takes it."""
     async with pool_of() as pool:
         await pool.run(handler("pid"))
-        (child,) = pool._children
+        (child,) = pool.children
         os.kill(child.pid, signal.SIGKILL)
         assert ends_within(child.pid, 5)
         assert Done(value=b"x") == await pool.run(handler("echo", b"x"))
@@ -253,7 +253,7 @@ async def test_a_job_cancelled_in_the_moment_of_its_answer_keeps_its_child(
     settle = supervise.Supervised._settle
     async with pool_of() as pool:
         await pool.run(handler("pid"))
-        (child,) = pool._children
+        (child,) = pool.children
         task = asyncio.create_task(pool.run(handler("pid")))
 
         def settle_and_cancel(self: supervise.Supervised, answer: object) -> None:
@@ -284,7 +284,7 @@ async def test_many_kills_leave_the_pool_whole(
             else:
                 await asyncio.sleep(number / 2000)  # at any moment of a child's life
             assert await cancelled_after(job.task) < 1
-            assert not pool._children
+            assert not pool.children
         assert Done(value=b"x") == await pool.run(handler("echo", b"x"))
     for thread in threading.enumerate():
         if thread.name.startswith("millpond-child"):
@@ -325,7 +325,7 @@ async def test_the_last_words_of_a_child_are_heard() -> None:
         await pool.run(handler("pid"))
         task = asyncio.create_task(pool.run(handler("answering_and_exiting")))
         await asyncio.sleep(0)
-        (child,) = pool._children
+        (child,) = pool.children
         asyncio.get_running_loop().remove_reader(child._socket)
         assert Done(value=b"answered") == await task
 
@@ -606,7 +606,7 @@ async def test_messages_after_the_answer_are_dropped() -> None:
         messages: list[bytes] = []
         assert Done(value=b"x") == await pool.run(handler("echo", b"x"), on_message=messages.append)
         assert [] == messages
-        assert 1 == len(pool._children)
+        assert 1 == len(pool.children)
 
 
 async def test_a_listener_that_raises_harms_nobody() -> None:
@@ -791,7 +791,8 @@ def test_a_handler_in_the_main_module_is_found(command: list[str]) -> None:
 
 UNGUARDED = """
 import asyncio
-from millpond.runtime.executors.processes.process_pool import Errand, ProcessPool
+from millpond.runtime.executors.processes.process_pool import ProcessPool
+from millpond.runtime.executors.processes.protocol import Errand
 
 def handle(payload):
     return payload

@@ -83,6 +83,7 @@ def test_every_metric_of_the_collector_is_of_use_somewhere() -> None:
     families = {re.sub(r"_(bucket|sum|count)$", "", name) for name in EXPORTED}
     used = {re.sub(r"_(bucket|sum|count)$", "", name) for name in metric}
     unused = {"millpond_pools_left_out", "millpond_pool_wait_seconds", "millpond_pool_run_seconds"}
+    unused.add("millpond_detours_total")
     assert unused == families - used
 
 

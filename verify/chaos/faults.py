@@ -45,7 +45,7 @@ class Scene(NamedTuple):
 
 
 def worker_kill(scene: Scene) -> None:
-    """One worker is killed, and started again: what it held is held until its lease is over."""
+    """One worker is killed, and started again: its lock file or its session shows the death."""
     victim = scene.fleet.busiest()
     scene.fleet.kill(victim)
     scene.fleet.start(victim)

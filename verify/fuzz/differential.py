@@ -1,9 +1,9 @@
 """The differential: a history on the memory store, and on stores that share one schema.
 
 The memory store is the model: it has no SQL. The stores on the server take turns, each with its own
-connection and its own cache, and each asks the server's functions first (`millpond_step`,
-`millpond_take`). Every answer must be the same, then the audit, the tasks and the counts; and what
-the tables say of each other must fit.
+connection and its own cache, and each asks the server's functions first
+(`millpond_settle_and_lease`, `millpond_submit`). Every answer must be the same, then the audit, the
+tasks and the counts; and what the tables say of each other must fit.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class FastPathStore(InlinePostgresStore):
         answer = super()._heard(which, row)
         self.taken += answer is not None
         self.refused += answer is None
-        self._detours.clear()
+        self._skips.clear()
         return answer
 
 

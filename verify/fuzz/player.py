@@ -14,7 +14,7 @@ from millpond.core.lease import Leased, LeaseRequest
 from millpond.core.lifecycle import Transition
 from millpond.core.run import NewRun, OnError
 from millpond.core.settle import Settled, Settlement
-from millpond.core.task import CALLBACKS, Call, Dedupe, NewTask
+from millpond.core.task import CALLBACKS, NO_FINGERPRINT, Call, Dedupe, NewTask
 from millpond.core.ticks import rounded
 from millpond.store.protocol import Batch
 from millpond.testing.simulation.history import Raised, Verb
@@ -114,6 +114,8 @@ class Player:
             for act, weight in _ACTS.items()
         ]
         self._in_order = streams.chance("claims are started in order", 0.5)
+        self._in_runs = streams.chance("many are of runs", 0.4)
+        self._keyed = streams.chance("all have idempotency keys", 0.4)
         # The first knows every function, the second not all, the third may run closures.
         self.hands = [
             Hands(f"one-{number}", None, None),
@@ -169,7 +171,11 @@ class Player:
         streams = self.streams
         run = self._run()
         count = streams["batch"].randint(1, self._batch)
-        tasks = tuple(self.task(None if run is None else run.id) for _ in range(count))
+        known = streams.pick("known run", self._runs[-3:] or [None])
+        joins = streams.chance("joins a run", 0.3 if self._in_runs else 0.02)
+        of_run = run.id if run is not None else known if joins else None
+        tasks = tuple(self.task(of_run) for _ in range(count))
+        self._runs += [] if run is None else [run.id]
         again = streams.seldom("batch.again", False, (True,))
         answer = await self.do("submit", (Batch(tasks=tasks, run=run, again=again),))
         if not isinstance(answer, Raised):
@@ -185,7 +191,8 @@ class Player:
             on_error=streams.pick("run.on_error", tuple(OnError)),
             max_tasks=streams.pick("run.max_tasks", (None, None, 8)),
         )
-        return streams.seldom("run", None, (run,))
+        seldom = streams.seldom("run", None, (run,))
+        return run if streams.chance("opens a run", 0.5 if self._in_runs else 0.0) else seldom
 
     def task(self, run: int | None = None) -> NewTask:
         """Draw a task; every field is drawn, whether or not the pool uses the field."""
@@ -206,12 +213,19 @@ class Player:
             expires_in=streams.seldom("expires_in", None, (0.4, 3.0)),
             timeout=streams.seldom("timeout", None, (5.0,)),
             attempts=streams.pick("attempts", (1, 3)),
-            idempotency_key=streams.seldom("idempotency_key", None, ("i1", "i2", "i3")),
+            idempotency_key=self._idempotency_key(),
+            fingerprint=streams.seldom("fingerprint", 0, (1, NO_FINGERPRINT)),
             dedupe=streams.pick("dedupe", tuple(Dedupe)[:3]),
             on_complete=streams.seldom("on_complete", None, (Call("work"),)),
             owner=None if self.spec.strict else self._owner(),
             run=run,
         )
+
+    def _idempotency_key(self) -> str | None:
+        """Draw a key: of some histories all tasks have one, and now and then it is known."""
+        few = self.streams.seldom("idempotency_key", None, ("i1", "i2", "i3"))
+        many = f"u{self.streams['many keys'].randint(1, 60)}"
+        return many if self._keyed else few
 
     def _owner(self) -> str | None:
         return self.streams.seldom("owner", None, (f"process-{self.number}",))

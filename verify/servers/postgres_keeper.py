@@ -173,6 +173,7 @@ class Keeper:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
+                env={**os.environ, **self._options.get("environment", {})},
                 **self._as_who(),
             )
         until = time.monotonic() + _PATIENCE

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _TABLES = (
     *("pool", "budget", "revision", "task", "live", "lease", "ended", "removed", "key", "unit"),
-    *("group", "seat", "lane", "worker", "run", "audit", "measured", "inbox", "meta"),
+    *("group", "seat", "lane", "worker", "run", "audit", "measured", "inbox", "meta", "detour"),
 )
 _FIRST = "INSERT INTO millpond_meta VALUES (1, 0.0, 0, 1048576, 1, 0, '', 0.0, 0, 0, 0, '', 0)"
 _DELETE = "; ".join(
@@ -73,11 +73,12 @@ class Schema:
         """Return a connection, of those that others had, or a new one."""
         if self.idle:
             return self.idle.pop()
-        driver = connect(self.address, durability="normal")
+        driver = connect(self.address, flushes=True)
         lent = _Lent(
             driver,
             dialect_of(self.address.schema).many,
-            settings=settings("normal") if is_pooled(driver) else None,
+            settings=settings("full", flushes=True) if is_pooled(driver) else None,
+            flushes=True,
         )
         lent.idle = self.idle
         return lent

@@ -82,7 +82,7 @@ class StoreSetup:
 
 
 class ServerSetup(StoreSetup):
-    """A database of a server, on which the dead are known by their leases."""
+    """A database of a server: the dead are known by lock files, by sessions or by leases."""
 
     def __init__(
         self,

@@ -8,7 +8,16 @@ import click
 
 from millpond.cli.exits import Exit, Refusal
 from millpond.cli.iterate_tasks import TaskSelection, iterate_tasks, selection_options
-from millpond.cli.store_options import DURATION, POOL, TASK_ID, carry_out, command, confirm, yes
+from millpond.cli.store_options import (
+    DURATION,
+    POOL,
+    TASK_ID,
+    carry_out,
+    command,
+    confirm,
+    operator,
+    yes,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
@@ -56,7 +65,7 @@ def resume(**options: Any) -> int:  # noqa: ANN401 - the options above
 
 
 def _pause_or_resume(
-    options: dict[str, Any], order: Callable[[str, str | None], Command], done: str
+    options: dict[str, Any], order: Callable[[str, str | None, str | None], Command], done: str
 ) -> int:
     from millpond.cli.open_store import open_store
 
@@ -65,7 +74,7 @@ def _pause_or_resume(
     async def switch() -> int:
         async with open_store(options["store"], options["app"]) as store:
             view, unit = await _pool_and_unit(store, pool, lane, key)
-            await store.runtime.control.order(order(view.spec.name, unit))
+            await store.runtime.control.order(order(view.spec.name, unit, operator()))
             after = await store.pool(view.spec.name)
         _report(
             {
@@ -103,7 +112,7 @@ def _name(view: PoolView, unit: str | None) -> str:
 
 def _report(document: dict[str, Any], sentence: str, *, as_json: bool) -> None:
     from millpond.cli.render import emit, say
-    from millpond.cli.terminal_text import plain
+    from millpond.core.escape import plain
 
     if as_json:
         emit(document)
@@ -143,7 +152,7 @@ def resize(**options: Any) -> int:  # noqa: ANN401 - the options above
     async def change() -> int:
         async with open_store(options["store"], options["app"]) as store:
             before = await store.pool(options["pool"])
-            order = Resize(before.spec.name, limit, options["revision"])
+            order = Resize(before.spec.name, limit, options["revision"], operator())
             await store.runtime.control.order(order)
             after = await store.pool(before.spec.name)
         now, declared = after.spec.max_concurrent, after.declared.max_concurrent
@@ -188,7 +197,8 @@ def purge(**options: Any) -> int:  # noqa: ANN401 - the options above
             confirm(
                 f"Cancel all waiting tasks of {name} ({waiting} in the pool)?", yes=options["yes"]
             )
-            count = (await store.runtime.control.order(Purge(view.spec.name, unit))).count
+            order = Purge(view.spec.name, unit, by=operator())
+            count = (await store.runtime.control.order(order)).count
         _report(
             {"pool": view.spec.name, "unit": unit, "cancelled": count},
             f"{counted(count, 'task')} of {name} cancelled",
@@ -239,7 +249,7 @@ async def _cancel_some(options: dict[str, Any]) -> int:
             confirm(f"Cancel {counted(len(live), 'task')}?", yes=options["yes"])
         for at in range(0, len(live), AT_ONCE):
             some = tuple(live[at : at + AT_ONCE])
-            await store.runtime.control.cancel(some, interrupt=options["interrupt"])
+            await store.runtime.control.cancel(some, interrupt=options["interrupt"], by=operator())
         after = await store.view.status(tasks)
     return _report_tasks(tasks, before, after, live, "cancel", as_json=options["as_json"])
 
@@ -295,7 +305,9 @@ async def _cancel_all(options: dict[str, Any]) -> int:
         live = f"{view.running} running and {view.queued} waiting in the pool"
         confirm(f"Cancel all tasks of {name}{which} ({live})?", yes=options["yes"])
         before = None if age is None else store.now() - age
-        order = CancelAll(view.spec.name, before, unit, interrupt=options["interrupt"])
+        order = CancelAll(
+            view.spec.name, before, unit, interrupt=options["interrupt"], by=operator()
+        )
         answer = await store.runtime.control.order(order)
     running = len(answer.cancelled)
     _report(
@@ -390,5 +402,6 @@ async def _redrive(store: OpenStore, tasks: Sequence[int]) -> int:
 
     count = 0
     for at in range(0, len(tasks), AT_ONCE):
-        count += (await store.runtime.control.order(Redrive(tuple(tasks[at : at + AT_ONCE])))).count
+        order = Redrive(tuple(tasks[at : at + AT_ONCE]), by=operator())
+        count += (await store.runtime.control.order(order)).count
     return count

@@ -15,7 +15,7 @@ import msgspec
 
 from millpond.cli.choose_store import APP, STORE, url_of
 from millpond.cli.exits import OPERATOR_EXITS, Exit, Refusal
-from millpond.cli.terminal_text import plain
+from millpond.core.escape import plain
 from millpond.errors import MigrationNeeded, MillpondError, MissingRights, StoreCorrupt
 from millpond.pool.store_url import place_of
 from millpond.store.sql.store_time import clock_risks
@@ -254,6 +254,9 @@ def _notes(seen: Health) -> Iterator[str]:
     dead = sum(table.dead for table in seen.tables)
     live, size = (sum(getattr(t, name) for t in seen.tables) for name in ("live", "bytes"))
     yield f"{live:,} rows and {dead:,} dead ones, {size / (1 << 20):,.1f} MiB with indexes"
+    if seen.detours:
+        detours = ", ".join(f"{one.verb}: {one.reason} {one.count:,}" for one in seen.detours[:10])
+        yield f"verbs that left the fast path: {detours}"
     if not seen.pins:
         yield "no session pins the horizon: dead rows can be removed"
         return

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from millpond.cli.exits import Exit, Refusal
-from millpond.cli.store_options import DURATION, carry_out, command
+from millpond.cli.store_options import DURATION, carry_out, command, operator
 from millpond.pool.internals import internals_of
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def emit(name: str, **options: Any) -> int:  # noqa: ANN401 - the options above
 
     async def emitted(store: OpenStore) -> Emission:
         return await internals_of(store.millpond).events.emit_as(
-            _emitter(), name, payload, options["event_id"]
+            operator(), name, payload, options["event_id"]
         )
 
     return _send(emitted, options)
@@ -74,16 +74,6 @@ def _read(text: str | None) -> Any:  # noqa: ANN401 - whatever JSON can say
         return json.loads(sys.stdin.read() if text == "-" else text)
     except ValueError as error:
         raise Refusal(Exit.USAGE, f"the payload is not JSON: {error}") from None
-
-
-def _emitter() -> str:
-    """Return the name of the user who emits."""
-    import getpass
-
-    try:
-        return f"cli:{getpass.getuser()}"
-    except (ImportError, KeyError, OSError):
-        return "cli"
 
 
 def _send(emitted: Any, options: dict[str, Any]) -> int:  # noqa: ANN401 - a function of a store
@@ -137,7 +127,7 @@ def _receipt_facts(receipt: Receipt) -> Facts:
 
 def _show_emission(emission: Emission, receipts: list[Receipt] | None) -> None:
     from millpond.cli.render import Column, note, say, table
-    from millpond.cli.terminal_text import plain
+    from millpond.core.escape import plain
 
     say(plain(emission.event_id))
     if emission.duplicate:

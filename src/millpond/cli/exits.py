@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from typing import Self
 
 
-class Exit(IntEnum):
-    """The exit codes; the help and the documentation print `meaning`."""
+class ExitCode(IntEnum):
+    """An exit code; the help and the documentation print `meaning`."""
 
     meaning: str
 
@@ -22,6 +22,10 @@ class Exit(IntEnum):
         made._value_ = code
         made.meaning = meaning
         return made
+
+
+class Exit(ExitCode):
+    """The exit codes of all commands but `millpond run`."""
 
     CLEAN = 0, "stopped by a signal, or idle with --once; nothing was lost"
     BROKE = 1, "unexpected error; the traceback is on stderr"

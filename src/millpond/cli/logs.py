@@ -6,7 +6,7 @@ import logging
 import sys
 from typing import TYPE_CHECKING
 
-from millpond.cli.terminal_text import plain
+from millpond.core.escape import plain
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -11,7 +11,7 @@ import os
 import sys
 
 from millpond.cli.exits import Exit, Refusal
-from millpond.cli.terminal_text import plain
+from millpond.core.escape import plain
 
 TYPE_CHECKING = False
 """Stands in for `typing.TYPE_CHECKING`: importing `typing` takes longer than all else here."""
@@ -29,6 +29,7 @@ COMMANDS = {
     "task": "show one task: attempts, errors, times, and why it does not run",
     "dead": "list failed tasks (dead letters)",
     "top": "watch pools live; pause, resume and resize them",
+    "serve": "serve the dashboard and the HTTP API of a store",
     "pause": "stop starting tasks of a pool, a lane or a key",
     "resume": "start tasks of a pool, a lane or a key again",
     "resize": "change how many tasks of a pool may run at a time",

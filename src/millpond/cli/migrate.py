@@ -56,12 +56,14 @@ def main(
         if apply:
             _apply(statements, place)
             check = True
-        before, needed = versions(place)
-        if not check and before != needed:
+        before, needed, lacks_functions = versions(place)
+        if not check and (before != needed or lacks_functions):
             bring_up(place)
     except MillpondError as error:
         raise refusal_for(error) from error
     now = before if check else needed
+    if check and lacks_functions:
+        return _print_missing_functions(shown(url), now, as_json=as_json)
     _print_versions(shown(url), before, now, needed, as_json=as_json)
     return Exit.CLEAN if now == needed else Exit.BROKE
 
@@ -119,21 +121,24 @@ def _apply(statements: list[str], place: Place) -> None:
         connection.close()
 
 
-def versions(place: Place) -> tuple[int, int]:
-    """Return the schema version of a store, 0 for none, and the one this release needs."""
+def versions(place: Place) -> tuple[int, int, bool]:
+    """Return the schema version of a store, 0 for none, and the one this release needs.
+
+    The last value: the versions are equal, and only the server's functions are missing.
+    """
     from millpond.errors import MigrationNeeded, StoreMissing
 
     try:
         version = _tables(place, allowed=False)
     except MigrationNeeded as needed:
-        return needed.found, needed.needed
+        return needed.found, needed.needed, needed.found == needed.needed
     except StoreMissing:
         if not isinstance(place, Path) or not place.absolute().parent.is_dir():
             raise
         from millpond.store.sqlite.migrate import known_migrations
 
-        return 0, known_migrations()[-1].version
-    return version, version
+        return 0, known_migrations()[-1].version, False
+    return version, version, False
 
 
 def bring_up(place: Place) -> None:
@@ -163,9 +168,26 @@ def _tables(place: Place, *, allowed: bool) -> int:
         server.close()
 
 
+def _print_missing_functions(place: str, version: int, *, as_json: bool) -> int:
+    from millpond.cli.render import emit, say
+    from millpond.core.escape import plain
+
+    if as_json:
+        facts = {"store": place, "before": version, "version": version, "needed": version}
+        emit({**facts, "functions": "missing"})
+    else:
+        say(
+            plain(
+                f"{place}: schema {version}, without the functions of this release: "
+                "run `millpond migrate`"
+            )
+        )
+    return Exit.BROKE
+
+
 def _print_versions(place: str, before: int, now: int, needed: int, *, as_json: bool) -> None:
     from millpond.cli.render import emit, say
-    from millpond.cli.terminal_text import plain
+    from millpond.core.escape import plain
 
     if as_json:
         emit({"store": place, "before": before, "version": now, "needed": needed})

@@ -105,7 +105,7 @@ def row(pool: Facts) -> list[str]:
 def holds(pool: Facts) -> list[str]:
     """Return a sentence for each hold of a pool, and how to end it."""
     from millpond.cli.render import short
-    from millpond.cli.terminal_text import plain
+    from millpond.core.escape import plain
 
     name, sentences = plain(pool["name"]), []
     if pool["held_for"]:
@@ -132,7 +132,7 @@ def times(quantiles: Facts) -> str:
 
 def _show_lanes(pool: Facts) -> None:
     from millpond.cli.render import Column, say, table
-    from millpond.cli.terminal_text import plain
+    from millpond.core.escape import plain
 
     say("", f"lanes of {plain(pool['name'])}:")
     columns = [

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from millpond.cli.terminal_text import plain
+from millpond.core.escape import plain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -14,7 +14,7 @@ import click
 
 from millpond.cli.choose_store import APP, STORE
 from millpond.cli.exits import OPERATOR_EXITS, Exit, Refusal
-from millpond.cli.terminal_text import plain
+from millpond.core.escape import plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterable, Sequence
@@ -199,3 +199,13 @@ def refusal_for(error: Exception) -> Refusal:
     )
     code = next((code for kind, code in kinds if isinstance(error, kind)), Exit.BROKE)
     return Refusal(code, str(error))
+
+
+def operator() -> str:
+    """Return who gives an order, as far as the system knows."""
+    import getpass
+
+    try:
+        return f"cli:{getpass.getuser()}"
+    except (ImportError, KeyError, OSError):
+        return "cli"

@@ -43,7 +43,7 @@ def main(task: int, *, why: bool, payload: bool, as_json: bool, **where: Any) ->
 
 async def _say_why(store: OpenStore, task: int, *, as_json: bool) -> None:
     from millpond.cli.render import emit, say
-    from millpond.cli.terminal_text import plain
+    from millpond.core.escape import plain
 
     reason = await store.why(task)
     if as_json:
@@ -106,7 +106,7 @@ def _print(
     facts: Facts, why: str, runs: Sequence[Facts], records: Sequence[Record], task: Task
 ) -> None:
     from millpond.cli.render import aligned_pairs, say
-    from millpond.cli.terminal_text import plain
+    from millpond.core.escape import plain
     from millpond.runtime.error_info import read
 
     aligned_pairs(list(_lines(facts, why)))

@@ -17,8 +17,8 @@ from millpond.cli.keyboard import GONE, keys
 from millpond.cli.poll_view import PoolPoller
 from millpond.cli.pools import times
 from millpond.cli.render import STYLES, coloured, console, counted, moment, short
-from millpond.cli.terminal_text import plain
 from millpond.core.control import Pause, Resize, Resume
+from millpond.core.escape import plain
 from millpond.errors import MillpondError
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from millpond.cli.exit_process import blocking_threads, exit_within
 from millpond.cli.exits import Exit, Refusal
 from millpond.cli.idle import until_idle
 from millpond.cli.signals import StopSignals
-from millpond.cli.terminal_text import plain
+from millpond.core.escape import plain
 from millpond.core.log_fields import about
 from millpond.errors import MillpondError
 from millpond.pool.internals import internals_of

@@ -6,6 +6,7 @@ unrecorded. The invariants of this library are predicates over them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import TypeAlias
 
@@ -13,6 +14,9 @@ import msgspec
 
 from millpond.core.lifecycle import Status, Transition, advance
 from millpond.core.task import Task
+
+RUN_FINISHED = "run finished"
+"""The detail of the record of a run's end."""
 
 
 class RecordKind(StrEnum):
@@ -63,6 +67,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The task that caused it: the one that evicted this one, or whose end called this one."""
     reason: str | None = None
     detail: str | None = None
+    by: str | None = None
+    """Who gave an order, where that is known."""
 
 
 KIND_OF: dict[Transition, RecordKind] = {
@@ -172,6 +178,7 @@ def command_record(
     weight: int = 1,
     unit: str | None = None,
     until: float = 0.0,
+    by: str | None = None,
 ) -> Record:
     """Return the record of a command, or of a run's end.
 
@@ -187,4 +194,16 @@ def command_record(
         weight=weight,
         key=unit,
         due=until,
+        by=by,
+    )
+
+
+def matching(
+    records: Sequence[Record], since: float | None, task: int | None
+) -> tuple[Record, ...]:
+    """Return the records at `since` or later and of `task`, where these are given."""
+    return tuple(
+        record
+        for record in records
+        if (since is None or record.at >= since) and (task is None or record.task == task)
     )

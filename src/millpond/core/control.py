@@ -12,6 +12,8 @@ from millpond.core.spec import BudgetSpec, PoolSpec
 from millpond.core.task import Fence
 from millpond.errors import ConfigError
 
+# An order of a person says who gave it (`by`), such as `cli:ada`: the audit tells it.
+
 
 def _check_unit(unit: str | None) -> None:
     if unit is not None:
@@ -29,6 +31,7 @@ class Pause(msgspec.Struct, frozen=True, tag=True):
 
     pool: str
     unit: str | None = None
+    by: str | None = None
 
     def __post_init__(self) -> None:
         _check_unit(self.unit)
@@ -39,6 +42,7 @@ class Resume(msgspec.Struct, frozen=True, tag=True):
 
     pool: str
     unit: str | None = None
+    by: str | None = None
 
     def __post_init__(self) -> None:
         _check_unit(self.unit)
@@ -51,6 +55,7 @@ class Resize(msgspec.Struct, frozen=True, tag=True):
     max_concurrent: int | None = None
     revision: int | None = None
     """The number of this change; refused unless it is above the one in force."""
+    by: str | None = None
 
     def __post_init__(self) -> None:
         if self.max_concurrent is not None:
@@ -70,6 +75,7 @@ class ResizeBudget(msgspec.Struct, frozen=True, tag=True):
 
     budget: str
     max_concurrent: int | None = None
+    by: str | None = None
 
     def __post_init__(self) -> None:
         if self.max_concurrent is not None:
@@ -101,6 +107,7 @@ class Purge(msgspec.Struct, frozen=True, tag=True):
     """The answer to the last page; None = the first. Tasks submitted later are in no page."""
     limit: int = 1000
     """How many live tasks one page reads at most."""
+    by: str | None = None
 
     def __post_init__(self) -> None:
         _check_unit(self.unit)
@@ -116,6 +123,7 @@ class CancelAll(msgspec.Struct, frozen=True, tag=True):
     limit: int = 1000
     interrupt: bool = False
     """Whether the handlers of those that run are to be interrupted, and not only told."""
+    by: str | None = None
 
     def __post_init__(self) -> None:
         _check_unit(self.unit)
@@ -134,6 +142,7 @@ class Cancel(msgspec.Struct, frozen=True, tag=True):
     """Whether the handlers of those that run are to be interrupted, and not only told."""
     of: str | None = None
     """Only tasks of this pool; None = of any."""
+    by: str | None = None
 
 
 class Redrive(msgspec.Struct, frozen=True, tag=True):
@@ -145,6 +154,7 @@ class Redrive(msgspec.Struct, frozen=True, tag=True):
     tasks: tuple[int, ...]
     of: str | None = None
     """Only tasks of this pool; None = of any."""
+    by: str | None = None
 
 
 class Progress(msgspec.Struct, frozen=True, tag=True):
@@ -175,6 +185,7 @@ class Close(msgspec.Struct, frozen=True, tag=True):
     """Close a pool for good: it takes no more tasks from outside."""
 
     pool: str
+    by: str | None = None
 
 
 class Register(msgspec.Struct, frozen=True, tag=True):
@@ -215,6 +226,8 @@ class DeclareDead(msgspec.Struct, frozen=True, tag=True):
     """Declare a worker dead: its leases are lost now, not when they expire."""
 
     worker: str
+    expires_at: float | None = None
+    """Only if its lease ends then: a worker that has renewed since is alive."""
 
 
 class ClaimLeadership(msgspec.Struct, frozen=True, tag=True):
@@ -241,6 +254,7 @@ class CancelRun(msgspec.Struct, frozen=True, tag=True):
     """Cancel a run: waiting tasks end, running ones are asked to stop, follow-ups do not start."""
 
     run: int
+    by: str | None = None
 
 
 class Prune(msgspec.Struct, frozen=True, tag=True):

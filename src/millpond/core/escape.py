@@ -1,4 +1,4 @@
-"""Escape text from outside in log lines: no line breaks, no terminal control characters."""
+"""Escape text from outside in log lines and on terminals: no control characters."""
 
 from __future__ import annotations
 
@@ -11,15 +11,12 @@ class MultilineText(str):
     __slots__ = ()
 
 
-def one_line(text: str) -> str:
-    """Return a text with all non-printing characters escaped, line breaks too."""
+def plain(text: str, *, lines: bool = False) -> str:
+    """Return the text with all characters escaped that a terminal would obey or hide.
+
+    With `lines`, line ends and tabs are kept.
+    """
     if text.isprintable():
         return text
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
-
-
-def several_lines(text: str) -> str:
-    """Return a text with all non-printing characters escaped except line breaks and tabs."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() or c in _KEPT else ascii(c)[1:-1] for c in text)
+    kept = _KEPT if lines else frozenset()
+    return "".join(c if c.isprintable() or c in kept else ascii(c)[1:-1] for c in text)

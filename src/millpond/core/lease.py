@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 NO_STEPS: dict[str, bytes] = {}
 """Shared by every lease of a task without saved steps; never written to."""
 
+RELEASE = "~millpond"
+"""Among the functions that a worker knows: its signature is the release that the worker runs."""
+
 _MASK = (1 << 64) - 1
 
 STARVED_FOR = 1.0

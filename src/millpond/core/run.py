@@ -98,6 +98,8 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     failed_task: int | None
     finished: bool
     resumed: bool = False
+    opened_at: float = 0.0
+    finished_at: float | None = None
 
 
 def view(run: Run, *, resumed: bool = False) -> RunView:
@@ -113,4 +115,6 @@ def view(run: Run, *, resumed: bool = False) -> RunView:
         failed_task=run.failed_task,
         finished=run.finished,
         resumed=resumed,
+        opened_at=run.opened_at,
+        finished_at=run.finished_at,
     )

@@ -124,7 +124,6 @@ class Lasting(Protocol):
 
     def total_seconds(self) -> float:
         """Return it in seconds."""
-        ...
 
 
 Seconds: TypeAlias = float | Lasting

@@ -68,6 +68,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
     ahead: int = 0
     """How many queued, due tasks come first: in the pool, or in its share of a fair pool."""
+    among: int = 0
+    """How many tasks wait in its pool, where that is too many to count those that come first."""
     rate_at: float = 0.0
     """When the rate limits of its pool and key allow a start."""
     no_slot: str | None = None
@@ -123,6 +125,8 @@ def _reasons(facts: Facts, now: float) -> Iterator[str]:
         yield f"budget {name} at {running}/{limit}"
     if facts.ahead:
         yield f"{facts.ahead} ahead"
+    elif facts.among and facts.due <= now:
+        yield f"among {facts.among:,} that wait in its pool"
     if facts.rate_at > now:
         yield f"rate refills in {span(facts.rate_at - now)}"
     if not facts.workers and not facts.parked:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from millpond.demo import live_fleet
 from millpond.demo.playback_clock import call_off
 from millpond.demo.report import Show, give
 from millpond.demo.scenes import CannotGoOn, Scene
@@ -96,6 +97,19 @@ def parser(prog: str = "python -m millpond.demo") -> argparse.ArgumentParser:
         "--plain", action="store_true", help="plain lines, as when the output is no terminal"
     )
     form.add_argument("--json", action="store_true", help="print the figures as one JSON document")
+    form.add_argument(
+        "--serve",
+        action="store_true",
+        help="run the worker processes without an end, and show them live in the dashboard "
+        "(needs the extra server)",
+    )
+    options.add_argument(
+        "--port",
+        type=whole_number,
+        default=8642,
+        metavar="N",
+        help="with --serve: where the dashboard listens (default 8642; 0 takes a free port)",
+    )
     return options
 
 
@@ -109,6 +123,9 @@ def main(arguments: Sequence[str] | None = None, *, prog: str = "python -m millp
             scene = Scene(
                 seed=options.seed, file=file, speed=None if options.fast else options.speed
             )
+            if options.serve:
+                serve_live(scene, options.port)
+                return KEPT
             show = shown(scene, json=options.json, plain=options.plain)
     except CannotGoOn as error:
         sys.stderr.write(f"the demo cannot go on: {error}\n")
@@ -121,6 +138,23 @@ def main(arguments: Sequence[str] | None = None, *, prog: str = "python -m millp
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return PIPE_CLOSED
     return KEPT if show.kept else BROKEN
+
+
+def serve_live(scene: Scene, port: int) -> None:
+    """Run the fleet and serve its dashboard until Ctrl-C."""
+
+    live_fleet.check_extra()
+
+    def started(address: str) -> None:
+        sys.stdout.write(
+            f"the dashboard: {address}\n"
+            f"{live_fleet.WORKERS} worker processes share {scene.file}. "
+            f"Every {live_fleet.KILL_EVERY:.0f} s one is killed, and another takes its place.\n"
+            "Ctrl-C ends it.\n"
+        )
+        sys.stdout.flush()
+
+    asyncio.run(live_fleet.serve_fleet(scene, port, started))
 
 
 def shown(scene: Scene, *, json: bool, plain: bool) -> Show:

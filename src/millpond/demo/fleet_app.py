@@ -15,7 +15,7 @@ import threading
 from functools import partial
 from typing import TYPE_CHECKING
 
-from millpond import Context, Millpond, fair_round_robin
+from millpond import Context, Millpond, Retry, fair_round_robin
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -44,6 +44,14 @@ def make(url: str | None = None) -> Millpond:
         """Sleep, then write to the ledger in the transaction that settles the task."""
         await asyncio.sleep(seconds)
         await ctx.commit(partial(enter, task=ctx.task_id))
+
+    @parcels.task(key="tenant", retry=Retry(attempts=2, initial=1.0))
+    async def label(seconds: float, tenant: str, house: int) -> str:
+        """Sleep, then return the text of a label; only `millpond demo --serve` submits it."""
+        await asyncio.sleep(seconds)
+        if not house:
+            raise ValueError(f"the address of a parcel of {tenant} has no house number")
+        return f"{tenant}, Mill Lane {house}"
 
     return mp
 

@@ -85,7 +85,6 @@ class Perform(Protocol):
 
     def __call__(self, piece: Piece[F], scene: Scene, /) -> Act[F]:
         """Play it to its end."""
-        ...
 
 
 def unseen(piece: Piece[F], scene: Scene, /) -> Act[F]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Coroutine
+from dataclasses import KW_ONLY, dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
@@ -206,22 +207,17 @@ class Scene(msgspec.Struct, frozen=True, kw_only=True):
     """Playback speed; None = without a viewer."""
 
 
+@dataclass(eq=False, repr=False)
 class Piece(Generic[F]):
     """An act that can be played: its description and its coroutine.
 
     One that starts processes plays in real time, because theirs is; the others in virtual time.
     """
 
-    def __init__(
-        self,
-        bill: Bill,
-        play: Callable[[Camera, Scene], Coroutine[Any, Any, Ending[F]]],
-        *,
-        real: bool = False,
-    ) -> None:
-        self.bill = bill
-        self.real = real
-        self._play = play
+    bill: Bill
+    _play: Callable[[Camera, Scene], Coroutine[Any, Any, Ending[F]]]
+    _: KW_ONLY
+    real: bool = False
 
     def perform(
         self, scene: Scene, *, camera: Camera | None = None, audience: Audience | None = None

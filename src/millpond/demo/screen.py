@@ -32,7 +32,6 @@ class Screen(Protocol):
 
     def play(self, scene: Scene) -> Show:
         """Play all acts, and return them."""
-        ...
 
 
 def written(show: Show, pen: Pen) -> list[Line]:

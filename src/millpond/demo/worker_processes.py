@@ -98,8 +98,7 @@ class WorkerProcesses:
     def __enter__(self) -> Self:
         try:
             for number in range(1, self._many + 1):
-                log = self._file.with_name(f"{self._file.name}.worker-{number}.log")
-                self.hands.append(Hand(number, self._command, log))
+                self.hands.append(self._started(number))
         except BaseException:
             self._dismiss(0.0)
             raise
@@ -118,6 +117,15 @@ class WorkerProcesses:
             hand.ask_to_leave()
         for hand in self.hands:
             hand.see_off(patience)
+
+    def _started(self, number: int) -> Hand:
+        log = self._file.with_name(f"{self._file.name}.worker-{number}.log")
+        return Hand(number, self._command, log)
+
+    def replace(self, hand: Hand) -> None:
+        """Start another worker in the place of one that was killed."""
+        hand.see_off(0.0)
+        self.hands[self.hands.index(hand)] = self._started(hand.number)
 
     def check(self) -> None:
         """Raise if a worker exited that was not killed."""

@@ -6,20 +6,17 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-import msgspec
-
 from millpond.core import validation as check
 from millpond.core.lifecycle import Status
 from millpond.core.task import CALLBACKS
 from millpond.core.validation import Seconds
-from millpond.core.why import explain
-from millpond.errors import UnknownTask
 from millpond.pool.handle import CancelMode, Handle
 from millpond.pool.internals import internals_of
 from millpond.pool.schedules.firing import CRON
 from millpond.pool.snapshot import TaskInfo
 from millpond.pool.submitted_task import SubmittedTask
-from millpond.runtime.error_info import read
+from millpond.pool.wait_many import as_completed, wait_for_all
+from millpond.pool.why import why
 
 if TYPE_CHECKING:
     from millpond.core.audit import Record
@@ -49,23 +46,12 @@ class AllTasks:
         given = list(handles)
         limit = None if timeout is None else check.seconds("timeout", timeout)
         async with asyncio.timeout(limit):
-            for handle in given:
-                await handle.wait()
+            await wait_for_all(given)
         return given
 
-    async def as_completed(self, handles: Iterable[Handle[T]]) -> AsyncIterator[Handle[T]]:
+    def as_completed(self, handles: Iterable[Handle[T]]) -> AsyncIterator[Handle[T]]:
         """Yield each handle when its task has ended, in the order in which they end."""
-        ended: asyncio.Queue[asyncio.Task[Handle[T]]] = asyncio.Queue()
-        watchers = [asyncio.create_task(handle.wait()) for handle in handles]
-        for watcher in watchers:
-            watcher.add_done_callback(ended.put_nowait)
-        try:
-            for _ in watchers:
-                yield (await ended.get()).result()
-        finally:
-            for watcher in watchers:
-                watcher.cancel()
-            await asyncio.gather(*watchers, return_exceptions=True)
+        return as_completed(list(handles))
 
     @overload
     def handle(self, task: int, /) -> Awaitable[Handle[Any]]: ...
@@ -104,19 +90,7 @@ class AllTasks:
 
     async def why(self, task: int, /) -> str:
         """Return in words why a task is not running (or that it is, or how it ended)."""
-        runtime = self._owner.runtime
-        facts = await runtime.view.why(task, now=runtime.clock())
-        if facts is None:
-            (status,) = await runtime.view.status((task,))
-            if status == "unknown":
-                raise UnknownTask(f"no task {task} is known", task_id=task)
-            return status
-        error = read(facts.error)
-        if error is not None:
-            facts = msgspec.structs.replace(facts, error=str(error).encode())
-        if facts.status is Status.QUEUED and facts.worker is None:
-            facts = msgspec.structs.replace(facts, no_slot=runtime.no_slot(facts.pool))
-        return explain(facts, runtime.clock())
+        return await why(self._owner.runtime, task)
 
     async def unsettled(self) -> list[TaskInfo]:
         """Return every task that is queued or running, callbacks too."""

@@ -8,6 +8,7 @@ import msgspec
 
 from millpond.core.control import ResizeBudget
 from millpond.core.rate import Rate
+from millpond.pool.delegation import on_loop
 
 if TYPE_CHECKING:
     from millpond.core.spec import BudgetSpec
@@ -90,10 +91,5 @@ class SyncBudget:
         """Its name, one for all pools and processes of the store."""
         return self._budget.name
 
-    def resize(self, max_concurrent: int | None = None) -> None:
-        """Change the limit; a lower one is reached as work ends, None = as declared."""
-        self._bridge.call(self._budget.resize, max_concurrent)
-
-    def snapshot(self) -> BudgetSnapshot:
-        """Return how much of it is taken, and which pools wait for it."""
-        return self._bridge.call(self._budget.snapshot)
+    resize = on_loop(Budget.resize, "_budget", writes=True)
+    snapshot = on_loop(Budget.snapshot, "_budget")

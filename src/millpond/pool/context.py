@@ -248,7 +248,7 @@ class Context(_Attempt):
         `fn(connection)` is a plain function and runs in another thread; its result is returned.
         If it raises, nothing is stored and the attempt goes on.
         """
-        return await commit_with(self._job, fn, result)  # type: ignore[no-any-return]
+        return await commit_with(self._job, fn, result)
 
 
 class SyncContext(_Attempt):
@@ -323,9 +323,9 @@ class SyncContext(_Attempt):
         stored and the attempt goes on.
         """
         self._not_in_a_process("commit")
-        return self._on_loop(commit_with(self._job, fn, result))  # type: ignore[no-any-return]
+        return self._on_loop(commit_with(self._job, fn, result))
 
-    def _on_loop(self, work: Coroutine[Any, Any, Any]) -> Any:  # noqa: ANN401 - whatever it gives
+    def _on_loop(self, work: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine on the worker's loop and wait for it; a forked child has no loop."""
         must_not_be_child(self._job.worker.env.process)
         return asyncio.run_coroutine_threadsafe(work, self._job.worker.loop).result()

@@ -4,6 +4,8 @@
         emit = delegated(Events.emit, "_events")        # mp.emit(...) is mp._events.emit(...)
 
     class SyncMillpond:
+        why = on_loop(AllTasks.why, "_tasks")           # the same for threads, over self._bridge
+
         @signature_of(Pools.pool)                       # the arguments of Pools.pool
         def pool(self, *given: Any, **named: Any) -> SyncPool: ...
 
@@ -14,7 +16,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -30,6 +32,24 @@ def delegated(
     @functools.wraps(method)
     def call_part(whole: object, /, *args: P.args, **kwargs: P.kwargs) -> R:
         return method(getattr(whole, part), *args, **kwargs)
+
+    return call_part
+
+
+def on_loop(
+    method: Callable[Concatenate[S, P], Coroutine[Any, Any, R]], part: str, *, writes: bool = False
+) -> Callable[Concatenate[Any, P], R]:
+    """Return a method for threads: it calls `method` of a part on the loop, and waits for it.
+
+    One that `writes` raises if a transaction of the thread's own would block it.
+    """
+
+    @functools.wraps(method)
+    def call_part(whole: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:  # noqa: ANN401
+        bridge = whole._bridge  # noqa: SLF001 - of our own classes
+        call = bridge.write if writes else bridge.call
+        result: R = call(method, getattr(whole, part), *args, **kwargs)
+        return result
 
     return call_part
 

@@ -12,7 +12,6 @@ from millpond.runtime.worker.commit import commit_held, may_commit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from types import TracebackType
     from typing import Self
 
     from millpond.core.validation import Seconds
@@ -84,12 +83,7 @@ class Transaction(_Transaction):
         if begun.cancelled() or begun.exception() is None:
             self._held.rollback()
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         # A child must not roll back on the parent's connection.
         must_not_be_child(self._job.worker.env.process)
         try:
@@ -109,12 +103,7 @@ class SyncTransaction(_Transaction):
         self._held.begin()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         # A child must not roll back on the parent's connection.
         must_not_be_child(self._job.worker.env.process)
         try:

@@ -42,6 +42,13 @@ class Options(TypedDict, total=False):
     submitted_by: str
 
 
+class SubmitOptions(Options, total=False):
+    """The options of one task, and those of its submit."""
+
+    wait: Seconds | None
+    connection: object
+
+
 NAMES = frozenset(Options.__annotations__)
 
 

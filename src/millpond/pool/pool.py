@@ -10,7 +10,7 @@ from millpond.core.validation import Seconds
 from millpond.pool.delegation import delegated
 from millpond.pool.handle import Handle
 from millpond.pool.map import Mapped
-from millpond.pool.options import Options, checked
+from millpond.pool.options import Options, SubmitOptions, checked
 from millpond.pool.pool_control import PoolControl
 from millpond.pool.pool_properties import PoolProperties
 from millpond.pool.pool_reader import PoolReader
@@ -61,43 +61,19 @@ class Pool(PoolProperties, RegistersBatchTasks):
 
     @overload
     async def submit(
-        self,
-        work: BoundCall[T],
-        /,
-        *,
-        wait: Seconds | None = None,
-        connection: object = None,
-        **options: Unpack[Options],
+        self, work: BoundCall[T], /, **options: Unpack[SubmitOptions]
     ) -> Handle[T]: ...
     @overload
     async def submit(
-        self,
-        work: TaskFunction[[], T, Any],
-        /,
-        *,
-        wait: Seconds | None = None,
-        connection: object = None,
-        **options: Unpack[Options],
+        self, work: TaskFunction[[], T, Any], /, **options: Unpack[SubmitOptions]
     ) -> Handle[T]: ...
     @overload
     async def submit(
-        self,
-        work: Callable[[], Coroutine[Any, Any, T]],
-        /,
-        *,
-        wait: Seconds | None = None,
-        connection: object = None,
-        **options: Unpack[Options],
+        self, work: Callable[[], Coroutine[Any, Any, T]], /, **options: Unpack[SubmitOptions]
     ) -> Handle[T]: ...
     @overload
     async def submit(
-        self,
-        work: Callable[[], T],
-        /,
-        *,
-        wait: Seconds | None = None,
-        connection: object = None,
-        **options: Unpack[Options],
+        self, work: Callable[[], T], /, **options: Unpack[SubmitOptions]
     ) -> Handle[T]: ...
     async def submit(
         self,
@@ -120,33 +96,18 @@ class Pool(PoolProperties, RegistersBatchTasks):
 
     @overload
     async def submit_many(
-        self,
-        works: Iterable[BoundCall[T]],
-        /,
-        *,
-        wait: Seconds | None = None,
-        connection: object = None,
-        **options: Unpack[Options],
+        self, works: Iterable[BoundCall[T]], /, **options: Unpack[SubmitOptions]
     ) -> list[Handle[T]]: ...
     @overload
     async def submit_many(
         self,
         works: Iterable[Callable[[], Coroutine[Any, Any, T]]],
         /,
-        *,
-        wait: Seconds | None = None,
-        connection: object = None,
-        **options: Unpack[Options],
+        **options: Unpack[SubmitOptions],
     ) -> list[Handle[T]]: ...
     @overload
     async def submit_many(
-        self,
-        works: Iterable[Callable[[], T]],
-        /,
-        *,
-        wait: Seconds | None = None,
-        connection: object = None,
-        **options: Unpack[Options],
+        self, works: Iterable[Callable[[], T]], /, **options: Unpack[SubmitOptions]
     ) -> list[Handle[T]]: ...
     async def submit_many(
         self,

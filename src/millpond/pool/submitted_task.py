@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING, Any
 
@@ -140,20 +141,13 @@ class SubmittedTask:
             runtime = self.pool.runtime
             waiting = runtime.waiting
             self.end = waiting.recalled(self.id)
-            if (
-                self.end is None
-                and waiting.has_not_ended(self.id, self._era)
-                and runtime.serves_all()
-            ):
-                # No store to ask and no deadlock to check for: a future is enough.
-                ended = runtime.loop.create_future()
-                waiting.on_end(self.id, ended)
+            if self.end is None and runtime.served(self.pool.spec.name):
+                # No warning to prepare and no deadlock to check for: a future is enough.
+                ended = waiting.begin(self.id, self._era)
                 try:
-                    end = yield from ended
+                    self.ended_with((yield from ended))
                 finally:
                     waiting.forget(self.id, ended)
-                if end is not None and end.status is not Status.QUEUED:
-                    self.end = end
         if self.end is None:
             yield from self.wait().__await__()
         return self.result()
@@ -165,6 +159,28 @@ class SubmittedTask:
         self.end = end if end is not None else await self.wait()
         return self.result()
 
+    def begin_wait(self) -> asyncio.Future[TaskResult] | None:
+        """Begin to wait for the end, outside of any handler; None if it is known."""
+        if self.end is None:
+            waiting = self.pool.runtime.waiting
+            self.end = waiting.recalled(self.id)
+            if self.end is None:
+                return waiting.begin(self.id, self._era)
+        return None
+
+    def end_wait(self, ended: asyncio.Future[TaskResult]) -> None:
+        """Wait no longer."""
+        self.pool.runtime.waiting.forget(self.id, ended)
+
+    def ended_with(self, end: TaskResult) -> None:
+        """Apply the end of the task; raise if the Millpond closed instead."""
+        end.raise_if_closed()
+        self.end = end
+
+    def watch_pool(self) -> asyncio.TimerHandle | None:
+        """Warn in a while if no worker serves its pool; None if one does now."""
+        return self.pool.runtime.unserved.watch(self.pool.spec.name)
+
     async def wait(self) -> TaskResult:
         """Wait for the end, and return it."""
         if self.end is None:
@@ -173,7 +189,7 @@ class SubmittedTask:
             if recalled is not None:
                 self.end = recalled
                 return recalled
-            timer = runtime.unserved.watch(self.pool.spec.name)
+            timer = self.watch_pool()
             try:
                 self.end = await end_of(runtime, self.id, self._era)
             finally:

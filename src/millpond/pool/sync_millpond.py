@@ -23,14 +23,16 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from millpond.core.validation import Seconds
-from millpond.pool.delegation import delegated, signature_of
+from millpond.pool.all_tasks import AllTasks
+from millpond.pool.delegation import delegated, on_loop, signature_of
 from millpond.pool.events.sync import SyncEvents
-from millpond.pool.handle import CancelMode, Handle, SyncHandle
+from millpond.pool.handle import Handle, SyncHandle
 from millpond.pool.internals import internals_of
 from millpond.pool.loop_bridge import limit_of
 from millpond.pool.pools import Pools
 from millpond.pool.registration import RegistersTasks
 from millpond.pool.schedules.declared import SyncSchedules
+from millpond.pool.services import Services
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -41,11 +43,9 @@ if TYPE_CHECKING:
     from millpond.pool.pool import Pool
     from millpond.pool.process_life import ProcessLife
     from millpond.pool.runtime_owner import Resources
-    from millpond.pool.services import Services
-    from millpond.pool.snapshot import TaskInfo
     from millpond.pool.sync_pool import SyncPool
     from millpond.pool.task import TaskFunction
-    from millpond.runtime.observe.hooks import Counts, Observed
+    from millpond.runtime.observe.hooks import Counts
     from millpond.runtime.worker.worker import Worker
 
 T = TypeVar("T")
@@ -61,6 +61,7 @@ class SyncMillpond(RegistersTasks):
         self._services = services
         self._life = life
         self._twin = twin
+        self._tasks = services.tasks
         self._bridge = services.owner.bridge
         self._schedules = SyncSchedules(services.owner, services.schedules)
         self._events = SyncEvents(self._bridge, services.events)
@@ -181,7 +182,7 @@ class SyncMillpond(RegistersTasks):
         """Wait until every task has ended, whatever its outcome; return the handles in order."""
         given = list(handles)
         waited: list[Handle[T]] = [Handle(internals_of(one)) for one in given]
-        self._bridge.within(limit_of(timeout), self._services.tasks.wait, waited)
+        self._bridge.within(limit_of(timeout), self._tasks.wait, waited)
         return given
 
     def as_completed(self, handles: Iterable[SyncHandle[T]]) -> Iterator[SyncHandle[T]]:
@@ -191,7 +192,7 @@ class SyncMillpond(RegistersTasks):
 
         def make() -> AsyncIterator[Handle[T]]:
             waited: list[Handle[T]] = [Handle(internals_of(one)) for one in given]
-            return self._services.tasks.as_completed(waited)
+            return self._tasks.as_completed(waited)
 
         return (ours[id(internals_of(one))] for one in self._bridge.iterate(make))
 
@@ -203,38 +204,19 @@ class SyncMillpond(RegistersTasks):
         self, task: int, /, *, of: TaskFunction[..., Any, Any] | None = None
     ) -> SyncHandle[Any]:
         """Return a handle for a known id; `of` gives its result the type of that task."""
-        return SyncHandle(self._bridge, self._bridge.call(self._services.tasks.find, task, of))
+        return SyncHandle(self._bridge, self._bridge.call(self._tasks.find, task, of))
 
     def status(self, tasks: Iterable[int]) -> list[str]:
         """Return the status of tasks: queued, running, how they ended, expired, or unknown."""
-        return self._bridge.call(self._services.tasks.status, list(tasks))
+        return self._bridge.call(self._tasks.status, list(tasks))
 
-    def cancel(self, task: int, /, *, mode: CancelMode = "cooperative") -> bool:
-        """Cancel one task of any pool; return whether that changed anything."""
-        return self._bridge.call(self._services.tasks.cancel, task, mode=mode)
-
-    def why(self, task: int, /) -> str:
-        """Return in words why a task is not running (or that it is, or how it ended)."""
-        return self._bridge.call(self._services.tasks.why, task)
-
-    def unsettled(self) -> list[TaskInfo]:
-        """Return every task that is queued or running, callbacks too."""
-        return self._bridge.call(self._services.tasks.unsettled)
+    cancel = on_loop(AllTasks.cancel, "_tasks", writes=True)
+    why = on_loop(AllTasks.why, "_tasks")
+    unsettled = on_loop(AllTasks.unsettled, "_tasks")
 
     def audit(self, pool: str | Pool | SyncPool | None = None) -> Iterator[Record]:
         """Yield the kept audit records, oldest first, of one pool or of all."""
-        return self._bridge.iterate(lambda: self._services.tasks.audit(pool))
+        return self._bridge.iterate(lambda: self._tasks.audit(pool))
 
-    def observe(self, observer: Callable[[Observed], object]) -> Callable[[], None]:
-        """Call `observer` for what happens in this process; return a function that ends it.
-
-        It is called on the loop, after the fact; an observer that raises is counted.
-        """
-        return self._services.observe(observer)
-
-    def end_scope(self, scope: str, scope_id: str) -> None:
-        """End a scope: its pools close for good, and tasks that wait or run are cancelled.
-
-        All its pools in the store, whichever process declared them. Needs a durable store.
-        """
-        self._bridge.call(self._services.end_scope, scope, scope_id)
+    observe = delegated(Services.observe, "_services")
+    end_scope = on_loop(Services.end_scope, "_services", writes=True)

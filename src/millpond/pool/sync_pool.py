@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from millpond.core.admit import Refusal
 from millpond.core.validation import Seconds
-from millpond.pool.handle import CancelMode, SyncHandle
+from millpond.pool.delegation import on_loop
+from millpond.pool.handle import SyncHandle
 from millpond.pool.loop_bridge import limit_of
 from millpond.pool.map import SyncMapped
-from millpond.pool.options import Options, checked
+from millpond.pool.options import Options, SubmitOptions, checked
 from millpond.pool.pool_control import PoolControl
 from millpond.pool.pool_properties import PoolProperties
 from millpond.pool.pool_reader import PoolReader
@@ -22,13 +23,11 @@ from millpond.pool.runs.stream import SyncStream
 from millpond.pool.work import misplaced_arguments
 
 if TYPE_CHECKING:
-    from datetime import datetime
     from typing import Unpack
 
     from millpond.pool.declared_pool import DeclaredPool
     from millpond.pool.runs.pool_runs import PoolRuns
     from millpond.pool.runs.report import RunReport
-    from millpond.pool.snapshot import LaneStatus, Snapshot, TaskInfo
     from millpond.pool.task import BoundCall, Optioned, TaskFunction
 
 T = TypeVar("T")
@@ -56,44 +55,18 @@ class SyncPool(PoolProperties, RegistersBatchTasks):
     # Submitting
 
     @overload
+    def submit(self, work: BoundCall[T], /, **options: Unpack[SubmitOptions]) -> SyncHandle[T]: ...
+    @overload
     def submit(
-        self,
-        work: BoundCall[T],
-        /,
-        *,
-        wait: Seconds | None = None,
-        connection: object = None,
-        **options: Unpack[Options],
+        self, work: TaskFunction[[], T, Any], /, **options: Unpack[SubmitOptions]
     ) -> SyncHandle[T]: ...
     @overload
     def submit(
-        self,
-        work: TaskFunction[[], T, Any],
-        /,
-        *,
-        wait: Seconds | None = None,
-        connection: object = None,
-        **options: Unpack[Options],
+        self, work: Callable[[], Coroutine[Any, Any, T]], /, **options: Unpack[SubmitOptions]
     ) -> SyncHandle[T]: ...
     @overload
     def submit(
-        self,
-        work: Callable[[], Coroutine[Any, Any, T]],
-        /,
-        *,
-        wait: Seconds | None = None,
-        connection: object = None,
-        **options: Unpack[Options],
-    ) -> SyncHandle[T]: ...
-    @overload
-    def submit(
-        self,
-        work: Callable[[], T],
-        /,
-        *,
-        wait: Seconds | None = None,
-        connection: object = None,
-        **options: Unpack[Options],
+        self, work: Callable[[], T], /, **options: Unpack[SubmitOptions]
     ) -> SyncHandle[T]: ...
     def submit(
         self,
@@ -128,33 +101,18 @@ class SyncPool(PoolProperties, RegistersBatchTasks):
 
     @overload
     def submit_many(
-        self,
-        works: Iterable[BoundCall[T]],
-        /,
-        *,
-        wait: Seconds | None = None,
-        connection: object = None,
-        **options: Unpack[Options],
+        self, works: Iterable[BoundCall[T]], /, **options: Unpack[SubmitOptions]
     ) -> list[SyncHandle[T]]: ...
     @overload
     def submit_many(
         self,
         works: Iterable[Callable[[], Coroutine[Any, Any, T]]],
         /,
-        *,
-        wait: Seconds | None = None,
-        connection: object = None,
-        **options: Unpack[Options],
+        **options: Unpack[SubmitOptions],
     ) -> list[SyncHandle[T]]: ...
     @overload
     def submit_many(
-        self,
-        works: Iterable[Callable[[], T]],
-        /,
-        *,
-        wait: Seconds | None = None,
-        connection: object = None,
-        **options: Unpack[Options],
+        self, works: Iterable[Callable[[], T]], /, **options: Unpack[SubmitOptions]
     ) -> list[SyncHandle[T]]: ...
     def submit_many(
         self,
@@ -292,74 +250,22 @@ class SyncPool(PoolProperties, RegistersBatchTasks):
 
     # Control
 
-    def pause(self, *, lane: str | int | None = None, key: str | None = None) -> None:
-        """Start no more tasks, of the pool or of one lane or key; running ones go on."""
-        self._bridge.write(self._control.pause, lane=lane, key=key)
-
-    def resume(self, *, lane: str | int | None = None, key: str | None = None) -> None:
-        """Start tasks again."""
-        self._bridge.write(self._control.resume, lane=lane, key=key)
-
-    def resize(self, max_concurrent: int | None = None, *, revision: int | None = None) -> int:
-        """Change the limit; a lower one is reached as work ends, 0 pauses, None = as declared.
-
-        Return the revision now in force.
-        """
-        return self._bridge.write(self._control.resize, max_concurrent, revision=revision)
-
-    def purge(self, *, lane: str | int | None = None, key: str | None = None) -> int:
-        """Cancel every task that waits; return how many."""
-        return self._bridge.write(self._control.purge, lane=lane, key=key)
-
-    def cancel(self, task: int, /, *, mode: CancelMode = "cooperative") -> bool:
-        """Cancel one task; return whether that changed anything."""
-        return self._bridge.write(self._control.cancel, task, mode=mode)
-
-    def cancel_all(
-        self,
-        *,
-        before: float | datetime | None = None,
-        lane: str | int | None = None,
-        key: str | None = None,
-        mode: CancelMode = "cooperative",
-    ) -> int:
-        """Cancel every task submitted before a moment, waiting or running; return how many."""
-        return self._bridge.write(
-            self._control.cancel_all, before=before, lane=lane, key=key, mode=mode
-        )
+    pause = on_loop(PoolControl.pause, "_control", writes=True)
+    resume = on_loop(PoolControl.resume, "_control", writes=True)
+    resize = on_loop(PoolControl.resize, "_control", writes=True)
+    purge = on_loop(PoolControl.purge, "_control", writes=True)
+    cancel = on_loop(PoolControl.cancel, "_control", writes=True)
+    cancel_all = on_loop(PoolControl.cancel_all, "_control", writes=True)
+    close = on_loop(PoolControl.close, "_control", writes=True)
 
     def redrive(self, tasks: Iterable[int | SyncHandle[Any]], /) -> int:
         """Queue failed or cancelled tasks again, with a new budget of attempts; return how many."""
         chosen = [one if isinstance(one, int) else one.id for one in tasks]
         return self._bridge.write(self._control.redrive, chosen)
 
-    def close(self) -> None:
-        """Refuse new work from outside, for good; queued tasks still run."""
-        self._bridge.write(self._control.close)
-
     # Reading
 
-    def size(self) -> int:
-        """Return how many tasks run or wait."""
-        return self._bridge.call(self._reader.size)
-
-    def snapshot(self) -> Snapshot:
-        """Return the pool at this moment: counts, limits, settings, ages."""
-        return self._bridge.call(self._reader.snapshot)
-
-    def tasks(
-        self,
-        *,
-        status: str | None = None,
-        key: str | None = None,
-        after: int = 0,
-        limit: int = 100,
-    ) -> list[TaskInfo]:
-        """Return a page of its tasks, oldest first; go on after the last one's `seq`."""
-        return self._bridge.call(
-            self._reader.tasks, status=status, key=key, after=after, limit=limit
-        )
-
-    def lanes(self) -> list[LaneStatus]:
-        """Return each lane: its state, how many tasks wait, how many it has processed."""
-        return self._bridge.call(self._reader.lanes)
+    size = on_loop(PoolReader.size, "_reader")
+    snapshot = on_loop(PoolReader.snapshot, "_reader")
+    tasks = on_loop(PoolReader.tasks, "_reader")
+    lanes = on_loop(PoolReader.lanes, "_reader")

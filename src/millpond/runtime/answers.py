@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from millpond.store.protocol import SubmitAnswer
@@ -23,26 +24,17 @@ if TYPE_CHECKING:
     )
 
 
+@dataclass(eq=False, repr=False)
 class Answers:
     """Applies the answers of verbs to this process."""
 
-    def __init__(
-        self,
-        workers: Sequence[WorkerProtocol],
-        closures: MutableMapping[int, Closure],
-        kept_pools: KeptPools,
-        waiting: Waiting,
-        hook_caller: HookCaller,
-        failures: Failures,
-        offer_room: Callable[[], None],
-    ) -> None:
-        self._workers = workers
-        self._closures = closures
-        self._kept_pools = kept_pools
-        self._waiting = waiting
-        self._hook_caller = hook_caller
-        self._failures = failures
-        self._offer_room = offer_room
+    _workers: Sequence[WorkerProtocol]
+    _closures: MutableMapping[int, Closure]
+    _kept_pools: KeptPools
+    _waiting: Waiting
+    _hook_caller: HookCaller
+    _failures: Failures
+    _offer_room: Callable[[], None]
 
     def apply(
         self,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -60,26 +61,18 @@ class OpenTransaction:
             return False
 
 
+@dataclass(eq=False, repr=False)
 class CallerTransactions:
     """The transactions of callers whose end this process waits for."""
 
-    def __init__(
-        self,
-        env: Environment,
-        answers: Answers,
-        declarations: Declarations,
-        waiting: Waiting,
-        joined_tasks: JoinedTasks,
-        nudge: Callable[[], None],
-    ) -> None:
-        self._env = env
-        self._answers = answers
-        self._declarations = declarations
-        self._waiting = waiting
-        self._joined_tasks = joined_tasks
-        self._nudge = nudge
-        self._open: dict[Any, OpenTransaction] = {}
-        """By the connection; some drivers wrap it in objects that are equal to each other."""
+    _env: Environment
+    _answers: Answers
+    _declarations: Declarations
+    _waiting: Waiting
+    _joined_tasks: JoinedTasks
+    _nudge: Callable[[], None]
+    _open: dict[Any, OpenTransaction] = field(default_factory=dict, init=False)
+    """By the connection; some drivers wrap it in objects that are equal to each other."""
 
     def add(self, connection: Any, joined: JoinedSubmit) -> None:  # noqa: ANN401
         """Wait for the end of a transaction in which something was submitted; on the loop."""

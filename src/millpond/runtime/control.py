@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -26,22 +27,15 @@ if TYPE_CHECKING:
     from millpond.store.protocol import ControlAnswer
 
 
+@dataclass(eq=False, repr=False)
 class Control:
     """Sends orders to the store and stops the jobs of this process that they concern."""
 
-    def __init__(
-        self,
-        env: Environment,
-        workers: Sequence[WorkerProtocol],
-        answers: Answers,
-        waiting: Waiting,
-        progress: ProgressBoard,
-    ) -> None:
-        self._env = env
-        self._workers = workers
-        self._answers = answers
-        self._waiting = waiting
-        self._progress = progress
+    _env: Environment
+    _workers: Sequence[WorkerProtocol]
+    _answers: Answers
+    _waiting: Waiting
+    _progress: ProgressBoard
 
     async def order(self, order: Command) -> ControlAnswer:
         """Send an order, in as many pages as it needs; return the sum of their answers."""
@@ -63,10 +57,15 @@ class Control:
         return answer
 
     async def cancel(
-        self, tasks: tuple[int, ...], *, interrupt: bool, of: str | None = None
+        self,
+        tasks: tuple[int, ...],
+        *,
+        interrupt: bool,
+        of: str | None = None,
+        by: str | None = None,
     ) -> int:
         """Cancel tasks (of one pool); jobs of this process are stopped at once."""
-        answer = await self._send(Cancel(tasks, interrupt, of))
+        answer = await self._send(Cancel(tasks, interrupt, of, by))
         self.give_back_prefetched()
         for task in tasks:
             job = job_of(self._workers, task)
@@ -81,9 +80,9 @@ class Control:
             raise self._waiting.unknown(task)
         return changed
 
-    async def cancel_run(self, run: int) -> None:
+    async def cancel_run(self, run: int, *, by: str | None = None) -> None:
         """Stop a run: cancel its waiting tasks, and stop its jobs of this process at once."""
-        await self._send(CancelRun(run))
+        await self._send(CancelRun(run, by))
         for worker in self._workers:
             for job in list(worker.jobs.values()):
                 if job.leased.run == run and not job.leased.pool.endswith(CALLBACKS):

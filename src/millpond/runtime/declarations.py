@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from millpond.core.control import Declare, DeclareBudget
@@ -25,24 +26,18 @@ DECLARED_AT_ONCE = 100
 """How many pools are declared to a shared store at the same time, if there are many."""
 
 
+@dataclass(eq=False, repr=False)
 class Declarations:
     """Declares pools and budgets to the store, once each."""
 
-    def __init__(
-        self,
-        env: Environment,
-        workers: Sequence[WorkerProtocol],
-        answers: Answers,
-        specs: dict[str, PoolSpec],
-    ) -> None:
-        self._env = env
-        self._workers = workers
-        self._answers = answers
-        self.specs = specs
-        """The declared pools, by name."""
-        self.budgets: Mapping[str, BudgetSpec] = {}
-        """The budgets that pools of this process may share, by name."""
-        self._declared_budgets: set[str] = set()
+    _env: Environment
+    _workers: Sequence[WorkerProtocol]
+    _answers: Answers
+    specs: dict[str, PoolSpec]
+    """The declared pools, by name."""
+    budgets: Mapping[str, BudgetSpec] = field(default_factory=dict, init=False)
+    """The budgets that pools of this process may share, by name."""
+    _declared_budgets: set[str] = field(default_factory=set, init=False)
 
     async def declare(self, spec: PoolSpec) -> None:
         """Declare a pool to the store and to the workers."""

@@ -22,6 +22,7 @@ from millpond.runtime.fleet.prune import Pruner
 from millpond.runtime.fleet.recovery_delay import RecoveryDelay
 from millpond.runtime.fleet.registration import Registration
 from millpond.runtime.fleet.renew import Renewals
+from millpond.runtime.fleet.session import SessionKeeper
 from millpond.runtime.fleet.unserved_pools import UnservedPools
 from millpond.runtime.jobs.job import job_of
 from millpond.runtime.kept_pools import KeptPools
@@ -41,7 +42,7 @@ from millpond.runtime.waiting.progress import ProgressBoard
 from millpond.runtime.waiting.results import Waiting
 from millpond.runtime.worker.announce import Announcer
 from millpond.runtime.worker.state import WorkerServices
-from millpond.runtime.worker.workers import no_slot, served, serves_all
+from millpond.runtime.worker.workers import no_slot, served
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -111,7 +112,7 @@ class Runtime:
             self.waiting,
             self._hook_caller,
             self._failures,
-            offer_room=self._offer_room,
+            self._offer_room,
         )
         self.declarations = Declarations(env, self.workers, self.answers, specs)
         self.control = Control(env, self.workers, self.answers, self.waiting, self.progress)
@@ -120,13 +121,7 @@ class Runtime:
     def _build_submit(self) -> None:
         env, specs, nudge = self.env, self.declarations.specs, self._nudged.set
         sender = Sender(env, self.workers, self.answers, Evictions(env, self.hooks, specs), nudge)
-        self.submitter = Submitter(
-            env,
-            sender,
-            specs,
-            self._hook_caller,
-            poll_soon=self._poll_soon,
-        )
+        self.submitter = Submitter(env, sender, specs, self._hook_caller, self._poll_soon)
         self.caller_transactions = CallerTransactions(
             env, self.answers, self.declarations, self.waiting, self._joined_tasks, nudge
         )
@@ -139,7 +134,16 @@ class Runtime:
             env, self.answers, self._failures, self.hooks, leadership, self._nudged.set
         )
         self.renewals = Renewals(env, outages, delay, self.control, dead_workers)
-        self.registration = Registration(env, workers, self.answers, self.renewals, functions)
+        self.session = SessionKeeper(
+            env,
+            workers,
+            lambda: leadership.leads,
+            self.renewals.hurry_all,
+            dead_workers.without_session,
+        )
+        self.registration = Registration(
+            env, workers, self.answers, self.renewals, functions, self.session
+        )
         self.maintenance = Maintenance(
             env,
             outages,
@@ -209,6 +213,7 @@ class Runtime:
             retries=retries,
             closures=self.closures,
             specs=self.declarations.specs,
+            session=self.session,
             found_work=self._found_work,
             stalled=announcer.stalled,
             report_progress=self._report_progress,
@@ -226,6 +231,7 @@ class Runtime:
             self.registration,
             self.maintenance,
             self.closure_worker,
+            self.session,
             lease,
         )
 
@@ -255,10 +261,6 @@ class Runtime:
     def served(self, pool: str) -> bool:
         """Return whether a worker of this process serves a pool."""
         return served(self.workers, pool)
-
-    def serves_all(self) -> bool:
-        """Return whether one worker of this process serves every pool."""
-        return serves_all(self.workers)
 
     def job_of(self, task: int) -> Job | None:
         """Return the job that runs a task in this process, or None."""
@@ -296,6 +298,7 @@ class Runtime:
             self.hooks.probes.closing()
         await self.maintenance.stop()
         await self.renewals.stop()
+        await self.session.stop()
         await self.polling.stop()
         self._report.stop()
         self.waiting.close(error)

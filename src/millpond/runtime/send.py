@@ -7,6 +7,7 @@ joins the next verb.
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -31,25 +32,18 @@ log = logging.getLogger("millpond.submit")
 MOST_TOGETHER = 1000
 
 
+@dataclass(eq=False, repr=False)
 class Sender:
     """Sends batches to the store, one verb at a time."""
 
-    def __init__(
-        self,
-        env: Environment,
-        workers: Sequence[WorkerProtocol],
-        answers: Answers,
-        evictions: Evictions,
-        nudge: Callable[[], None],
-    ) -> None:
-        self._env = env
-        self._workers = workers
-        self._answers = answers
-        self._evictions = evictions
-        self._nudge = nudge
-        self._sending = False
-        self._next: list[tuple[Batch, asyncio.Future[BatchAnswer]]] = []
-        self._closed: BaseException | None = None
+    _env: Environment
+    _workers: Sequence[WorkerProtocol]
+    _answers: Answers
+    _evictions: Evictions
+    _nudge: Callable[[], None]
+    _sending: bool = field(default=False, init=False)
+    _next: list[tuple[Batch, asyncio.Future[BatchAnswer]]] = field(default_factory=list, init=False)
+    _closed: BaseException | None = field(default=None, init=False)
 
     async def send(self, batch: Batch) -> BatchAnswer:
         """Send a batch alone, or with the others that come while a verb is under way."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, OrderedDict
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -34,40 +35,31 @@ OFFER_AGAIN = 1.0
 """Seconds after a failure of the store until waiting submitters try again."""
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class Parked:
     """A submitter that waits for room: in which line, and the last refusal."""
 
-    __slots__ = ("answer", "batch", "lane", "refusal")
-
-    def __init__(
-        self, batch: Batch, lane: str | None, refusal: Refusal, answer: asyncio.Future[BatchAnswer]
-    ) -> None:
-        self.batch = batch
-        self.lane = lane
-        self.refusal = refusal
-        self.answer = answer
+    batch: Batch
+    lane: str | None
+    refusal: Refusal
+    answer: asyncio.Future[BatchAnswer]
 
 
+@dataclass(eq=False, repr=False)
 class Submitter:
     """Submits batches; where a pool is full, keeps its submitters in lines."""
 
-    def __init__(
-        self,
-        env: Environment,
-        sender: Sender,
-        specs: Mapping[str, PoolSpec],
-        hook_caller: HookCaller,
-        poll_soon: Callable[[], None],
-    ) -> None:
-        self._env = env
-        self._sender = sender
-        self._specs = specs
-        self._hook_caller = hook_caller
-        self._poll_soon = poll_soon
-        self._lines: dict[str, dict[str | None, OrderedDict[Parked, None]]] = {}
-        """The waiting submitters, by pool and lane; a cancelled one leaves at once."""
-        self._offering: set[str] = set()
-        self._again: set[str] = set()
+    _env: Environment
+    _sender: Sender
+    _specs: Mapping[str, PoolSpec]
+    _hook_caller: HookCaller
+    _poll_soon: Callable[[], None]
+    _lines: dict[str, dict[str | None, OrderedDict[Parked, None]]] = field(
+        default_factory=dict, init=False
+    )
+    """The waiting submitters, by pool and lane; a cancelled one leaves at once."""
+    _offering: set[str] = field(default_factory=set, init=False)
+    _again: set[str] = field(default_factory=set, init=False)
 
     @property
     def has_lines(self) -> bool:

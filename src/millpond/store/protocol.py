@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from millpond.core.control import Command
+    from millpond.core.task_filter import TaskFilter
     from millpond.core.why import Facts
 
 
@@ -302,6 +303,96 @@ class TaskPage(msgspec.Struct, frozen=True):
     """None = there are no more."""
 
 
+Place: TypeAlias = tuple[float, int]
+"""A place in a list of tasks: a moment (0.0 where the order has none), and a seq."""
+
+Cursor: TypeAlias = tuple[str, Place | None]
+"""Where a search goes on: a pool, and a place in its list; None = at its beginning."""
+
+
+class SearchPage(msgspec.Struct, frozen=True, kw_only=True):
+    """The tasks that a search found, and the place to go on from."""
+
+    tasks: tuple[Task, ...]
+    next: Cursor | None = None
+    """None = there are no more."""
+    partial: bool = False
+    """The search read as many rows as it may and found fewer tasks than it may return."""
+
+
+class Held(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A task that a worker runs."""
+
+    task: int
+    pool: str
+    function: str
+    key: str | None
+    attempt: int
+    started_at: float | None
+
+
+class WorkerView(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker at one moment."""
+
+    id: str
+    owner: str | None
+    """The process it belongs to."""
+    number: int
+    """In order of joining."""
+    expires_at: float
+    """When its leases expire unless it renews them."""
+    lease: float
+    """For how many seconds a renewal holds."""
+    functions: tuple[str, ...] | None
+    """The functions it knows, by name; None = all."""
+    version: str | None
+    """The release of the library that it runs, if it said so."""
+    running: int
+    """How many tasks it runs."""
+    holding: tuple[Held, ...]
+    """The first of them, by pool and seq."""
+    ahead: int
+    """How many it holds ahead."""
+
+
+MOST_HOLDING = 100
+"""How many tasks of a worker a view names."""
+
+
+class UnitView(msgspec.Struct, frozen=True, kw_only=True):
+    """A key or a lane of a pool at one moment."""
+
+    unit: str | None
+    """None stands for the tasks without a key."""
+    share: str | None
+    """The partition of a fair pool; None in other pools."""
+    queued: int
+    """Tasks that are ready, of this share; those for later are not counted."""
+    running: int
+    paused: bool
+    held_until: float
+
+
+class RunPage(msgspec.Struct, frozen=True, kw_only=True):
+    """Some runs of a pool, and the place to go on from."""
+
+    runs: tuple[RunView, ...]
+    next: Place | None = None
+    """None = there are no more."""
+
+
+class Story(msgspec.Struct, frozen=True, kw_only=True):
+    """A task and what became of it."""
+
+    task: Task
+    records: tuple[Record, ...]
+    """Its audit records, oldest first."""
+    complete: bool
+    """Whether these are all; a search from its submit on finds the others."""
+    follow_ups: tuple[Task, ...]
+    """The tasks that its end submitted: its follow-ups and its callback."""
+
+
 class AuditPage(msgspec.Struct, frozen=True):
     """Some audit records, and the position to go on from."""
 
@@ -309,23 +400,48 @@ class AuditPage(msgspec.Struct, frozen=True):
     next: int
 
 
+class StoredResult(msgspec.Struct, frozen=True):
+    """How a task ended, as the store has it."""
+
+    status: Status
+    attempt: int
+    result: bytes | None = None
+    error: bytes | None = None
+    reason: str | None = None
+
+
+class StoredResults(msgspec.Struct, frozen=True):
+    """What the store has of some tasks; those that wait or run are in neither."""
+
+    ended: dict[int, StoredResult]
+    missing: dict[int, str]
+    """Those without a record: "expired" or "unknown"."""
+
+
 class View(Protocol):
     """The reading side. It changes nothing and may lag a moment behind other processes."""
 
     async def task(self, task: int) -> Task | None:
         """Return a copy of a task, or None if it is unknown or forgotten."""
-        ...
+
+    async def story(self, task: int) -> Story | None:
+        """Return a task, its audit records and its follow-ups; None if it is unknown or forgotten.
+
+        It reads a bounded part of the audit: what stands near its submit, its latest start and its
+        end.
+        """
 
     async def holder(self, pool: str, key: str, *, run: int | None, dedupe: Dedupe) -> int | None:
         """Return the task that answers for an idempotency key under `dedupe`, or None."""
-        ...
 
     async def status(self, tasks: Sequence[int]) -> tuple[str, ...]:
         """Return the status of each task, or "expired", or "unknown".
 
         Expired: retention removed the task; a store may forget that in the end.
         """
-        ...
+
+    async def results(self, tasks: Sequence[int]) -> StoredResults:
+        """Return how tasks ended, all in one read."""
 
     async def tasks(
         self,
@@ -342,7 +458,48 @@ class View(Protocol):
 
         Only those submitted at `since` or later, and earlier than `before`.
         """
-        ...
+
+    async def search(
+        self,
+        pools: Sequence[str],
+        wanted: TaskFilter,
+        *,
+        after: Cursor | None = None,
+        limit: int = 50,
+        scan: int = 2000,
+        now: float | None = None,
+    ) -> SearchPage:
+        """Return copies of tasks of pools that meet conditions, at most `limit` of them.
+
+        Pools come in the order of their names. In each, queued and running tasks come in the order
+        of their places, scheduled ones by when they are due, ended ones with the latest end first;
+        without a state the live ones come first, the latest place first. It reads `scan` tasks at
+        most, and then returns what it found so far.
+        """
+
+    async def pools(self, *, now: float | None = None) -> tuple[PoolView, ...]:
+        """Return every pool by name, without held_units, waits and run_times.
+
+        It costs a few rows for each pool, however many tasks there are: `scheduled` may count
+        some that became due a moment ago.
+        """
+
+    async def worker_list(self, *, after: int = 0, limit: int = 100) -> tuple[WorkerView, ...]:
+        """Return workers in the order of joining, behind the worker with number `after`."""
+
+    async def units(self, pool: str, *, limit: int = 100) -> tuple[UnitView, ...]:
+        """Return the first keys or lanes of a pool by name, with their tasks that are ready.
+
+        None where nothing of the pool depends on keys or lanes: its order, limits and rates.
+        """
+
+    async def runs(
+        self, pool: str, *, finished: bool, after: Place | None = None, limit: int = 50
+    ) -> RunPage:
+        """Return runs of a pool: the open ones by id, the finished ones with the latest first."""
+
+    async def revisions(self, pool: str, *, limit: int = 20) -> tuple[tuple[int, PoolSpec], ...]:
+        """Return the latest settings that a pool had, each with its revision, latest first."""
 
     async def pool(
         self, name: str, *, now: float | None = None, measured: bool = True
@@ -352,42 +509,33 @@ class View(Protocol):
         measured=False leaves out what is slow to read: scheduled, dead, held_units,
         oldest_queued_at, waits and run_times.
         """
-        ...
 
     async def budget(self, name: str) -> BudgetView | None:
         """Return a budget that pools share, or None if it was never declared."""
-        ...
 
     async def lanes(self, pool: str) -> tuple[LaneView, ...]:
         """Return the lanes of a pool in order; none where there are no lanes.
 
         Of an ordered pool, whose lanes are not numbered: those with live tasks or a pause, by name.
         """
-        ...
 
     async def run(self, run: int) -> RunView | None:
         """Return a run, or None."""
-        ...
 
     async def run_named(self, pool: str, name: str) -> RunView | None:
         """Return the run of a pool that has this name, or None."""
-        ...
 
     async def run_tasks(self, run: int, *, limit: int = 100) -> tuple[Task, ...]:
         """Return copies of queued and running tasks of a run, callbacks too, by pool and seq."""
-        ...
 
     async def workers(self) -> frozenset[str]:
         """Return the workers that may hold leases."""
-        ...
 
     async def ready(self, pool: str, worker: str, *, now: float) -> bool:
         """Return whether a lease at `now` would give this worker something."""
-        ...
 
     async def names(self, begins: str = "") -> tuple[str, ...]:
         """Return the pools that were ever declared, of those whose name begins so, by name."""
-        ...
 
     async def due(self, *, now: float) -> tuple[str, ...]:
         """Return the pools in which a due task waits and starts are allowed.
@@ -395,11 +543,12 @@ class View(Protocol):
         Only a lease knows whether a limit leaves room: an idle worker asks this once for all pools
         before it leases from any of them.
         """
-        ...
 
-    async def why(self, task: int, *, now: float) -> Facts | None:
-        """Return what decides when a task starts, or None; for people, and it may be slow."""
-        ...
+    async def why(self, task: int, *, now: float, most: int | None = None) -> Facts | None:
+        """Return what decides when a task starts, or None; for people, and it may be slow.
+
+        Where more than `most` tasks wait in its pool, it does not count those that come first.
+        """
 
     async def audit(
         self,
@@ -415,7 +564,9 @@ class View(Protocol):
         records of that moment or later, and with `task` only those of that task: a page may then be
         empty and not the last. The last page is the one whose `next` equals `after`.
         """
-        ...
+
+    async def audit_end(self) -> int:
+        """Return the position of the latest audit record: how many were ever written."""
 
 
 class Store(Protocol):
@@ -424,19 +575,16 @@ class Store(Protocol):
     @property
     def view(self) -> View:
         """The reading side."""
-        ...
 
     async def submit(
         self, batches: Sequence[Batch], *, now: float | None = None, entropy: int | None = None
     ) -> SubmitAnswer:
         """Accept batches, each as a whole or not at all where its pool's policy says so."""
-        ...
 
     async def lease(
         self, ask: LeaseRequest, *, now: float | None = None, entropy: int | None = None
     ) -> LeaseAnswer:
         """Give a worker the next tasks of a pool, within every limit in force."""
-        ...
 
     async def renew(
         self,
@@ -447,7 +595,6 @@ class Store(Protocol):
         entropy: int | None = None,
     ) -> RenewAnswer:
         """Renew all leases of a worker for `lease` seconds."""
-        ...
 
     async def settle(
         self,
@@ -458,7 +605,6 @@ class Store(Protocol):
         entropy: int | None = None,
     ) -> SettleAnswer:
         """End attempts, each only with its current fence, and lease the next if asked."""
-        ...
 
     async def recover(
         self,
@@ -472,14 +618,11 @@ class Store(Protocol):
 
         With a `generation`, only if it leads (`ClaimLeadership`).
         """
-        ...
 
     async def control(
         self, command: Command, *, now: float | None = None, entropy: int | None = None
     ) -> ControlAnswer:
         """Carry out a command."""
-        ...
 
     async def close(self) -> None:
         """Close the store; safe twice."""
-        ...

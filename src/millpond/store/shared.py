@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from millpond.store.protocol import Store
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 
     from millpond.core.settle import Settlement
     from millpond.core.spec import PoolSpec
@@ -24,11 +24,9 @@ class Renewer(Protocol):
 
     def renew(self, worker: str, lease: float) -> RenewAnswer:
         """Keep everything a worker holds for `lease` seconds more."""
-        ...
 
     def close(self) -> None:
         """Close its connection."""
-        ...
 
 
 class Presence(Protocol):
@@ -36,19 +34,43 @@ class Presence(Protocol):
 
     def appear(self, owner: str) -> None:
         """Take the lock of this process, before other processes can see its workers."""
-        ...
 
     def leave(self, owner: str) -> None:
         """Release the lock at a regular end."""
-        ...
 
     def gone(self) -> tuple[str, ...]:
         """Return the processes whose lock is free: they are dead and not removed yet."""
-        ...
 
     def forget(self, owner: str) -> None:
         """Remove the lock of a dead process, once its workers are removed."""
-        ...
+
+
+class WorkerSession(Protocol):
+    """A session that the store has only while this process is alive; for one thread at a time."""
+
+    mark: str
+    """What the name of a worker has in it whose process keeps a session."""
+    watches: bool
+    """Whether the store lets this process watch the others."""
+
+    def fileno(self) -> int:
+        """Return the socket of the open session, which is readable when the session ends."""
+
+    def open(self) -> None:
+        """Open the session, so that other processes see it."""
+
+    def is_impossible(self, error: Exception) -> bool:
+        """Return whether an error of `open` means that there can be no session here."""
+
+    def confirm(self, *, watch: bool) -> list[tuple[str, float]] | None:
+        """Ask over the session, which proves that the store has it.
+
+        With `watch`, or in the one process that the store lets watch: return the workers with the
+        mark whose processes have no session, each with the end of its lease.
+        """
+
+    def close(self) -> None:
+        """End the session; safe twice."""
 
 
 class HandlerTransaction(Protocol):
@@ -57,27 +79,21 @@ class HandlerTransaction(Protocol):
     @property
     def connection(self) -> Any:  # noqa: ANN401 - of the store's driver
         """The handler's connection, once the transaction has begun."""
-        ...
 
     def begin(self) -> None:
         """Wait for the store's lock, and begin."""
-        ...
 
     def give_up(self) -> None:
         """Do not begin if it has not begun yet; any thread may call this."""
-        ...
 
     def settle(self, settlement: Settlement) -> SettleAnswer:
         """End an attempt and commit; if its fence is stale, write nothing."""
-        ...
 
     def rollback(self) -> None:
         """Undo everything; safe at any time."""
-        ...
 
     def must_not_be_too_long(self) -> None:
         """Raise if the store undid it because it lasted too long."""
-        ...
 
 
 class SharedStore(Store, Protocol):
@@ -85,6 +101,11 @@ class SharedStore(Store, Protocol):
 
     presence: Presence | None
     """Lock files: which processes of this host are dead; None = only leases show it."""
+
+    @property
+    def session(self) -> Callable[[str], WorkerSession] | None:
+        """Makes the session of a process by its name; None = only leases show who is alive."""
+        return None
 
     @property
     def receives_hints(self) -> bool:
@@ -98,29 +119,28 @@ class SharedStore(Store, Protocol):
 
     def renewer(self) -> Renewer:
         """Return a connection for renewals that a thread may use."""
-        ...
 
     async def changed(self) -> bool:
         """Return whether another process wrote since the last call."""
-        ...
 
     async def repair(self) -> tuple[str, ...]:
         """Repair rows that do not fit together; return what was wrong."""
-        ...
 
     async def impossible_counts(self) -> tuple[str, ...]:
         """Return which counts are impossible; a database that refuses them itself has none."""
         return ()
 
+    def detour_counts(self) -> Mapping[tuple[str, str], int]:
+        """Return how many verbs of this process took a slower way, by verb and reason."""
+        return {}
+
     def listen(self, tell: Callable[[Hint], None], /) -> object:
         """Call `tell` on the loop with each hint of another process."""
-        ...
 
     def submit_within(
         self, connection: object, batches: Sequence[Batch], *, declare: Sequence[PoolSpec] = ()
     ) -> Any:  # noqa: ANN401 - the answer and the caller's transaction, or an awaitable of both
         """Submit inside the transaction that is open on a connection of the caller."""
-        ...
 
     def check_caller(self) -> None:
         """Raise if the calling thread has a transaction open that a write would wait for."""
@@ -130,15 +150,12 @@ class SharedStore(Store, Protocol):
         self, settlement: Settlement, write: Callable[[Any], Any]
     ) -> tuple[SettleAnswer, Any]:
         """Settle an attempt in one transaction with what a handler's function writes."""
-        ...
 
     def handler_transaction(self, limit: float) -> HandlerTransaction:
         """Return a transaction for a handler that may last `limit` seconds."""
-        ...
 
     async def announce(self, answer: Any) -> None:  # noqa: ANN401 - the answer of any verb
         """Notify other processes of what a transaction of the caller's stored."""
-        ...
 
 
 class SharedMembers:
@@ -149,12 +166,15 @@ class SharedMembers:
         # By name: a store may have some of them only, and a wrapper may delegate.
         self.renewer: Callable[[], Renewer] | None = getattr(store, "renewer", None)
         self.presence: Presence | None = getattr(store, "presence", None)
+        self.session: Callable[[str], WorkerSession] | None = getattr(store, "session", None)
         self.changed: Callable[[], Awaitable[bool]] | None = getattr(store, "changed", None)
         self.repair: Callable[[], Awaitable[tuple[str, ...]]] | None = getattr(
             store, "repair", None
         )
         self.impossible_counts: Callable[[], Awaitable[tuple[str, ...]]] | None
         self.impossible_counts = getattr(store, "impossible_counts", None)
+        self.detour_counts: Callable[[], Mapping[tuple[str, str], int]] | None
+        self.detour_counts = getattr(store, "detour_counts", None)
         self.listen: Callable[[Callable[[Hint], None]], object] | None
         self.listen = getattr(store, "listen", None)
         self.submit_within: Callable[..., Any] | None = getattr(store, "submit_within", None)
@@ -164,7 +184,8 @@ class SharedMembers:
         self.handler_transaction: Callable[[float], HandlerTransaction] | None = getattr(
             store, "handler_transaction", None
         )
-        self.announce: Callable[[Any], Awaitable[None]] | None = getattr(store, "announce", None)
+        self.announce: Callable[[Any], Coroutine[Any, Any, None]] | None
+        self.announce = getattr(store, "announce", None)
         self.elects: bool = shared and bool(getattr(store, "elects", self.renewer is not None))
 
     @property

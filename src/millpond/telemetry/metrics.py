@@ -77,6 +77,12 @@ class Metering(Probe):
             names.ENDED, [self._callback(_ended)], "{message}", "Tasks that ever ended, by status"
         )
         meter.create_observable_counter(
+            names.DETOURS,
+            [self._detours],
+            "{call}",
+            "Verbs of this process that left the fast path of PostgreSQL, by verb and reason",
+        )
+        meter.create_observable_counter(
             names.STALE, [self._callback(_stale)], "{message}", "Settlements that came too late"
         )
 
@@ -91,6 +97,12 @@ class Metering(Probe):
                     yield Observation(number, attributes | ({names.STATE: state} if state else {}))
 
         return observed
+
+    def _detours(self, _options: CallbackOptions) -> Iterable[Observation]:
+        reading = self._reader.read() if self.on else None
+        for (verb, reason), count in ({} if reading is None else reading.detours).items():
+            labels = {names.SYSTEM: names.MILLPOND, names.VERB: verb, names.REASON: reason}
+            yield Observation(count, labels)
 
     def submitting(self, pool: str, count: int) -> tuple[str, float]:  # noqa: ARG002
         """Return the pool and the start time of a submit."""

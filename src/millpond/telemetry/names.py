@@ -29,6 +29,7 @@ WAITED = "millpond.wait"
 OUTCOME = "millpond.outcome"
 REASON = "millpond.reason"
 STATE = "millpond.state"
+VERB = "millpond.verb"
 DUPLICATE = "millpond.duplicate"
 
 # Metrics of OpenTelemetry's conventions.
@@ -48,6 +49,7 @@ STALE = "millpond.pool.stale_settles"
 OLDEST = "millpond.pool.oldest"
 LIMIT = "millpond.pool.limit"
 DEAD = "millpond.pool.dead"
+DETOURS = "millpond.store.detours"
 
 MILLPOND = "millpond"
 SUBMIT, PROCESS = "submit", "process"

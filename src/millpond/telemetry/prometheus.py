@@ -8,8 +8,8 @@
     start_http_server(9464)
 
 Series have the labels `pool`, and where it says so `function`, `state`, `status`, `outcome`,
-`reason`, `quantile` and `kind`. Keys, tasks and workers are never labels: ten thousand keys are as
-many series as one. Of pools and functions the first hundred have a label of their own.
+`reason`, `verb`, `quantile` and `kind`. Keys, tasks and workers are never labels: ten thousand keys
+are as many series as one. Of pools and functions the first hundred have a label of their own.
 """
 
 from __future__ import annotations
@@ -148,6 +148,14 @@ def _of_store(reading: Reading) -> Iterator[Metric]:
         "Pools beyond max_pools, which are not read",
         value=reading.left_out,
     )
+    detours = CounterMetricFamily(
+        "millpond_detours",
+        "Verbs of this process that left the fast path of PostgreSQL",
+        labels=["verb", "reason"],
+    )
+    for (verb, reason), count in reading.detours.items():
+        detours.add_metric([verb, reason], count)
+    yield detours
     yield _gauge(
         pools, "millpond_pool_tasks", "Tasks that wait or run", ["state"], lambda one: one.states()
     )

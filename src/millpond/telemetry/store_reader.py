@@ -55,6 +55,8 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     pools: tuple[PoolReading, ...] = ()
     left_out: int = 0
     workers: int = 0
+    detours: dict[tuple[str, str], int] = {}
+    """Verbs of this process that took a slower way, by verb and reason."""
 
 
 async def read(mp: Millpond, most: int) -> Reading:
@@ -67,7 +69,13 @@ async def read(mp: Millpond, most: int) -> Reading:
         pools=tuple(one for one in found if one is not None),
         left_out=len(names[most:]),
         workers=len(workers),
+        detours=_detours(runtime),
     )
+
+
+def _detours(runtime: Runtime) -> dict[tuple[str, str], int]:
+    counts = runtime.env.shared_store.detour_counts
+    return {} if counts is None else dict(counts())
 
 
 async def _pool(runtime: Runtime, name: str) -> PoolReading | None:

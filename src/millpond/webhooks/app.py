@@ -20,7 +20,7 @@ import msgspec
 
 from millpond.core import validation as check
 from millpond.core.bounds import MAX_EVENT_ID
-from millpond.core.escape import one_line
+from millpond.core.escape import plain
 from millpond.core.event import EVENTS, Event, text_at
 from millpond.core.log_fields import about
 from millpond.errors import (
@@ -183,7 +183,7 @@ class Webhooks:
                 ascii(_path(scope)),
                 refused.status,
                 refused.code,
-                one_line(refused.message),
+                plain(refused.message),
                 extra=about("webhook.refused", reason=refused.code, status=refused.status),
             )
             document = {"error": refused.code, "message": refused.message}
@@ -352,7 +352,7 @@ def _name(endpoint: Endpoint, headers: dict[str, list[str]], event: Event) -> st
 
 
 def _log_not_stored(name: str, error: Exception) -> None:
-    reason = one_line(str(error))
+    reason = plain(str(error))
     log.warning(
         "could not store an event: %s",
         reason,

@@ -65,7 +65,6 @@ class Scheme(Protocol):
 
         Header names are in lower case.
         """
-        ...
 
 
 def standard(

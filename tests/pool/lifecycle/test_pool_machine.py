@@ -340,9 +340,9 @@ class PoolMachine(RuleBasedStateMachine):
         for worker in runtime.workers:
             assert ({}, {}, {}) == (worker.jobs, worker.stuck_since, worker.prefetch.held)
             assert ({}, [], []) == (
-                worker._attempts.batches._calls,
+                worker.attempts.batches.calls,
                 worker.ended,
-                worker._stopping._quiet._waiting,
+                worker.quiet.waiting,
             )
             assert 0 == len(worker.slots.ready)
             assert not any((worker.schedule.turning, worker.scheduled, worker.schedule.pause))

@@ -1,8 +1,8 @@
 """`make mutants-sql`: break the SQL on purpose, one guard at a time; each break must be noticed.
 
-A mutant is a piece of the text of a migration and what stands there instead. Its function is put in
-the place of the sound one, and histories are told to it and to the memory store, until the two
-differ. What no history notices is a guard that no test holds.
+A mutant is a piece of the text of the server's functions and what stands there instead. Its
+function is put in the place of the sound one, and histories are told to it and to the memory store,
+until the two differ. What no history notices is a guard that no test holds.
 """
 
 import argparse
@@ -24,15 +24,16 @@ from millpond.core.bucket import Bucket, charge, fresh
 from millpond.core.lease import LeaseRequest
 from millpond.core.lifecycle import Transition
 from millpond.core.rate import Rate
+from millpond.core.run import NewRun, OnError
 from millpond.core.settle import Settlement
 from millpond.core.spec import PoolSpec, bounded, fail_fast, fair_round_robin, fifo
-from millpond.core.task import Call, NewTask
+from millpond.core.task import Call, Dedupe, NewTask
 from millpond.core.ticks import ticks
 from millpond.errors import MillpondError
 from millpond.store.memory import MemoryStore
 from millpond.store.postgres.caller_transaction.submit import enter_arguments
-from millpond.store.postgres.migrate import known_migrations
 from millpond.store.postgres.quoting import qualified, quoted
+from millpond.store.postgres.server_functions import sources, versioned
 from millpond.store.postgres.store import PostgresStore
 from millpond.store.protocol import Batch
 
@@ -49,14 +50,11 @@ KINDS = {
 SEEDS = 6
 ACTS = 60
 
-STEPS, INBOX = "0003", "0002"
-
 
 class Mutant(NamedTuple):
-    """One break: its name, where, what stands there, what then stands there, who should notice."""
+    """One break: its name, what stands in the SQL, what then stands there, who should notice."""
 
     name: str
-    file: str
     old: str
     new: str
     notices: tuple[str, ...]
@@ -66,128 +64,229 @@ MUTANTS = (
     # What is taken in.
     Mutant(
         "bound_ignores_the_batch",
-        STEPS,
-        "AND p.fresh + count <= (spec",
-        "AND p.fresh <= (spec",
+        "'backpressure', p.fresh + n.count) THEN",
+        "'backpressure', p.fresh) THEN",
         ("bounded",),
     ),
     Mutant(
         "closed_pool_takes",
-        STEPS,
-        "WHEN p.closed = 1 OR p.grouped = 1",
-        "WHEN p.grouped = 1",
+        "WHEN p.closed = 1 THEN 'closed'",
+        "WHEN false THEN 'closed'",
         ("closed",),
     ),
     Mutant(
         "priority_upside_down",
-        STEPS,
         "WHEN 'priority' THEN -priority",
         "WHEN 'priority' THEN priority",
         ("priority",),
     ),
     Mutant(
         "lifo_is_fifo",
-        STEPS,
         "WHEN 'lifo' THEN -seq",
         "WHEN 'lifo' THEN seq",
         ("lifo",),
     ),
     Mutant(
         "ready_counts_a_batch_once",
-        STEPS,
-        "ready = p.ready + count, bands",
-        "ready = p.ready + 1, bands",
+        "ready = o.ready + n.count - n.later",
+        "ready = o.ready + 1",
         ("fifo",),
     ),
     Mutant(
         "live_counts_a_batch_once",
-        STEPS,
-        "live = p.live + count, fresh",
-        "live = p.live + 1, fresh",
+        "live = o.live + n.count, fresh",
+        "live = o.live + 1, fresh",
         ("fifo",),
     ),
     Mutant(
         "sequence_has_gaps",
-        STEPS,
-        "SET next_seq = last_seq + count,",
-        "SET next_seq = last_seq + count + 1,",
+        "SET next_seq = o.next_seq + n.count,",
+        "SET next_seq = o.next_seq + n.count + 1,",
         ("fifo",),
     ),
     Mutant(
         "inbox_is_overtaken",
-        STEPS,
-        "WHEN EXISTS (SELECT 1 FROM millpond_inbox WHERE xid >= inbox_upto)\n          OR EXISTS",
+        "WHEN EXISTS (SELECT 1 FROM millpond_inbox WHERE xid >= m.seen_upto)\n          OR EXISTS",
         "WHEN EXISTS",
         ("inbox first",),
+    ),
+    # Idempotency keys.
+    Mutant(
+        "key_is_not_known",
+        "WHERE o.pool = the_pool AND o.key = u.key AND o.run = 0 OFFSET 0) AS k",
+        "WHERE o.pool = the_pool AND o.key = u.key AND o.run = 1 OFFSET 0) AS k",
+        ("keys",),
+    ),
+    Mutant(
+        "success_answers_after_a_failure",
+        "WHEN 'success' THEN k.status IN ('queued', 'running', 'completed')\n                WHEN "
+        "'inflight' THEN k.status IN ('queued', 'running')\n                ELSE true END;",
+        "WHEN 'inflight' THEN k.status IN ('queued', 'running')\n                ELSE true END;",
+        ("keys",),
+    ),
+    Mutant(
+        "inflight_answers_for_ever",
+        "WHEN 'inflight' THEN k.status IN ('queued', 'running')\n                ELSE true END;",
+        "ELSE true END;",
+        ("keys",),
+    ),
+    Mutant(
+        "key_with_other_arguments",
+        "OR (k.fingerprint <> u.fingerprint\n",
+        "OR (false\n",
+        ("keys",),
+    ),
+    Mutant(
+        "key_of_another_function",
+        "bool_or(k.function <> coalesce(u.function, functions[1])",
+        "bool_or(false",
+        ("keys",),
+    ),
+    Mutant(
+        "key_stays_queued",
+        "UPDATE millpond_key AS k SET status = 'completed'",
+        "UPDATE millpond_key AS k SET status = 'queued'",
+        ("keys",),
+    ),
+    # Runs.
+    Mutant(
+        "run_takes_too_many",
+        "(state ->> 'total')::bigint + joined.n > (state -> 'new' ->> 'max_tasks')::bigint THEN",
+        "false THEN",
+        ("runs",),
+    ),
+    Mutant(
+        "run_that_is_over_takes_more",
+        "WHERE r.id = joined.run AND r.finished_at IS NULL;",
+        "WHERE r.id = joined.run;",
+        ("runs",),
+    ),
+    Mutant(
+        "stopped_run_takes_more",
+        "IF state IS NULL OR state ->> 'stopped' IS NOT NULL\n",
+        "IF state IS NULL\n",
+        ("runs",),
+    ),
+    Mutant(
+        "run_does_not_end",
+        "(state ->> 'live')::bigint = 0\n",
+        "(state ->> 'live')::bigint = 1\n",
+        ("runs",),
+    ),
+    Mutant(
+        "run_ends_in_spite_of_its_holder",
+        "AND state -> 'holders' = '[]';",
+        ";",
+        ("runs",),
+    ),
+    Mutant(
+        "run_counts_its_tasks_once",
+        "jsonb_build_object('live', (state ->> 'live')::bigint + joined.n,",
+        "jsonb_build_object('live', (state ->> 'live')::bigint + 1,",
+        ("runs",),
+    ),
+    # Times of new tasks.
+    Mutant(
+        "delay_is_ignored",
+        "WHEN u.run_at IS NULL AND coalesce(u.delay, 0) = 0 THEN moment",
+        "WHEN u.run_at IS NULL THEN moment",
+        ("times",),
+    ),
+    Mutant(
+        "expiry_is_ignored",
+        "n.keys[1], last_seq + 1, moment, n.expires[1],",
+        "n.keys[1], last_seq + 1, moment, NULL,",
+        ("times",),
+    ),
+    # Groups of new tasks.
+    Mutant(
+        "key_at_its_limit_takes_turns",
+        "coalesce(o.running, 0) < per_key AS open",
+        "coalesce(o.running, 0) <= per_key AS open",
+        ("one at a time",),
+    ),
+    Mutant(
+        "group_does_not_grow",
+        "SET tasks = g.tasks + f.tasks FROM found",
+        "SET tasks = g.tasks FROM found",
+        ("joins",),
+    ),
+    Mutant(
+        "shares_join_by_name",
+        "p.joins + row_number() OVER (ORDER BY b.o), 0\n      FROM (SELECT x.share, min(x.o)",
+        "p.joins + row_number() OVER (ORDER BY b.share), 0\n      FROM (SELECT x.share, min(x.o)",
+        ("joins",),
+    ),
+    Mutant(
+        "paused_key_takes_turns",
+        "o.paused = 1 OR o.blocked = 1 OR o.held_until > 0",
+        "o.blocked = 1 OR o.held_until > 0",
+        ("one at a time",),
+    ),
+    Mutant(
+        "resting_is_not_counted",
+        "p.resting := p.resting - woken.n;",
+        "p.resting := p.resting;",
+        ("rests",),
     ),
     # Rates.
     Mutant(
         "interval_rounded_down",
-        STEPS,
         "SELECT ceil((rate ->> 'per')",
         "SELECT floor((rate ->> 'per')",
         ("paced",),
     ),
     Mutant(
         "a_start_costs_one_step",
-        STEPS,
         "greatest(tat, at) + cost * step",
         "greatest(tat, at) + step",
         ("paced",),
     ),
     Mutant(
         "weight_is_not_charged",
-        STEPS,
         "            cost := weight;",
         "            cost := starts;",
         ("paced",),
     ),
     Mutant(
         "overdrawn_by_one",
-        STEPS,
         "+ (cost - millpond_depth(rate)) * step > at THEN",
         "+ (cost - 1 - millpond_depth(rate)) * step > at THEN",
         ("rate one by one",),
     ),
     Mutant(
         "few_low_points",
-        STEPS,
         "IF cardinality(moments) > 16 THEN",
         "IF cardinality(moments) > 2 THEN",
         ("low points",),
     ),
     Mutant(
         "rate_lets_everything_start",
-        STEPS,
-        "                IF NOT charged.fits THEN\n                    refused := 'rate';",
-        "                IF false THEN\n                    refused := 'rate';",
+        "    IF NOT charged.fits THEN\n        r.refused := 'rate';",
+        "    IF false THEN\n        r.refused := 'rate';",
         ("paced",),
     ),
     Mutant(
         "key_is_not_charged",
-        STEPS,
-        "ELSE greatest(o.tat, ticks) + key_interval END",
+        "ELSE greatest(o.tat, at) + key_interval END",
         "ELSE o.tat END",
         ("key one by one",),
     ),
     # Budgets.
     Mutant(
         "budget_without_slots",
-        STEPS,
-        "IF NOT charged.fits OR taken > budget_left[i] THEN",
+        "IF NOT charged.fits OR starts > r.budget_left[i] THEN",
         "IF NOT charged.fits THEN",
         ("shared", "all at once"),
     ),
     Mutant(
         "budget_forgets_this_pool",
-        STEPS,
         "- coalesce(sum(o.running), 0)::bigint - running_now",
         "- coalesce(sum(o.running), 0)::bigint",
         ("shared", "all at once"),
     ),
     Mutant(
         "budget_forgets_other_pools",
-        STEPS,
         "- coalesce(sum(o.running), 0)::bigint - running_now",
         "- running_now",
         ("shared", "all at once"),
@@ -195,42 +294,36 @@ MUTANTS = (
     # Keys and turns.
     Mutant(
         "key_keeps_its_count",
-        STEPS,
         "SET running = u.running - f.n,",
         "SET running = u.running,",
         ("fair",),
     ),
     Mutant(
         "freed_one_too_late",
-        STEPS,
         "u.groups > 0 AND u.running >= per_key AS freed",
         "u.groups > 0 AND u.running > per_key AS freed",
         ("fair and limited", "fair by twos"),
     ),
     Mutant(
         "one_more_of_a_key",
-        STEPS,
-        "g.tasks > 1 AND (g.unit = '' OR (per_key IS NULL OR u.running + 1 < per_key)",
-        "g.tasks > 1 AND (g.unit = '' OR (per_key IS NULL OR u.running < per_key)",
+        "g.tasks > 1 AND (g.unit = '' OR (r.per_key IS NULL OR u.running + 1 < r.per_key)",
+        "g.tasks > 1 AND (g.unit = '' OR (r.per_key IS NULL OR u.running < r.per_key)",
         ("limit one by one",),
     ),
     Mutant(
         "a_turn_is_shorter",
-        STEPS,
         "SET turn = s.turn + 1048576, resting",
         "SET turn = s.turn + 1, resting",
         ("fair",),
     ),
     Mutant(
         "the_last_joins_first",
-        STEPS,
         "ORDER BY s.turn, s.joined LIMIT slots) AS s",
         "ORDER BY s.turn, s.joined DESC LIMIT slots) AS s",
         ("fair",),
     ),
     Mutant(
         "a_group_keeps_its_count",
-        STEPS,
         "SET tasks = g.tasks - 1, rank = u.rank",
         "SET tasks = g.tasks, rank = u.rank",
         ("fair",),
@@ -238,85 +331,79 @@ MUTANTS = (
     # Capacity and claims.
     Mutant(
         "one_above_the_limit",
-        STEPS,
-        "slots := greatest(least(want, a_limit - running_now), 0);",
-        "slots := greatest(least(want, a_limit + 1 - running_now), 0);",
+        "slots := greatest(least(want, r.a_limit - running_now), 0);",
+        "slots := greatest(least(want, r.a_limit + 1 - running_now), 0);",
         ("fifo",),
     ),
     Mutant(
         "ends_free_no_slot",
-        STEPS,
-        "running_now := p.running - ending + relayed;",
-        "running_now := p.running;",
+        "a.running_now := p.running - ending + coalesce(e.begun, 0);",
+        "a.running_now := p.running;",
         ("fifo",),
     ),
     Mutant(
         "prefetch_without_bound",
-        STEPS,
-        "may_claim := least(ahead, (spec ->> 'prefetch')::bigint - own_claims\n",
-        "may_claim := least(ahead, 1000 - own_claims\n",
+        "greatest(least(ahead, r.prefetch - w.own_claims",
+        "greatest(least(ahead, 1000 - w.own_claims",
         ("ahead of all",),
     ),
     Mutant(
         "claims_of_another",
-        STEPS,
         "WHERE l.n >= lease_number - 1024 AND l.worker = asker AND l.pool = the_pool",
         "WHERE l.n >= lease_number - 1024 AND l.pool = the_pool",
         ("ahead", "in order"),
     ),
     Mutant(
         "holding_is_not_lowered",
-        STEPS,
-        "coalesce((held ->> a_worker)::bigint, 0) - ending + relayed;",
-        "coalesce((held ->> a_worker)::bigint, 0) + relayed;",
+        "coalesce((held ->> a_worker)::bigint, 0) - ending + begun",
+        "coalesce((held ->> a_worker)::bigint, 0) + begun",
         ("fifo",),
     ),
     Mutant(
         "starved_is_not_seen",
-        STEPS,
-        "WHEN want > 0 AND slots + beginning = 0 AND left_held <= 0 AND p.ready + own_claims > 0",
+        "WHEN want > 0 AND w.slots + w.beginning = 0 AND left_held <= 0",
         "WHEN false",
         ("fifo", "fair"),
     ),
     # Refusals.
     Mutant(
         "paused_pool_starts",
-        STEPS,
-        "WHEN p.paused = 1 OR p.not_before > moment",
-        "WHEN p.not_before > moment",
+        "WHEN p.paused = 1 OR p.not_before > r.moment",
+        "WHEN p.not_before > r.moment",
         ("paused",),
     ),
     Mutant(
         "held_back_pool_starts",
-        STEPS,
-        "WHEN p.paused = 1 OR p.not_before > moment",
+        "WHEN p.paused = 1 OR p.not_before > r.moment",
         "WHEN p.paused = 1",
         ("held back",),
     ),
     Mutant(
         "not_simple_starts",
-        STEPS,
-        "ELSIF taken > 0 AND NOT n.simple THEN",
-        "ELSIF false THEN",
-        ("fifo", "fair"),
+        "    IF n.n > 0 AND NOT n.simple THEN",
+        "    IF false THEN",
+        ("fifo",),
+    ),
+    Mutant(
+        "not_simple_takes_its_turn",
+        "    ELSIF n.n > 0 AND NOT n.simple THEN",
+        "    ELSIF false THEN",
+        ("fair",),
     ),
     Mutant(
         "unknown_function_starts",
-        STEPS,
-        "ELSIF taken > 0 AND (w.functions IS NOT NULL OR w.unknown <> '[]') THEN",
-        "ELSIF false THEN",
+        "IF n > 0 AND (functions IS NOT NULL OR unknown <> '[]')",
+        "IF false",
         ("unknown function",),
     ),
     Mutant(
         "due_is_not_seen",
-        STEPS,
-        "AND grp = 0 AND due >= p.undue_since AND due <= moment",
-        "AND grp = 0 AND due < p.undue_since",
+        "AND grp = 0 AND due >= undue_since AND due <= moment",
+        "AND grp = 0 AND due < undue_since",
         ("fifo", "priority"),
     ),
     Mutant(
         "looks_one_too_far",
-        STEPS,
         "p.lows := ARRAY[last_place + 1];",
         "p.lows := ARRAY[last_place + 2];",
         ("fifo",),
@@ -324,28 +411,24 @@ MUTANTS = (
     # Fences.
     Mutant(
         "no_fence_on_a_whole_lease",
-        STEPS,
-        "WHERE l.token = settled_tokens[1] AND l.ids = settled AND l.claims IS NULL",
-        "WHERE l.ids = settled AND l.claims IS NULL",
+        "WHERE o.token = settled_tokens[1] AND o.ids = settled AND o.claims IS NULL",
+        "WHERE o.ids = settled AND o.claims IS NULL",
         ("stale",),
     ),
     Mutant(
         "no_fence_on_a_part",
-        STEPS,
         "JOIN held AS h ON h.id = s.id AND h.token = s.token\n          LEFT JOIN",
         "JOIN held AS h ON h.id = s.id\n          LEFT JOIN",
         ("swapped",),
     ),
     Mutant(
         "no_fence_on_a_successor",
-        STEPS,
         "JOIN held AS h ON h.id = s.successor AND h.token = s.successor_token",
         "JOIN held AS h ON h.id = s.successor",
         ("swapped successor",),
     ),
     Mutant(
         "a_renewal_keeps_nothing",
-        STEPS,
         "round((moment + seconds) * 1000000) / 1000000",
         "moment",
         ("renewed",),
@@ -353,50 +436,43 @@ MUTANTS = (
     # The inbox.
     Mutant(
         "inbox_depth_of_the_queue_only",
-        INBOX,
-        "depth := here.fresh + here.coming;",
-        "depth := here.fresh;",
+        "depth constant bigint := fresh + coming;",
+        "depth constant bigint := fresh;",
         ("put",),
     ),
     Mutant(
         "inbox_one_above_the_bound",
-        INBOX,
         "IF depth + cardinality(places) > bound THEN",
         "IF depth + cardinality(places) > bound + 1 THEN",
         ("put",),
     ),
     Mutant(
         "inbox_without_a_bound_per_key",
-        INBOX,
         "IF counted + count_of.new > bound THEN",
         "IF false THEN",
         ("put",),
     ),
     Mutant(
         "inbox_takes_large_batches",
-        INBOX,
         "IF count_of.new > bound THEN",
         "IF false THEN",
         ("put",),
     ),
-    Mutant("inbox_of_a_closed_pool", INBOX, "IF here.closed = 1 THEN", "IF false THEN", ("put",)),
+    Mutant("inbox_of_a_closed_pool", "IF here.closed = 1 THEN", "IF false THEN", ("put",)),
     Mutant(
         "inbox_fails_late",
-        INBOX,
-        "here.busy + here.coming + cardinality(places) > bound",
-        "here.busy + cardinality(places) > bound",
+        "busy + coming + cardinality(places) > bound",
+        "busy + cardinality(places) > bound",
         ("put",),
     ),
     Mutant(
         "inbox_knows_no_key",
-        INBOX,
         "k.key = asked AND k.run = 0",
         "k.key = asked AND k.run = 1",
         ("put",),
     ),
     Mutant(
         "inbox_key_with_other_arguments",
-        INBOX,
         "OR (standing.fingerprint <> (one ->> 'fingerprint')::bigint",
         "OR (false",
         ("put",),
@@ -408,18 +484,12 @@ BY_NAME = {mutant.name: mutant for mutant in MUTANTS}
 _FUNCTION = re.compile(r"^CREATE FUNCTION .*?^(?:END )?\$(?:body)?\$;", re.DOTALL | re.MULTILINE)
 
 
-def text_of(file: str) -> str:
-    """Return the text of a migration."""
-    (found,) = [one for one in known_migrations() if f"{one.version:04}" == file]
-    return found.text
-
-
 def function_with(mutant: Mutant) -> str:
     """Return the function that a mutant breaks, sound; its text must stand there just once."""
-    functions: list[str] = _FUNCTION.findall(text_of(mutant.file))
-    found = [one for one in functions if mutant.old in one]
+    whole = "\n".join(sources().values())
+    found: list[str] = [one for one in _FUNCTION.findall(whole) if mutant.old in one]
     if len(found) != 1 or found[0].count(mutant.old) != 1:
-        message = f"{mutant.name}: its text stands {text_of(mutant.file).count(mutant.old)} times"
+        message = f"{mutant.name}: its text stands {whole.count(mutant.old)} times"
         raise LookupError(message)
     return found[0]
 
@@ -427,7 +497,7 @@ def function_with(mutant: Mutant) -> str:
 def install(schema: Schema, function: str) -> None:
     """Put a function in the place of the one of its name."""
     connection = schema.connection()
-    made = function.replace("CREATE FUNCTION", "CREATE OR REPLACE FUNCTION", 1)
+    made = versioned(function).replace("CREATE FUNCTION", "CREATE OR REPLACE FUNCTION", 1)
     place = quoted(schema.address.schema)
     connection.driver.execute(f"SET search_path = {place}; {made}; RESET search_path".encode())
     connection.close()
@@ -493,7 +563,7 @@ class Undaunted(InlinePostgresStore):
 
     def _heard(self, which: str, row: Any) -> Any:
         answer = PostgresStore._heard(self, which, row)
-        self._detours.clear()
+        self._skips.clear()
         return answer
 
 
@@ -600,6 +670,141 @@ async def _unknown_function(two: Two) -> None:
     await two.do("lease", LeaseRequest(pool="p", worker="two", want=1))
 
 
+def keyed(first: int, *keys: str, **options: Any) -> tuple[Batch, ...]:
+    """A batch with a task for each of these idempotency keys."""
+    function = options.pop("function", "work")
+    new = [
+        NewTask(id=first + n, pool="p", call=Call(function, b"x"), idempotency_key=key, **options)
+        for n, key in enumerate(keys)
+    ]
+    return (Batch(tasks=tuple(new)),)
+
+
+async def _keys(two: Two) -> None:
+    """A key answers with its task: waiting, running, and as long as its mode says afterwards."""
+    ask = LeaseRequest(pool="p", worker="one", want=1)
+    await two.do("submit", keyed(1, "a"))
+    for number, dedupe in enumerate(Dedupe, 2):
+        if dedupe is not Dedupe.RUN:
+            await two.do("submit", keyed(number * 10, "a", dedupe=dedupe))
+    await two.do("submit", keyed(100, "a", fingerprint=7))
+    await two.do("submit", keyed(101, "a", function="other"))
+    await two.do("submit", keyed(110, "b", "b", "c"))
+    for end in (Transition.COMPLETE, Transition.FAIL):
+        leased = (await two.do("lease", ask)).leased
+        await two.do("submit", keyed(200 + leased[0].fence.task, "a", "b", "c", "d"))
+        error = None if end is Transition.COMPLETE else b"e"
+        ends = tuple(Settlement(fence=one.fence, event=end, error=error) for one in leased)
+        await two.do("settle", (ends, None))
+        for number, dedupe in enumerate(Dedupe):
+            if dedupe is not Dedupe.RUN:
+                first = 1000 * (leased[0].fence.task + 1) + 100 * number
+                await two.do("submit", keyed(first, "a", "b", dedupe=dedupe))
+    leased = (await two.do("lease", msgspec.structs.replace(ask, want=7))).leased
+    ends = tuple(Settlement(fence=one.fence, event=Transition.COMPLETE) for one in leased)
+    await two.do("settle", (ends, None))
+    await two.do("submit", keyed(9000, "a", "b", "c", "d", dedupe=Dedupe.INFLIGHT))
+    await two.do("submit", keyed(9100, "a", "b", "c", "d"))
+
+
+async def _runs(two: Two) -> None:
+    """A run counts its tasks, ends with its last, and takes no more than it may."""
+    ask = LeaseRequest(pool="p", worker="one", want=2)
+
+    async def submitted(first: int, run: int, count: int, opened: NewRun | None = None) -> None:
+        new = [
+            NewTask(id=first + n, pool="p", call=Call("work", b"x"), run=run) for n in range(count)
+        ]
+        await two.do("submit", (Batch(tasks=tuple(new), run=opened),))
+
+    async def worked() -> None:
+        leased = (await two.do("lease", ask)).leased
+        ends = tuple(Settlement(fence=one.fence, event=Transition.COMPLETE) for one in leased)
+        await two.do("settle", (ends, None))
+
+    await submitted(1, 901, 3, NewRun(id=901, pool="p", name="nightly", max_tasks=4))
+    await submitted(11, 902, 1, NewRun(id=902, pool="p", name="nightly"))
+    await submitted(21, 901, 2)
+    await submitted(31, 901, 1)
+    await worked()
+    await worked()
+    await submitted(41, 901, 1)
+    await submitted(51, 903, 2, NewRun(id=903, pool="p", holder="somebody"))
+    await worked()
+    await submitted(61, 904, 4, NewRun(id=904, pool="p", on_error=OnError.FAIL))
+    failing, other = (await two.do("lease", ask)).leased
+    end = Settlement(fence=failing.fence, event=Transition.FAIL, error=b"e")
+    await two.do("settle", ((end,), None))
+    await submitted(71, 904, 1)
+    await two.do("settle", ((Settlement(fence=other.fence, event=Transition.COMPLETE),), None))
+    await submitted(81, 905, 1, NewRun(id=905, pool="p"))
+    await worked()
+    await submitted(91, 905, 1)
+    for run in (901, 902, 903, 904, 905):
+        memory, server = [await store.view.run(run) for store in two.stores]
+        assert memory == server
+
+
+async def _times(two: Two) -> None:
+    """Tasks wait until they are due, and expire."""
+    ask = LeaseRequest(pool="p", worker="one", want=7)
+    for first, options in enumerate(
+        ({"delay": 2.0}, {"run_at": two.now + 1.0}, {"expires_in": 0.5})
+    ):
+        await two.do("submit", keyed(100 * first + 1, f"t{first}", **options))
+        await two.do("submit", keyed(100 * first + 11, f"u{first}", f"v{first}", **options))
+    for passed in (0.0, 1.0, 1.5):
+        two.now += passed
+        await two.do("recover", 100)
+        await two.do("lease", ask)
+
+
+def shared(first: int, *keys: str) -> tuple[Batch, ...]:
+    """A batch with a task for each of these keys, which are their shares, too."""
+    new = [
+        NewTask(id=first + n, pool="p", call=Call("work", b"x"), key=key, share=key)
+        for n, key in enumerate(keys)
+    ]
+    return (Batch(tasks=tuple(new)),)
+
+
+async def _joins(two: Two) -> None:
+    """Shares take turns in the order in which they came; keys at their limit do not."""
+    ask = LeaseRequest(pool="p", worker="one", want=1)
+    await two.do("submit", shared(1, "z", "b", "z", "a", "b"))
+    held = []
+    for number in range(30, 42):
+        held += (await two.do("lease", ask)).leased
+        await two.do("submit", shared(100 * number, "z", f"n{number}", "a"))
+        if len(held) > 3:
+            end = Settlement(fence=held.pop(0).fence, event=Transition.COMPLETE)
+            held += (await two.do("settle", ((end,), ask))).lease.leased
+    await two.do("submit", shared(9000, *(one.key for one in held)))
+    await two.do("lease", msgspec.structs.replace(ask, want=7))
+
+
+async def _one_at_a_time(two: Two) -> None:
+    """A key at its limit waits, also where nothing else of it does; and a paused one does."""
+    ask = LeaseRequest(pool="p", worker="one", want=1)
+    limit = two.spec.max_per_key or 1
+    for number in range(1, limit + 2):
+        await two.do("submit", shared(number, "z"))
+        await two.do("lease", ask)
+    await two.do("control", orders.Pause("p", "q"))
+    await two.do("submit", shared(50, "q"))
+    await two.do("lease", ask)
+
+
+async def _rests(two: Two) -> None:
+    """A share that has nothing to start keeps its place until it is passed."""
+    ask = LeaseRequest(pool="p", worker="one", want=1)
+    await two.do("submit", shared(1, "a", "b", "c"))
+    await two.do("lease", ask)
+    await two.do("submit", shared(11, "a"))
+    await two.do("submit", shared(21, "b", "c"))
+    await two.do("lease", msgspec.structs.replace(ask, want=3))
+
+
 async def _lows(schema: Schema) -> None:
     """A bucket remembers as many low points as the core's does, for what is refunded later."""
     rates, now = (Rate(100, per=10.0, burst=90, of="weight"),), 1000.0
@@ -610,7 +815,7 @@ async def _lows(schema: Schema) -> None:
     for number in range(40):
         now += 0.01 * (number % 7 + 1)
         given = [msgspec.json.encode(one).decode() for one in (rates, buckets)]
-        said = f"SELECT buckets::text FROM {name}.millpond_charge(%s, %s, 1, 2, %s)"  # noqa: S608
+        said = versioned("SELECT buckets::text FROM millpond_charge(%s, %s, 1, 2, %s)")
         row = connection.driver.execute(said.encode(), [*given, ticks(now)]).fetchone()
         charge(rates, buckets, 2, now)
         assert row is not None
@@ -745,6 +950,12 @@ SCENES: dict[str, Callable[[Schema], Coroutine[Any, Any, None]]] = {
     "key one by one": of_kind(_one_by_one, "slow keys"),
     "limit one by one": of_kind(_one_by_one, "fair and limited"),
     "unknown function": of_kind(_unknown_function, "fifo"),
+    "keys": of_kind(_keys, "fifo"),
+    "runs": of_kind(_runs, "fifo"),
+    "times": of_kind(_times, "fifo"),
+    "joins": of_kind(_joins, "fair by twos"),
+    "one at a time": of_kind(_one_at_a_time, "fair and limited"),
+    "rests": of_kind(_rests, "fair by twos"),
     "low points": _lows,
     "inbox first": _inbox_first,
     "put": _put,

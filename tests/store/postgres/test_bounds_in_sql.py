@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from base64 import b64encode
-from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -13,9 +12,9 @@ import pytest
 from tests.store.postgres.test_inbox import Own, connected, kept, leased, new, opened, schema
 from verify.servers.schemas import Schema
 
-import millpond.store.postgres
 from millpond.core import bounds
 from millpond.core.spec import bounded, fair_round_robin
+from millpond.store.postgres.server_functions import sources
 from millpond.store.sql.codec import body_of
 
 __all__ = ["schema"]
@@ -167,8 +166,7 @@ async def test_who_may_only_submit_stops_no_pool(schema: Schema) -> None:
 
 def test_the_bounds_in_sql_are_those_of_python() -> None:
     """Each number in the text of the functions is a constant of core/bounds.py."""
-    folder = Path(millpond.store.postgres.__file__).parent / "migrations"
-    text = (folder / "0002_inbox.sql").read_text("utf-8")
+    text = sources()["inbox.sql"] + sources()["public.sql"]
 
     def compared(what: str) -> set[int]:
         return {int(found) for found in re.findall(what, text)}

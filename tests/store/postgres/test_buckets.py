@@ -12,6 +12,7 @@ from verify.servers.schemas import Schemas
 from millpond.core.bucket import Bucket, charge, correct, fresh, ready_at
 from millpond.core.rate import Rate
 from millpond.core.ticks import rounded, seconds, ticks
+from millpond.store.postgres.quoting import qualified
 
 pytestmark = pytest.mark.real_loop
 
@@ -37,7 +38,7 @@ def ask(postgres_schemas: Schemas) -> Iterator[Callable[..., Any]]:
             one if isinstance(one, int) else msgspec.json.encode(one).decode() for one in given
         ]
         kinds = ["%s::bigint" if isinstance(one, int) else "%s::jsonb" for one in given]
-        called = f'SELECT * FROM "{name}".millpond_{function}({", ".join(kinds)})'  # noqa: S608
+        called = qualified(f"SELECT * FROM millpond_{function}({', '.join(kinds)})", name)  # noqa: S608
         connection.driver.execute(f'SET search_path = "{name}"'.encode())
         return connection.driver.execute(called.encode(), texts).fetchone()
 

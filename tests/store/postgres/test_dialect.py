@@ -16,6 +16,7 @@ from millpond.store.postgres.encoding import BINARY, array, listed, sent
 from millpond.store.sqlite.dialect import SQLITE
 
 OWN = {
+    "add_detours",
     *("anything_queued", "begun", "led", "renew", "step", "take", "unfold", "version"),
     *("inbox_first", "inbox_drop", "inbox_span", "store_identity"),
     *("inbox_new", "inbox_seen", "inbox_foreign", "inbox_unseen", "lower", "raise", "lower_ring"),

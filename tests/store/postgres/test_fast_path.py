@@ -79,7 +79,7 @@ def steps(monkeypatch: pytest.MonkeyPatch) -> Counter[bool]:
     def noted(store: PostgresStore, which: str, row: Any) -> Any:
         answer = heard(store, which, row)
         counted[answer is not None] += not which.startswith("to ")
-        store._detours.clear()
+        store._skips.clear()
         return answer
 
     monkeypatch.setattr(PostgresStore, "_heard", noted)

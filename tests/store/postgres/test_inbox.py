@@ -577,5 +577,5 @@ def test_the_channel_is_that_of_hints(schema: Schema) -> None:
         own.connection.execute(f"CREATE SCHEMA {long}".encode())
         made = own.ask("SELECT pg_get_functiondef('millpond_channel'::regproc)")
         own.connection.execute(made.replace(own.schema, long).encode())
-        (told,) = own.connection.execute(f"SELECT {long}.millpond_channel()".encode()).fetchall()
+        (told,) = own.connection.execute(f"SELECT {long}.millpond_channel_1()".encode()).fetchall()
         assert channel_of(long) == told[0]

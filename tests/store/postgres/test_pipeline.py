@@ -47,7 +47,7 @@ def trips(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     def counted(connection: PostgresConnection) -> str:
         if connection._line:
-            made.append(sum(one.cursor is not None for one in connection._line))
+            made.append(sum(one is not None and one.cursor is not None for one in connection._line))
         return sync(connection)
 
     monkeypatch.setattr(PostgresConnection, "sync", counted)

@@ -145,7 +145,7 @@ async def test_a_submitter_submits_and_asks_what_became_of_it(at: At) -> None:
         for statement in (
             'SELECT * FROM "Work\'s ""pool""".millpond_task',
             'INSERT INTO "Work\'s ""pool""".millpond_inbox (id) VALUES (1)',
-            'SELECT "Work\'s ""pool""".millpond_put(\'{"pool": "jobs", "tasks": []}\')',
+            'SELECT "Work\'s ""pool""".millpond_put_1(\'{"pool": "jobs", "tasks": []}\')',
         ):
             with pytest.raises(psycopg.errors.InsufficientPrivilege):
                 own.execute(statement.encode())
@@ -173,7 +173,7 @@ async def test_a_submitter_may_store_at_most_a_mebibyte(at: At) -> None:
     def put(own: psycopg.Connection, size: int) -> None:
         body = b64encode(bytes(size)).decode()
         task = {"id": size, "function": "double", "fingerprint": 0, "body": body}
-        ((store,),) = own.execute(f"{place}millpond_where()".encode())
+        ((store,),) = own.execute(f"{place}millpond_where_1()".encode())
         given = json.dumps({"store": store, "pool": "jobs", "tasks": [task]})
         own.execute(f"{place}millpond_enter(%s)".encode(), [given])
 

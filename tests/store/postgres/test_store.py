@@ -209,8 +209,8 @@ async def test_what_is_known_is_kept_while_nobody_else_writes(
 
     monkeypatch.setattr(PostgresStore, "_new_unit", noted)
     await mine.control(Declare(PoolSpec(name="p", max_concurrent=5)))
-    await mine.submit([task(1, idempotency_key="one")])
-    await mine.submit([task(2, idempotency_key="two")])
+    await mine.submit([task(1, on_complete=Call("work"))])
+    await mine.submit([task(2, on_complete=Call("work"))])
     await mine.view.status([1])
     await mine.recover()
     assert [mine] == made
@@ -398,7 +398,7 @@ async def test_a_server_that_is_away_and_comes_back(own: OwnServer) -> None:
 
 
 @pytest.mark.parametrize(
-    ("what", "options"), [("commit", {"idempotency_key": "one"}), ("call", {})]
+    ("what", "options"), [("commit", {"on_complete": Call("work")}), ("call", {})]
 )
 async def test_a_commit_whose_answer_is_lost_has_an_unknown_outcome(
     schema: Schema, monkeypatch: pytest.MonkeyPatch, what: str, options: dict[str, Any]
@@ -583,9 +583,11 @@ async def test_what_an_idle_fleet_asks_is_one_statement_each(
     sent: list[str] = []
     send = PostgresConnection._send
 
-    def noted(connection: PostgresConnection, statement: str, arguments: Any) -> Any:
+    def noted(
+        connection: PostgresConnection, statement: str, arguments: Any, **options: Any
+    ) -> Any:
         sent.append(statement)
-        return send(connection, statement, arguments)
+        return send(connection, statement, arguments, **options)
 
     monkeypatch.setattr(PostgresConnection, "_send", noted)
     refused = await store.control(ClaimLeadership("other", 60.0))

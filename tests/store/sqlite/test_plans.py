@@ -25,6 +25,9 @@ LOOK_AT_EVERYTHING = {
 """What recounts the tables, or puts them right, looks at every row, and says so."""
 
 MAY_SCAN = {
+    "all_paused_units": "an index of those that are paused",
+    "due_of_later": "counts what an index found, up to a limit",
+    "audit_before": "one row of settings, and the halves that it makes itself",
     "meta": "there is one row",
     "save_meta": "there is one row",
     "pools": "asks for all of them",
@@ -42,6 +45,7 @@ MAY_SCAN = {
     "mend_0_kinds": "looks at all of them, where one was found that is damaged",
 }
 MAY_SORT = {
+    "parked_of_pool": "only a few: where more are parked, the queue is searched",
     "workers": "there are few",
     "held_units": "only those held back until the same moment",
     "held_in_pool": "as many as run",

@@ -16,7 +16,7 @@ from millpond.cli.exits import Exit, Refusal
 from millpond.cli.run.arguments import parser
 from millpond.cli.run.exits import RunExit
 from millpond.cli.run.template import Template, Text
-from millpond.cli.terminal_text import plain
+from millpond.core.escape import plain
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence

@@ -22,9 +22,9 @@ from millpond.cli.run.printer import Printer
 from millpond.cli.run.process import Processes
 from millpond.cli.run.progress import DRAW_EVERY, ProgressLine, Tally, summary
 from millpond.cli.run.signals import Interrupts
-from millpond.cli.terminal_text import plain
 from millpond.core import bounds
 from millpond.core import validation as check
+from millpond.core.escape import plain
 from millpond.core.lifecycle import Status
 from millpond.core.spec import fifo
 from millpond.pool.context import Context

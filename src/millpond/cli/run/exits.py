@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 import signal
-from enum import IntEnum
-from typing import Self
+
+from millpond.cli.exits import ExitCode
 
 
-class RunExit(IntEnum):
-    """The exit codes; the help and the documentation print `meaning`."""
-
-    meaning: str
-
-    def __new__(cls, code: int, meaning: str) -> Self:
-        """Keep the meaning beside the number."""
-        made = int.__new__(cls, code)
-        made._value_ = code
-        made.meaning = meaning
-        return made
+class RunExit(ExitCode):
+    """The exit codes of `millpond run`."""
 
     DONE = 0, "every item succeeded"
     BROKE = 1, "unexpected error; the traceback is on stderr"

@@ -19,7 +19,7 @@ from millpond.cli.run.items import unpacked
 from millpond.cli.run.output import Ran, files_of, signal_name
 from millpond.cli.run.printer import write
 from millpond.cli.run.run_store import RunIdentity, RunNotFound, RunStore, with_identity
-from millpond.cli.terminal_text import plain
+from millpond.core.escape import plain
 from millpond.core.lifecycle import Status
 from millpond.errors import MillpondError
 from millpond.pool.internals import internals_of

@@ -38,7 +38,7 @@ PROMOTED_AT_ONCE = 1000
 """How many due tasks one claim makes ready at most; the same on every store."""
 
 
-_FIFO, _FAIR, _LIFO = OrderKind.FIFO, OrderKind.FAIR, OrderKind.LIFO
+_FIFO, _FAIR = OrderKind.FIFO, OrderKind.FAIR
 _LINES_KEPT = 8
 """How many owners keep their line when it runs empty."""
 
@@ -209,6 +209,25 @@ class Backlog:
         )
         held = [(unit, until) for unit, until in units if until > now]
         return tuple(sorted(held, key=lambda one: (-one[1], one[0])))
+
+    def units_in_use(self) -> list[tuple[str, str | None, int, int, float]]:
+        """Return each lane or key with its share, tasks that are ready, running ones, and hold.
+
+        By name, then by share; '' stands for the tasks without a key.
+        """
+        found: list[tuple[str, str | None, int, int, float]] = []
+        for unit, state in self._units.items():
+            shares: dict[str | None, int] = {}
+            for group in state.groups.values():
+                share = group.address[0]
+                shares[share] = shares.get(share, 0) + len(group.tasks)
+            if not shares and (state.running or state.paused or state.held_until):
+                shares[None] = 0
+            found += [
+                (unit or "", share, queued, state.running, state.held_until)
+                for share, queued in shares.items()
+            ]
+        return sorted(found, key=lambda one: (one[0], one[1] or ""))
 
     def would_open(self, unit: Unit, now: float) -> bool:
         """Return `may_start_now` as if no parked head blocked the unit."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
@@ -61,25 +62,16 @@ FULL_FOR = 0.2
 """Seconds for which a trigger waits when its pool is full and makes submitters wait."""
 
 
+@dataclass(eq=False, repr=False)
 class TriggerDelivery:
     """Makes a call of an event and submits it: the internal object behind `Trigger`."""
 
-    def __init__(
-        self,
-        trigger: str,
-        spec: TriggerSpec,
-        pools: Pools,
-        into: str | Pool,
-        *,
-        make: Make,
-        options: Mapping[str, Any],
-    ) -> None:
-        self.trigger = trigger
-        self.spec = spec
-        self._pools = pools
-        self._into = into
-        self._make = make
-        self._options = options
+    trigger: str
+    spec: TriggerSpec
+    _pools: Pools
+    _into: str | Pool
+    _make: Make
+    _options: Mapping[str, Any]
 
     async def deliver(self, event: Event, delivery: int) -> Receipt:
         """Submit the task for an event; the same event finds the same task."""

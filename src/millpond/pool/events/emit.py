@@ -191,7 +191,7 @@ class Events:
             self._owner.hooks.on_dead_letter[name] = check.function(
                 "on_dead_letter", on_dead_letter
             )
-        delivery = TriggerDelivery(trigger_id, spec, self._pools, target, make=maker, options=given)
+        delivery = TriggerDelivery(trigger_id, spec, self._pools, target, maker, given)
         made = self._triggers[trigger_id] = Trigger(self._owner, own, delivery)
         self._owner.retries[name] = again
         return made

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from millpond.pool.delegation import signature_of
+from millpond.pool.delegation import on_loop, signature_of
 from millpond.pool.events.emit import Events
+from millpond.pool.events.trigger import Trigger
 from millpond.pool.handle import SyncHandle
 from millpond.pool.internals import internals_of
 from millpond.pool.loop_bridge import limit_of
@@ -15,8 +16,7 @@ if TYPE_CHECKING:
 
     from millpond.core.event import Event, TriggerSpec
     from millpond.core.validation import Seconds
-    from millpond.pool.events.receipt import Emission, EventInfo, Receipt
-    from millpond.pool.events.trigger import Trigger
+    from millpond.pool.events.receipt import Emission, Receipt
     from millpond.pool.loop_bridge import LoopBridge
     from millpond.pool.sync_pool import SyncPool
 
@@ -80,21 +80,10 @@ class SyncTrigger:
         """Its own pool: one task for each event, whose result is the receipt."""
         return self._trigger.deliveries.sync
 
-    def pause(self) -> None:
-        """Submit no more tasks; events wait, and are kept."""
-        self._bridge.call(self._trigger.pause)
-
-    def resume(self) -> None:
-        """Submit tasks again, waiting events first."""
-        self._bridge.call(self._trigger.resume)
-
-    def remove(self) -> None:
-        """Take no more events, in any process; events that it has are still submitted."""
-        self._bridge.call(self._trigger.remove)
-
-    def dead_letters(self, after: int = 0, limit: int = 100) -> list[Receipt]:
-        """Return events that it could not submit, oldest first."""
-        return self._bridge.call(self._trigger.dead_letters, after, limit)
+    pause = on_loop(Trigger.pause, "_trigger", writes=True)
+    resume = on_loop(Trigger.resume, "_trigger", writes=True)
+    remove = on_loop(Trigger.remove, "_trigger", writes=True)
+    dead_letters = on_loop(Trigger.dead_letters, "_trigger")
 
     def redrive(self, tasks: Iterable[int] | None = None) -> int:
         """Try dead letters again, all or those deliveries that are named; return how many."""
@@ -144,8 +133,4 @@ class SyncEvents:
         """Send a kept event to the triggers again; those that made a task for it find that task."""
         return SyncEmission(self._bridge, self._bridge.call(self._events.replay, name, event_id))
 
-    def events(
-        self, name: str | None = None, *, after: int = 0, limit: int = 100
-    ) -> list[EventInfo]:
-        """Return a page of the kept events, oldest first; go on after a `seq`."""
-        return self._bridge.call(self._events.events, name, after=after, limit=limit)
+    events = on_loop(Events.events, "_events")

@@ -16,7 +16,6 @@ from millpond.pool.runs.report import RunReport, report_of
 from millpond.pool.runs.watch import concluded, finish
 
 if TYPE_CHECKING:
-    from types import TracebackType
     from typing import Self, Unpack
 
     from millpond.core.run import RunView
@@ -100,12 +99,7 @@ class Run:
             raise
         return [Handle(task) for task in tasks]
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         view = self._view
         if view is None:
             return
@@ -174,10 +168,5 @@ class SyncRun:
         handles = self._bridge.write(lambda: self._run.submit_many(given, wait=wait, **options))
         return [SyncHandle(self._bridge, internals_of(handle)) for handle in handles]
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._bridge.call(self._run.__aexit__, kind, error, trace)
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._bridge.call(self._run.__aexit__, kind)

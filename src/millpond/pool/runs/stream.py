@@ -17,7 +17,6 @@ from millpond.pool.temporary_worker import serving
 from millpond.runtime.error_info import read
 
 if TYPE_CHECKING:
-    from types import TracebackType
     from typing import Self
 
     from millpond.core.run import NewRun, RunView
@@ -151,12 +150,7 @@ class Stream:
             attempts=task.attempt,
         )
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         runtime = self._pool.runtime
         runtime.waiting.listen(self, None)
         try:
@@ -188,10 +182,5 @@ class SyncStream:
     def __iter__(self) -> Iterator[Outcome]:
         return self._bridge.iterate(self._stream.__aiter__)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._bridge.call(self._stream.__aexit__, kind, error, trace)
+    def __exit__(self, *_: object) -> None:
+        self._bridge.call(self._stream.__aexit__)

@@ -10,7 +10,7 @@ import msgspec
 
 from millpond.core import validation as check
 from millpond.errors import BadSchedule, ConfigError, DuplicateName
-from millpond.pool.delegation import signature_of
+from millpond.pool.delegation import on_loop, signature_of
 from millpond.pool.internals import internals_of
 from millpond.pool.registered import Invocation
 from millpond.pool.schedules.firing import Declaration, arm
@@ -84,9 +84,7 @@ class Schedules:
             emits=None if emits is None else check.name("emits", emits),
             payload=_plain(payload),
         )
-        made = DeclaredSchedule(
-            self._owner, declaration, work, pool, armed=self.armed, forget=self.forget
-        )
+        made = DeclaredSchedule(self._owner, declaration, work, pool, self.armed, self.forget)
         return self._add(made)
 
     def _add(self, made: DeclaredSchedule) -> Schedule:
@@ -187,6 +185,7 @@ class SyncSchedules:
 
     def __init__(self, owner: RuntimeOwner, schedules: Schedules) -> None:
         self._owner = owner
+        self._bridge = owner.bridge
         self._schedules = schedules
 
     @signature_of(Schedules.cron)
@@ -198,12 +197,7 @@ class SyncSchedules:
         """
         made = self._schedules.cron(*given, **named)
         if self._owner.is_open:
-            self._owner.bridge.call(internals_of(made).arm)
+            self._bridge.call(internals_of(made).arm)
         return made.sync
 
-    def schedules(self) -> list[ScheduleInfo]:
-        """Return the schedules of the store, of all processes, the next to fire first.
-
-        It waits until the store has those that were declared a moment ago.
-        """
-        return self._owner.bridge.call(self._schedules.schedules)
+    schedules = on_loop(Schedules.schedules, "_schedules")

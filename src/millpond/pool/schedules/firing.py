@@ -19,7 +19,7 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import msgspec
 
@@ -30,6 +30,7 @@ from millpond.core.lifecycle import Status
 from millpond.core.log_fields import about
 from millpond.core.spec import PoolSpec
 from millpond.core.task import Call, Dedupe, NewTask
+from millpond.errors import BadSchedule
 from millpond.pool.declared_pool import UNLIMITED
 from millpond.pool.refusals import error_of
 from millpond.pool.schedules.timetable import Missed, Timetable, plan
@@ -323,6 +324,41 @@ def _target(schedule: Declaration, template: NewTask, moment: str, task: int) ->
         labels={**template.labels, "cron": schedule.id, "scheduled_at": moment},
         submitted_by=f"cron:{schedule.id}",
     )
+
+
+class _Emission(Protocol):
+    @property
+    def event_id(self) -> str: ...
+
+
+EmitAs: TypeAlias = Callable[[str, str, object, str | None], Awaitable[_Emission]]
+"""Emits an event: who emits it, its name, its payload and its id."""
+
+
+async def fire_by_hand(
+    runtime: Runtime, emit_as: EmitAs, schedule: str, *, by: str
+) -> tuple[int | None, str | None]:
+    """Do now what a schedule does when it fires, whatever it waits for; that stays as it is.
+
+    Return the task that was submitted and the id of the event that was emitted.
+    """
+    standing = (await standing_of(runtime, [schedule]))[schedule]
+    if not standing:
+        message = f"no schedule {schedule!r} is armed"
+        raise BadSchedule(message, field="schedule", value=schedule)
+    declared = in_force(standing).firing.schedule
+    moment = shown(runtime.clock())
+    task = event = None
+    if declared.task is not None:
+        made = _target(declared, declared.task, moment, runtime.new_id())
+        made = msgspec.structs.replace(made, idempotency_key=None, fingerprint=0, submitted_by=by)
+        await _submit(runtime, (made,))
+        task = made.id
+    if declared.emits is not None:
+        name = f"{moment}#{runtime.new_id():016x}"
+        emitted = await emit_as(by, declared.emits, _payload(declared, moment), name)
+        event = emitted.event_id
+    return task, event
 
 
 def _payload(schedule: Declaration, moment: str) -> dict[str, Any]:

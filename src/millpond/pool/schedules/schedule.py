@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from millpond.core.control import Pause, Resume
+from millpond.pool.delegation import on_loop
+from millpond.pool.internals import internals_of
 from millpond.pool.new_task import new_task
 from millpond.pool.schedules.firing import CRON, SPEC, Declaration, arm
 from millpond.pool.schedules.stored import ScheduleInfo, remove, schedules, template, words
@@ -20,25 +23,16 @@ if TYPE_CHECKING:
     from millpond.pool.schedules.timetable import Timetable
 
 
+@dataclass(eq=False, repr=False)
 class DeclaredSchedule:
     """A schedule that this process declares: the internal object behind `Schedule`."""
 
-    def __init__(
-        self,
-        owner: RuntimeOwner,
-        declaration: Declaration,
-        work: Invocation | None,
-        into: DeclaredPool | None,
-        *,
-        armed: Callable[[], Awaitable[None]],
-        forget: Callable[[str], Awaitable[None]],
-    ) -> None:
-        self.owner = owner
-        self._declaration = declaration
-        self._work = work
-        self._into = into
-        self._armed = armed
-        self._forget = forget
+    owner: RuntimeOwner
+    _declaration: Declaration
+    _work: Invocation | None
+    _into: DeclaredPool | None
+    _armed: Callable[[], Awaitable[None]]
+    _forget: Callable[[str], Awaitable[None]]
 
     @property
     def id(self) -> str:
@@ -108,7 +102,7 @@ class Schedule(_Shown):
     @property
     def sync(self) -> SyncSchedule:
         """The same for threads."""
-        return SyncSchedule(self._internals)
+        return SyncSchedule(self)
 
     async def pause(self) -> None:
         """Fire no more. Firings due meanwhile are missed, and handled so, when it goes on."""
@@ -133,25 +127,15 @@ class Schedule(_Shown):
 class SyncSchedule(_Shown):
     """A schedule, for threads."""
 
-    def __init__(self, declared: DeclaredSchedule) -> None:
-        self._internals = declared
-        self._bridge = declared.owner.bridge
+    def __init__(self, schedule: Schedule) -> None:
+        self._schedule = schedule
+        self._internals = internals_of(schedule)
+        self._bridge = self._internals.owner.bridge
 
     def __repr__(self) -> str:
-        return f"<sync <schedule {self.id}: {words(self.timetable)}>>"
+        return f"<sync {self._schedule!r}>"
 
-    def pause(self) -> None:
-        """Fire no more. Firings due meanwhile are missed, and handled so, when it goes on."""
-        self._bridge.call(self._internals.order, Pause(CRON, self.id))
-
-    def resume(self) -> None:
-        """Fire again."""
-        self._bridge.call(self._internals.order, Resume(CRON, self.id))
-
-    def remove(self) -> bool:
-        """End it, for all processes; return whether there was anything to end."""
-        return self._bridge.call(self._internals.remove)
-
-    def status(self) -> ScheduleInfo | None:
-        """Return when it fires next, and its settings; None if it was removed."""
-        return self._bridge.call(self._internals.status)
+    pause = on_loop(Schedule.pause, "_schedule", writes=True)
+    resume = on_loop(Schedule.resume, "_schedule", writes=True)
+    remove = on_loop(Schedule.remove, "_schedule", writes=True)
+    status = on_loop(Schedule.status, "_schedule")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,24 +20,18 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
+@dataclass(eq=False, repr=False)
 class Executors:
     """The threads and processes of one worker; each is made when it is first needed."""
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        concurrency: int | None,
-        hooks: Hooks,
-        report_progress: Callable[[Job, float, str], None],
-    ) -> None:
-        self._loop = loop
-        self._concurrency = concurrency
-        self._hooks = hooks
-        self._report_progress = report_progress
-        self._threads: Threads | None = None
-        self._processes: Processes | None = None
-        self.busy = 0
-        """How many handlers run off the loop."""
+    _loop: asyncio.AbstractEventLoop
+    _concurrency: int | None
+    _hooks: Hooks
+    _report_progress: Callable[[Job, float, str], None]
+    _threads: Threads | None = field(default=None, init=False)
+    _processes: Processes | None = field(default=None, init=False)
+    busy: int = field(default=0, init=False)
+    """How many handlers run off the loop."""
 
     async def run(self, job: Job) -> Any:  # noqa: ANN401 - what the handler returns
         """Run a job in a thread or in a process, as its handler says."""

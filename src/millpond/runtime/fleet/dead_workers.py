@@ -1,4 +1,4 @@
-"""Dead workers: free what dead processes held, as soon as their lock files show it."""
+"""Dead workers: free what dead processes held, as soon as lock files or sessions show it."""
 
 from __future__ import annotations
 
@@ -57,6 +57,29 @@ class DeadWorkers:
         self._under_way |= fresh
         self._env.spawn(self._remove(fresh, presence))
 
+    def without_session(self, workers: Sequence[tuple[str, float]]) -> None:
+        """Remove workers whose processes have had no session for too long, unless they renew."""
+        fresh = [one for one in workers if one[0] not in self._under_way]
+        if fresh and not self._env.closed:
+            names = {name for name, _ in fresh}
+            self._under_way |= names
+            self._env.spawn(self._remove_lost(fresh, names))
+
+    async def _remove_lost(self, workers: list[tuple[str, float]], names: set[str]) -> None:
+        try:
+            for worker, expires_at in workers:
+                await self._remove_worker(worker, DeclareDead(worker, expires_at))
+        except Exception as error:  # noqa: BLE001 - a store that is away comes back
+            log.debug(
+                "cannot free the tasks of workers without a session (%s); trying again",
+                error,
+                extra=about("worker.recovery_failed", reason=type(error).__name__),
+            )
+        finally:
+            self._under_way -= names
+        self._leadership.ask_now()
+        self._nudge()
+
     async def _remove(self, owners: set[str], presence: Presence) -> None:
         try:
             await self._remove_workers(owners, presence)
@@ -80,15 +103,21 @@ class DeadWorkers:
     async def _remove_workers(self, owners: set[str], presence: Presence) -> None:
         for worker in sorted(await self._env.view.workers()):
             if worker.rpartition("/")[0] in owners:
-                answer = await self._env.store.control(DeclareDead(worker))
-                self._answers.apply(answer)
-                self._failures.lost(answer.lost)
-                if self._hooks.probes is not None:
-                    self._hooks.probes.recovered(answer.count)
-                log.warning(
-                    "worker %s is dead; other workers take over its tasks",
-                    worker,
-                    extra=about("worker.died", worker=worker),
-                )
+                await self._remove_worker(worker, DeclareDead(worker))
         for owner in sorted(owners):
             presence.forget(owner)
+
+    async def _remove_worker(self, worker: str, command: DeclareDead) -> None:
+        answer = await self._env.store.control(command)
+        self._answers.apply(answer)
+        self._failures.lost(answer.lost)
+        if self._hooks.probes is not None:
+            self._hooks.probes.recovered(answer.count)
+        if command.expires_at is not None and worker in await self._env.view.workers():
+            # It has renewed: it is alive.
+            return
+        log.warning(
+            "worker %s is dead; other workers take over its tasks",
+            worker,
+            extra=about("worker.died", worker=worker),
+        )

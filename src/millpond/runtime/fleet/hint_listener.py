@@ -15,10 +15,10 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING
 
-from millpond.core.lifecycle import Status
 from millpond.core.log_fields import about
 from millpond.core.plan import Wake
 from millpond.runtime.jobs.job import job_of
+from millpond.runtime.waiting.result_reader import AT_ONCE, in_batches
 from millpond.store.hints import PendingHint
 from millpond.store.protocol import Hint
 
@@ -36,11 +36,6 @@ log = logging.getLogger("millpond.hints")
 
 FREE_LOOKUPS, LOOKUPS_PER_SECOND = 32, 20.0
 """How many lookups in a row may confirm nothing, and how many per second after that."""
-
-AT_ONCE = 256
-"""How many ids are looked up by one query."""
-
-_ALIVE = (Status.QUEUED, Status.RUNNING)
 
 
 class Allowance:
@@ -198,10 +193,7 @@ class HintListener:
         lookups = len(hint.finished_runs) + len(hint.cancelled) + -(-len(hint.ended) // AT_ONCE)
         self._allowance.spend(lookups + any_ended + hint.more)
         confirmed = [await self._check_cancel(task) for task in hint.cancelled]
-        confirmed += [
-            await self._check_ends(hint.ended[first : first + AT_ONCE])
-            for first in range(0, len(hint.ended), AT_ONCE)
-        ]
+        confirmed += [await self._check_ends(tasks) for tasks in in_batches(hint.ended)]
         confirmed += [await self._check_run(run) for run in hint.finished_runs]
         if any(confirmed):
             self._allowance.refill()
@@ -211,18 +203,9 @@ class HintListener:
         if hint.more:
             self._polling.poll_now()
 
-    async def _check_ends(self, tasks: tuple[int, ...]) -> bool:
+    async def _check_ends(self, tasks: Sequence[int]) -> bool:
         """Call those who wait for tasks that have ended; return whether any has."""
-        found = False
-        for task, status in zip(tasks, await self._env.view.status(tasks), strict=True):
-            if status in _ALIVE:
-                continue
-            if status != "unknown":
-                # One that is unknown may be on its way to the store.
-                found = True
-                self._closures.pop(task, None)
-            self._waiting.ended_elsewhere(task)
-        return found
+        return bool(await self._waiting.check(tasks))
 
     async def _check_run(self, run: int) -> bool:
         view = await self._env.view.run(run)

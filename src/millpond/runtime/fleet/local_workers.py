@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from millpond.runtime.fleet.closure_worker import ClosureWorker
     from millpond.runtime.fleet.maintain import Maintenance
     from millpond.runtime.fleet.registration import Registration
+    from millpond.runtime.fleet.session import SessionKeeper
     from millpond.runtime.worker.state import WorkerServices
 
 log = logging.getLogger("millpond.runtime")
@@ -32,6 +33,7 @@ class LocalWorkers:
         registration: Registration,
         maintenance: Maintenance,
         closure_worker: ClosureWorker,
+        session: SessionKeeper,
         lease: float,
     ) -> None:
         self._env = env
@@ -40,6 +42,7 @@ class LocalWorkers:
         self._registration = registration
         self._maintenance = maintenance
         self._closure_worker = closure_worker
+        self._session = session
         self._lease = lease
         self._has_lock = False
         self.lingering: dict[asyncio.Task[None], Worker] = {}
@@ -59,6 +62,7 @@ class LocalWorkers:
             # Before other processes can see its workers: a free lock means that a process is dead.
             presence.appear(self._env.owner)
             self._has_lock = True
+        await self._session.ready()
         worker = Worker(
             self._services,
             self._registration.new_name(own=own),

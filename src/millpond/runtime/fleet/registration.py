@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 from millpond.core.control import Deregister, Register
+from millpond.core.lease import RELEASE
 from millpond.core.log_fields import about
 from millpond.runtime.fleet.closure_worker import OWN
 
@@ -17,6 +20,7 @@ if TYPE_CHECKING:
     from millpond.runtime.answers import Answers
     from millpond.runtime.environment import Environment
     from millpond.runtime.fleet.renew import Renewals
+    from millpond.runtime.fleet.session import SessionKeeper
     from millpond.runtime.jobs.job import Handler, WorkerProtocol
     from millpond.store.protocol import ControlAnswer
 
@@ -29,6 +33,15 @@ NO_FUNCTION = ""
 """No task has this name: a worker without functions still sees, and reports, what it lacks."""
 
 
+@cache
+def _release() -> str:
+    """Return the version of the library; '' where it was not installed."""
+    try:
+        return version("millpond")
+    except PackageNotFoundError:
+        return ""
+
+
 class Registration:
     """Registers the workers of this process and their functions with the store."""
 
@@ -39,19 +52,22 @@ class Registration:
         answers: Answers,
         renewals: Renewals,
         functions: Mapping[str, Handler],
+        session: SessionKeeper,
     ) -> None:
         self._env = env
         self._workers = workers
         self._answers = answers
         self._renewals = renewals
         self._functions = functions
+        self._session = session
         self._names = 0
         self._updating = False
 
     def new_name(self, *, own: bool) -> str:
         """Return a name that no worker ever had."""
         self._names += 1
-        return f"{self._env.owner}/{self._names}{OWN if own else ''}"
+        mark = self._session.mark_of()
+        return f"{self._env.owner}/{self._names}{mark}{OWN if own else ''}"
 
     async def register(self, worker: WorkerProtocol) -> None:
         """Register a worker for the first time, and keep its lease from now on."""
@@ -87,14 +103,15 @@ class Registration:
         if worker.own:
             return ()
         known = tuple(self._functions)
-        return (known or (NO_FUNCTION,)) if self._env.shared else None
+        return (*(known or (NO_FUNCTION,)), RELEASE) if self._env.shared else None
 
     def _signatures(self, worker: WorkerProtocol) -> dict[str, str]:
         """Return a digest of each function's parameters: tasks that do not fit wait for another."""
         if worker.own:
             return {}
         handlers = tuple(self._functions.items())
-        return {name: one.takes.digest for name, one in handlers if one.takes is not None}
+        digests = {name: one.takes.digest for name, one in handlers if one.takes is not None}
+        return {**digests, RELEASE: _release()}
 
     async def _register_again(self, worker: WorkerProtocol) -> None:
         name = self.new_name(own=worker.own)

@@ -114,6 +114,11 @@ class Renewals:
         if self._thread is not None:
             self._thread.hurry([kept for kept in self._kept.values() if kept.worker.jobs])
 
+    def hurry_all(self) -> None:
+        """Renew every worker at once: the session of this process is new."""
+        if self._thread is not None:
+            self._thread.hurry(list(self._kept.values()), also_failed=True)
+
     async def stop(self) -> None:
         """End; safe twice."""
         self._kept.clear()
@@ -210,12 +215,12 @@ class RenewalThread:
         with self._changed:
             self._kept.pop(kept, None)
 
-    def hurry(self, some: list[Kept]) -> None:
+    def hurry(self, some: list[Kept], *, also_failed: bool = False) -> None:
         """Renew some workers at once, unless their last renewal failed."""
         with self._changed:
             now = time.monotonic()
             for kept in some:
-                if not kept.pause:
+                if also_failed or not kept.pause:
                     kept.due = min(kept.due, now)
             self._changed.notify()
 

@@ -27,11 +27,9 @@ class BatchOwner(Protocol):
 
     def settle(self, jobs: list[Job], returned: Any) -> None:  # noqa: ANN401 - by the handler
         """Settle each job of a call by its own result."""
-        ...
 
     def fail(self, jobs: list[Job], error: BaseException, leader: Job) -> None:
         """Settle every job of a call that raised, was stopped or timed out."""
-        ...
 
 
 class BatchCall(Handler):

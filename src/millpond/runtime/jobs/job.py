@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from contextvars import ContextVar
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -52,90 +53,48 @@ class Takes(Protocol):
     @property
     def digest(self) -> str:
         """The same for functions that can read the same arguments."""
-        ...
 
     @property
     def text(self) -> str:
         """The function with its parameters, as written in its source."""
-        ...
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class Handler:
     """A registered function as a worker sees it."""
 
-    __slots__ = (
-        "arguments",
-        "batch",
-        "encode_result",
-        "invoke",
-        "name",
-        "process",
-        "retry",
-        "takes",
-        "where",
-    )
-
-    def __init__(
-        self,
-        name: str,
-        where: Where,
-        invoke: Callable[[Job], Any],
-        encode_result: Callable[[Any], bytes],
-        retry: Policy | None = None,
-        batch: BatchShape | None = None,
-        process: tuple[str, str] | None = None,
-        arguments: Callable[[bytes], tuple[list[Any], dict[str, Any]]] | None = None,
-        takes: Takes | None = None,
-    ) -> None:
-        self.name = name
-        self.where = where
-        self.invoke = invoke
-        self.encode_result = encode_result
-        self.retry = retry
-        self.batch = batch
-        self.process = process
-        self.arguments = arguments
-        """Reads a stored payload into positional and named arguments."""
-        self.takes = takes
+    name: str
+    where: Where
+    invoke: Callable[[Job], Any]
+    encode_result: Callable[[Any], bytes]
+    retry: Policy | None = None
+    batch: BatchShape | None = None
+    process: tuple[str, str] | None = None
+    arguments: Callable[[bytes], tuple[list[Any], dict[str, Any]]] | None = None
+    """Reads a stored payload into positional and named arguments."""
+    takes: Takes | None = None
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class BatchShape:
     """How many tasks of a function go into one call, and how long the first waits for more."""
 
-    __slots__ = ("call", "linger", "read", "size")
-
-    def __init__(
-        self,
-        size: int,
-        linger: float,
-        read: Callable[[Job], Any],
-        call: Callable[[list[Job], list[Any]], Any],
-    ) -> None:
-        self.size = size
-        self.linger = linger
-        self.read = read
-        self.call = call
+    size: int
+    linger: float
+    read: Callable[[Job], Any]
+    call: Callable[[list[Job], list[Any]], Any]
 
 
+@dataclass(eq=False, repr=False, slots=True)
 class Closure:
     """Code that lives as long as its process, and the context it was submitted in."""
 
-    __slots__ = ("context", "encode_result", "fn", "retry", "where")
-
-    def __init__(
-        self,
-        fn: Callable[[], Any],
-        context: Context,
-        where: Where,
-        retry: Policy | None,
-        encode_result: Callable[[Any], bytes] | None = None,
-    ) -> None:
-        self.fn = fn
-        self.context = context
-        self.where = where
-        self.retry = retry
-        self.encode_result = encode_result
-        """How its result is stored; None = it stays in this process."""
+    fn: Callable[[], Any]
+    context: Context
+    where: Where
+    retry: Policy | None
+    encode_result: Callable[[Any], bytes] | None = None
+    """How its result is stored; None = it stays in this process."""
 
 
 _NO_CONTEXT = contextvars.Context()
@@ -154,11 +113,9 @@ class RunningSlot(Protocol):
     @property
     def task(self) -> asyncio.Task[None]:
         """The task that runs the handler."""
-        ...
 
     def interrupt(self, job: Job, /) -> None:
         """Cancel the handler of a job, if the slot still runs it."""
-        ...
 
 
 class WorkerProtocol(Protocol):
@@ -182,72 +139,55 @@ class WorkerProtocol(Protocol):
     @property
     def runtime(self) -> object:
         """The runtime it belongs to, for the code of handlers."""
-        ...
 
     @property
     def scheduled(self) -> bool:
         """Whether a turn comes soon."""
-        ...
 
     async def turn(self) -> None:
         """Settle what has ended and lease what may start."""
-        ...
 
     def woken(self, wake: Wake, /) -> None:
         """Note that a pool may have something to start."""
-        ...
 
     def watch(self, pool: str, /) -> None:
         """Serve a pool from now on, if it is one of its pools."""
-        ...
 
     def watches(self, pool: str, /) -> bool:
         """Return whether it asks a pool for work."""
-        ...
 
     def serves(self, pool: str, /) -> bool:
         """Return whether it runs tasks of a pool that any process submitted."""
-        ...
 
     def holders(self, pool: str, /) -> list[Job]:
         """Return the jobs that keep it from starting more of a pool; none if it could."""
-        ...
 
     def look_everywhere(self) -> None:
         """Ask every pool again."""
-        ...
 
     def stop_job(self, job: Job, why: CancelReason, /, *, interrupt: bool = True) -> None:
         """Ask a job to stop."""
-        ...
 
     def prefetched(self, tasks: Container[int], /) -> list[str]:
         """Return the pools of which it has prefetched one of these tasks."""
-        ...
 
     def give_back_prefetched(self, pool: str | None = None, /) -> None:
         """Give back what it has prefetched of a pool, or of all pools."""
-        ...
 
     def safe_since(self, sent: float, /) -> None:
         """Note that its leases hold from `sent` on; any thread may call this."""
-        ...
 
     def renewed(self, sent: float, /) -> None:
         """Note that its leases hold from `sent` on, on the loop."""
-        ...
 
     def registered_as(self, name: str, /) -> None:
         """Go on under a new name, after the store had lost the old one."""
-        ...
 
     def lost_registration(self) -> None:
         """Stop its jobs and register again: the store no longer knows it."""
-        ...
 
     def in_thread(self, fn: Callable[[], T], /) -> asyncio.Future[T]:
         """Call something that blocks in a thread."""
-        ...
 
     def committed(
         self,
@@ -258,7 +198,6 @@ class WorkerProtocol(Protocol):
         /,
     ) -> bool:
         """Note that a handler settled its attempt itself; return whether that was applied."""
-        ...
 
 
 class Job:

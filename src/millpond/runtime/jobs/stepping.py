@@ -17,11 +17,9 @@ class Waker(Protocol):
     @property
     def process(self) -> int:
         """The process that the worker belongs to."""
-        ...
 
     def job_waits(self) -> None:
         """Let ready jobs begin, and what has ended be settled, while a job waits."""
-        ...
 
 
 def as_coroutine(started: Any) -> Coroutine[Any, Any, Any]:  # noqa: ANN401 - what a handler gave

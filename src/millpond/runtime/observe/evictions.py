@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from millpond.core.lifecycle import Status
@@ -21,13 +22,13 @@ _REASONS = {
 }
 
 
+@dataclass(eq=False, repr=False)
 class Evictions:
     """Reports evicted tasks, if there is telemetry."""
 
-    def __init__(self, env: Environment, hooks: Hooks, specs: Mapping[str, PoolSpec]) -> None:
-        self._env = env
-        self._hooks = hooks
-        self._specs = specs
+    _env: Environment
+    _hooks: Hooks
+    _specs: Mapping[str, PoolSpec]
 
     def report(self, batches: Sequence[Batch], answer: SubmitAnswer) -> None:
         """Report the tasks that had to make room for these batches, if there were any."""

@@ -13,7 +13,7 @@ from textwrap import indent
 from typing import TYPE_CHECKING
 
 from millpond.core.admit import Reason
-from millpond.core.escape import MultilineText, one_line
+from millpond.core.escape import MultilineText, plain
 from millpond.core.lifecycle import Status
 from millpond.core.log_fields import about
 from millpond.core.task import CALLBACKS
@@ -147,7 +147,7 @@ def _log_last(
         error = info_of(cause)
     pool = pool.removesuffix(CALLBACKS)
     words = None if reason is None else _WORDS.get(reason, reason)
-    text = one_line(": ".join(str(one) for one in (words, error) if one is not None))
+    text = plain(": ".join(str(one) for one in (words, error) if one is not None))
     if cause is None and error is not None and error.traceback:
         # Indented: no line of a handler's traceback looks like a log record.
         text = MultilineText(f"{text}\n{indent(error.traceback.rstrip(), '    ')}")

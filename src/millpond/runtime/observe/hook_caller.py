@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import inspect
 import logging
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from millpond.core.lease import Leased
     from millpond.core.settle import Settlement
-    from millpond.core.task import Call
+    from millpond.core.task import Call, NewTask, Task
     from millpond.runtime.environment import Environment
     from millpond.runtime.jobs.job import Handler
     from millpond.runtime.observe.hooks import Hooks, Kind
@@ -32,39 +33,23 @@ if TYPE_CHECKING:
 log = logging.getLogger("millpond.hooks")
 
 
+@dataclass(eq=False, repr=False)
 class HookCaller:
     """Calls hooks and observers after something happened."""
 
-    def __init__(self, env: Environment, hooks: Hooks, functions: Mapping[str, Handler]) -> None:
-        self._env = env
-        self._hooks = hooks
-        self._counts = hooks.counts
-        self._functions = functions
+    _env: Environment
+    _hooks: Hooks
+    _functions: Mapping[str, Handler]
+
+    def __post_init__(self) -> None:
+        self._counts = self._hooks.counts
 
     def settled(self, leased: Leased, status: Status, end: TaskResult) -> None:
         """Report a task that a handler of this process ended."""
         if self._hooks.observers:
             self._observe(_kind(status), leased, error=end.error)
-        if status is Status.FAILED and leased.pool in self._hooks.on_dead_letter:
-            args, kwargs = self._arguments(leased.call)
-            letter = DeadLetter(
-                task_id=leased.fence.task,
-                pool=leased.pool,
-                function=leased.call.function,
-                payload=leased.call.payload,
-                args=args,
-                kwargs=kwargs,
-                error=read(end.error),
-                reason=end.reason,
-                attempts=end.attempt,
-                key=leased.key,
-                labels=leased.labels,
-                lane=leased.lane,
-                sequence=leased.sequence,
-                submitted_at=leased.submitted_at,
-                failed_at=self._env.clock(),
-            )
-            self._call_hook(self._hooks.on_dead_letter[leased.pool], letter)
+        if status is Status.FAILED:
+            self._dead_letter(leased.fence.task, leased, leased, end)
 
     def retried(self, leased: Leased, decided: Settlement) -> None:
         """Report an attempt that is followed by another."""
@@ -117,26 +102,34 @@ class HookCaller:
                 error=read(record.error),
             )
             self._call_observers(event)
-        if record.status is Status.FAILED and new.pool in self._hooks.on_dead_letter:
-            args, kwargs = self._arguments(new.call)
-            letter = DeadLetter(
-                task_id=task,
-                pool=new.pool,
-                function=new.call.function,
-                payload=new.call.payload,
-                args=args,
-                kwargs=kwargs,
-                error=read(record.error),
-                reason=record.reason,
-                attempts=record.attempt,
-                key=new.key,
-                labels=new.labels,
-                lane=record.lane,
-                sequence=record.sequence,
-                submitted_at=record.submitted_at,
-                failed_at=self._env.clock(),
-            )
-            self._call_hook(self._hooks.on_dead_letter[new.pool], letter)
+        if record.status is Status.FAILED:
+            self._dead_letter(task, new, record, record)
+
+    def _dead_letter(
+        self, task: int, new: Leased | NewTask, placed: Leased | Task, end: TaskResult | Task
+    ) -> None:
+        hook = self._hooks.on_dead_letter.get(new.pool)
+        if hook is None:
+            return
+        args, kwargs = self._arguments(new.call)
+        letter = DeadLetter(
+            task_id=task,
+            pool=new.pool,
+            function=new.call.function,
+            payload=new.call.payload,
+            args=args,
+            kwargs=kwargs,
+            error=read(end.error),
+            reason=end.reason,
+            attempts=end.attempt,
+            key=new.key,
+            labels=new.labels,
+            lane=placed.lane,
+            sequence=placed.sequence,
+            submitted_at=placed.submitted_at,
+            failed_at=self._env.clock(),
+        )
+        self._call_hook(hook, letter)
 
     def emptied(self, empty: Drained) -> None:
         """Report a lane or pool that has run empty."""

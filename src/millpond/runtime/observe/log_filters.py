@@ -11,7 +11,7 @@ import traceback
 from textwrap import indent
 from typing import TYPE_CHECKING
 
-from millpond.core.escape import MultilineText, one_line, several_lines
+from millpond.core.escape import MultilineText, plain
 from millpond.core.task import CALLBACKS
 from millpond.runtime.jobs.job import current_job
 
@@ -25,6 +25,8 @@ OURS = (
     "millpond.hints",
     "millpond.hooks",
     "millpond.joins",
+    "millpond.server",
+    "millpond.session",
     "millpond.maintenance",
     "millpond.poll",
     "millpond.postgres",
@@ -109,18 +111,18 @@ def _escaped(argument: object) -> object:
         return f"({type(argument).__name__} without a text)"
     if text.isprintable():
         return argument
-    return several_lines(text) if isinstance(argument, MultilineText) else one_line(text)
+    return plain(text, lines=True) if isinstance(argument, MultilineText) else plain(text)
 
 
 def _safe_traceback(error: BaseException) -> str | None:
     """Return a traceback whose lines are all indented; None if nothing in it comes from outside."""
     try:
         text = "".join(traceback.format_exception(error)).rstrip("\n")
-        if several_lines(text) == text and not any(map(_says_lines, _chain(error))):
+        if plain(text, lines=True) == text and not any(map(_says_lines, _chain(error))):
             return None
     except Exception:  # noqa: BLE001 - as above
         return "    (its traceback could not be read)"
-    return indent(several_lines(text), "    ")
+    return indent(plain(text, lines=True), "    ")
 
 
 def _says_lines(error: BaseException) -> bool:

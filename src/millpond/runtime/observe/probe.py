@@ -318,7 +318,6 @@ class HasProbes(Protocol):
     @property
     def probes(self) -> Probes | None:
         """What calls the telemetry; None = there is none."""
-        ...
 
 
 class HasHooks(Protocol):
@@ -327,7 +326,6 @@ class HasHooks(Protocol):
     @property
     def hooks(self) -> HasProbes:
         """Its hooks."""
-        ...
 
 
 def submission(runtime: HasHooks, pool: str, count: int) -> Submission:

@@ -23,17 +23,14 @@ class Watched(Protocol):
     @property
     def name(self) -> str:
         """Its name."""
-        ...
 
     @property
     def turns(self) -> int:
         """How many verbs the store has answered."""
-        ...
 
     @property
     def in_turn(self) -> bool:
         """Whether a turn is under way, or to be tried again."""
-        ...
 
 
 class Watchdog:

@@ -7,10 +7,11 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from millpond.core.lifecycle import Status, Transition
+from millpond.runtime.waiting.result_reader import ResultReader, in_batches
 from millpond.runtime.waiting.task_result import TaskResult
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, MutableMapping
+    from collections.abc import Callable, MutableMapping, Sequence
 
     from millpond.core.settle import Settlement
     from millpond.core.task import Task
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from millpond.runtime.jobs.job import Closure, Job
     from millpond.runtime.waiting.joined_tasks import JoinedTasks
 
-Waiter: TypeAlias = "asyncio.Future[TaskResult | None] | Callable[[TaskResult | None], None]"
+Waiter: TypeAlias = "asyncio.Future[TaskResult] | Callable[[TaskResult | None], None]"
 
 CAUSES_KEPT = 1_000
 _AFTER = {Transition.COMPLETE: Status.COMPLETED, Transition.FAIL: Status.FAILED}
@@ -39,6 +40,7 @@ class Waiting:
         self._env = env
         self._closures = closures
         self._joined_tasks = joined_tasks
+        self._reader = ResultReader(env, self.is_awaited, self.check, self._end_waits)
         self._tasks: dict[int, Any] = {}
         self._runs: dict[int, list[Callable[[], None]]] = {}
         self._everything: dict[object, Callable[[int, TaskResult | None], None]] = {}
@@ -58,7 +60,10 @@ class Waiting:
         """
 
     def on_end(self, task: int, callback: Waiter) -> None:
-        """Call back, or set a future, once when a task ends; None = the store has the result."""
+        """Call back, or set a future, once when a task ends.
+
+        A callback gets None, and a future an UnknownTask, if the store does not know the task.
+        """
         if self._closed is not None:
             _deliver(callback, TaskResult.closed(self._closed))
             return
@@ -83,30 +88,49 @@ class Waiting:
             del self._tasks[task]
 
     def ended(self, task: int, end: TaskResult | None) -> None:
-        """Call those who wait for a task."""
+        """Report the end of a task; None = the store has the result, which is read for waiters."""
         if end is not None:
             self._keep(task, end)
+        elif task in self._tasks:
+            self._reader.ask(task)
+        self._note_recent(task, end)
+        if end is not None:
+            self._deliver(task, end)
+        if self._everything:
+            for listener in list(self._everything.values()):
+                listener(task, end)
+
+    def _note_recent(self, task: int, end: TaskResult | None) -> None:
         small = end is not None and end.status is Status.COMPLETED and len(end.result or b"") <= 256
         self._recent[task] = end if small else None
         if len(self._recent) > self._recent_kept:
             self._recent = {}
             self.era = object()
-        known = self._tasks.pop(task, None)
-        if known is not None:
-            if type(known) is list:
-                for callback in known:
-                    _deliver(callback, end)
-            else:
-                _deliver(known, end)
-        if self._everything:
-            for listener in list(self._everything.values()):
-                listener(task, end)
 
-    def ended_elsewhere(self, task: int) -> None:
-        """Have those who wait for a task ask the store for its result."""
+    def _deliver(self, task: int, end: TaskResult) -> None:
+        """Give the end of a task to those who wait for it."""
         known = self._tasks.pop(task, None)
-        for callback in known if type(known) is list else (known,) if known is not None else ():
-            _deliver(callback, None)
+        if known is None:
+            return
+        if type(known) is list:
+            for callback in known:
+                _deliver(callback, end)
+        else:
+            _deliver(known, end)
+
+    def _deliver_unknown(self, task: int) -> None:
+        """End the waits for a task that the store does not know, unless it may yet be committed."""
+        if task in self._tasks and not self._joined_tasks.is_open(task):
+            self._end_waits(task, self.unknown(task))
+
+    def _end_waits(self, task: int, error: Exception) -> None:
+        """End the waits for a task with an error; a callback asks by itself, and meets it."""
+        known = self._tasks.pop(task, None)
+        for waiter in known if type(known) is list else (known,) if known is not None else ():
+            if not isinstance(waiter, asyncio.Future):
+                waiter(None)
+            elif not waiter.done():
+                waiter.set_exception(error)
 
     def stir(self) -> None:
         """Have those who watch many tasks look: some task may have ended."""
@@ -169,11 +193,14 @@ class Waiting:
 
     def read(self, task: Task) -> TaskResult:
         """Return the result of a task from its record and from what this process remembers."""
-        end = TaskResult.read(task)
-        kept = self.values.get(task.new.id)
+        return self._with_kept(task.new.id, TaskResult.read(task))
+
+    def _with_kept(self, task: int, end: TaskResult) -> TaskResult:
+        """Add what no store keeps to the result of a task."""
+        kept = self.values.get(task)
         if kept is not None:
             end.value = kept[1]
-        raised = self._causes.get(task.new.id)
+        raised = self._causes.get(task)
         if raised is not None:
             end.cause = raised[1]
         return end
@@ -190,56 +217,50 @@ class Waiting:
         """Return whether a task that was alive in an era is known not to have ended since."""
         return era is self.era and task not in self._recent and not self._env.shared
 
+    def begin(self, task: int, era: object = None) -> asyncio.Future[TaskResult]:
+        """Begin to wait for the end of a task; in `era` the caller knew that it was alive.
+
+        The caller ends its wait with `forget`, also after a result.
+        """
+        ended: asyncio.Future[Any] = self._env.loop.create_future()
+        self.on_end(task, ended)
+        if not ended.done() and not self.has_not_ended(task, era):
+            # It may have ended before, here or elsewhere.
+            self._reader.ask(task, ended)
+        return ended
+
     async def end_of(self, task: int, era: object = None) -> TaskResult:
         """Wait for the end of a task; in `era` the caller knew that it was alive."""
-        if task in self._recent:
-            # It has ended here, unless it was redriven since.
-            seen = await self._seen(task)
-            if seen is not None:
-                return seen
-        ended: asyncio.Future[TaskResult | None] = self._env.loop.create_future()
-        self.on_end(task, ended)
+        ended = self.begin(task, era)
         try:
-            end = None
-            if not self.has_not_ended(task, era):
-                end = await self._seen(task)
-            if end is None:
-                end = await ended
-            if end is not None:
-                end.raise_if_closed()
-            return end if end is not None else await self._must_be_seen(task)
+            end = await ended
         finally:
             self.forget(task, ended)
-
-    async def _seen(self, task: int) -> TaskResult | None:
-        """Return the result that the store has, or None while there is none."""
-        record = await self._env.view.task(task)
-        if record is None:
-            if self._joined_tasks.is_open(task):
-                return None
-            raise self.unknown(task)
-        return self.read(record) if record.status.terminal else None
-
-    async def _must_be_seen(self, task: int) -> TaskResult:
-        end = await self._seen(task)
-        if end is None:
-            # Redriven between its end and our reading: its next end is the one to wait for.
-            return await self.end_of(task)
+        end.raise_if_closed()
         return end
 
+    async def check(self, tasks: Sequence[int]) -> list[int]:
+        """Read the results of tasks from the store, for those who wait; return which ended."""
+        found = await self._env.view.results(tasks)
+        for task, stored in found.ended.items():
+            self._closures.pop(task, None)
+            if task in self._tasks:
+                end = self._with_kept(task, TaskResult.stored(stored))
+                self._note_recent(task, end)
+                self._deliver(task, end)
+        for task, why in found.missing.items():
+            if why == "expired":
+                # One that is unknown may be on its way to the store.
+                self._closures.pop(task, None)
+            self._deliver_unknown(task)
+        return [*found.ended, *(task for task, why in found.missing.items() if why == "expired")]
+
     async def look(self) -> None:
-        """Find the ends that other processes made: ask for all awaited tasks at once."""
+        """Find the ends that other processes made: read all awaited tasks together."""
         view, closures = self._env.view, self._closures
         waited = tuple({**self._tasks, **closures}) if closures else tuple(self._tasks)
-        if waited:
-            for task, status in zip(waited, await view.status(waited), strict=True):
-                if status in (Status.QUEUED, Status.RUNNING):
-                    continue
-                if task in self._tasks:
-                    self.ended(task, None)
-                if status != "unknown":
-                    # One that is unknown may be on its way to the store.
-                    closures.pop(task, None)
+        for batch in in_batches(waited):
+            await self.check(batch)
         for run in tuple(self._runs):
             found = await view.run(run)
             if found is None or found.finished:
@@ -277,7 +298,7 @@ class Waiting:
         self.stir()
 
 
-def _deliver(waiter: Waiter, end: TaskResult | None) -> None:
+def _deliver(waiter: Waiter, end: TaskResult) -> None:
     if isinstance(waiter, asyncio.Future):
         if not waiter.done():
             waiter.set_result(end)

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from millpond.core.settle import Settlement
     from millpond.core.task import Task
     from millpond.runtime.jobs.job import Job
+    from millpond.store.protocol import StoredResult
 
 
 class TaskResult:
@@ -53,6 +54,13 @@ class TaskResult:
         """Return the result that a store has."""
         end = cls(task.status, task.attempt)
         end.result, end.error, end.reason = task.result, task.error, task.reason
+        return end
+
+    @classmethod
+    def stored(cls, found: StoredResult) -> TaskResult:
+        """Return the result that a store has, read together with others."""
+        end = cls(found.status, found.attempt)
+        end.result, end.error, end.reason = found.result, found.error, found.reason
         return end
 
     @classmethod

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -28,30 +29,19 @@ if TYPE_CHECKING:
     from millpond.store.protocol import Admission
 
 
+@dataclass(eq=False, repr=False)
 class Announcer:
     """Reports the settlements of all workers of this process."""
 
-    def __init__(
-        self,
-        env: Environment,
-        closures: MutableMapping[int, Closure],
-        kept_pools: KeptPools,
-        waiting: Waiting,
-        failures: Failures,
-        report: Report,
-        hooks: Hooks,
-        hook_caller: HookCaller,
-        nudge: Callable[[], None],
-    ) -> None:
-        self._env = env
-        self._closures = closures
-        self._kept_pools = kept_pools
-        self._waiting = waiting
-        self._failures = failures
-        self._report = report
-        self._hooks = hooks
-        self._hook_caller = hook_caller
-        self._nudge = nudge
+    _env: Environment
+    _closures: MutableMapping[int, Closure]
+    _kept_pools: KeptPools
+    _waiting: Waiting
+    _failures: Failures
+    _report: Report
+    _hooks: Hooks
+    _hook_caller: HookCaller
+    _nudge: Callable[[], None]
 
     def ended(self, leased: Leased, status: Status, result: TaskResult) -> None:
         """Report a task that a settlement of this process ended."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from millpond.core.log_fields import about
@@ -25,26 +26,20 @@ if TYPE_CHECKING:
 log = logging.getLogger("millpond.worker")
 
 
+@dataclass(eq=False, repr=False)
 class Attempts:
     """The running jobs of one worker."""
 
-    def __init__(
-        self,
-        worker: WorkerProtocol,
-        state: WorkerState,
-        owner: SlotOwner,
-        slots: Slots,
-        prefetch: Prefetch,
-        misfits: Misfits,
-    ) -> None:
-        self._worker = worker
-        self._state = state
-        self._env = state.env
-        self._owner = owner
-        self._slots = slots
-        self._prefetch = prefetch
-        self._misfits = misfits
-        self.batches = Batches(worker, owner, slots, self._start_timeout)
+    _worker: WorkerProtocol
+    _state: WorkerState
+    _owner: SlotOwner
+    _slots: Slots
+    _prefetch: Prefetch
+    _misfits: Misfits
+
+    def __post_init__(self) -> None:
+        self._env = self._state.env
+        self.batches = Batches(self._worker, self._owner, self._slots, self._start_timeout)
 
     def start(self, leased: Leased) -> None:
         """Give a leased task to a slot, or give it back if its function is not known here."""
@@ -57,7 +52,10 @@ class Attempts:
             self._owner.finished(self.job_without_code(leased), None, Unfit(corrupt=False))
             return
         job = Job(leased, self._worker, body, self._env.clock())
-        self._state.jobs[leased.fence.task] = job
+        jobs = self._state.jobs
+        jobs[leased.fence.task] = job
+        if len(jobs) == 1:
+            self._state.became_busy()
         if type(body) is Handler and body.batch is not None:
             self.batches.add(job, body.batch)
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from millpond.core.settle import Stopped
@@ -21,24 +22,18 @@ if TYPE_CHECKING:
     from millpond.runtime.worker.slots import Slots
 
 
+@dataclass(eq=False, repr=False)
 class Batches:
     """Collects the jobs of batch functions until a batch is full or its first has waited enough."""
 
-    def __init__(
-        self,
-        worker: WorkerProtocol,
-        owner: SlotOwner,
-        slots: Slots,
-        start_timeout: Callable[[Job], None],
-    ) -> None:
-        self._worker = worker
-        self._owner = owner
-        self._slots = slots
-        self._start_timeout = start_timeout
-        self._collecting: dict[str, list[Job]] = {}
-        self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._calls: dict[Job, Job] = {}
-        """Each running job -> the job that leads its call."""
+    _worker: WorkerProtocol
+    _owner: SlotOwner
+    _slots: Slots
+    _start_timeout: Callable[[Job], None]
+    _collecting: dict[str, list[Job]] = field(default_factory=dict, init=False)
+    _timers: dict[str, asyncio.TimerHandle] = field(default_factory=dict, init=False)
+    calls: dict[Job, Job] = field(default_factory=dict, init=False)
+    """Each running job -> the job that leads its call."""
 
     def add(self, job: Job, shape: BatchShape) -> None:
         """Add a job to the batch that is being collected."""
@@ -63,7 +58,7 @@ class Batches:
             return
         if not interrupt:
             return
-        leader = self._calls.get(job)
+        leader = self.calls.get(job)
         if leader is not None:
             leader.why = job.why
             leader.timed_out = leader.timed_out or job.timed_out
@@ -74,7 +69,7 @@ class Batches:
 
     def began(self, job: Job) -> bool:
         """Return whether the call that a job is part of was made."""
-        leader = self._calls.get(job)
+        leader = self.calls.get(job)
         return leader is not None and leader.began
 
     def _send(self, name: str, shape: BatchShape) -> None:
@@ -89,7 +84,7 @@ class Batches:
         call = BatchCall(self, jobs, items, shape, body)
         leader = Job(jobs[0].leased, self._worker, call, jobs[0].started_at)
         for job in jobs:
-            self._calls[job] = leader
+            self.calls[job] = leader
             self._start_timeout(job)
         context = leader.context = self._worker.env.context.copy()
         context.run(current_job.set, jobs[0])
@@ -146,6 +141,6 @@ class Batches:
             self._end(job, result, succeeded(job, result))
 
     def _end(self, job: Job, value: Any, outcome: Outcome) -> None:  # noqa: ANN401
-        self._calls.pop(job, None)
+        self.calls.pop(job, None)
         self._owner.finished(job, value, outcome)
         self._owner.schedule.kick()

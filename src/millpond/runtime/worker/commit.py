@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from millpond.runtime.jobs.job import Job
     from millpond.store.protocol import SettleAnswer
     from millpond.store.shared import HandlerTransaction
+
+T = TypeVar("T")
 
 
 def may_commit(job: Job, feature: str) -> None:
@@ -79,7 +81,7 @@ def completion(job: Job, result: Any) -> Settlement:  # noqa: ANN401 - what the 
     return decided if job.weight is None else msgspec.structs.replace(decided, weight=job.weight)
 
 
-async def commit_with(job: Job, write: Callable[[Any], Any], result: Any) -> Any:  # noqa: ANN401
+async def commit_with(job: Job, write: Callable[[Any], T], result: Any) -> T:  # noqa: ANN401
     """Complete an attempt in one transaction with what `write` does; return what that returned."""
     may_commit(job, "commit")
     if inspect.iscoroutinefunction(write):
@@ -88,10 +90,12 @@ async def commit_with(job: Job, write: Callable[[Any], Any], result: Any) -> Any
     assert settle_with is not None  # noqa: S101 - asked just now
     decided = completion(job, result)
 
-    async def store() -> Any:  # noqa: ANN401
-        answer, value = await settle_with(decided, partial(_written, write, job.worker.env.process))
-        _apply(job, decided, result, answer)
-        return value
+    async def store() -> T:
+        stored: tuple[SettleAnswer, T] = await settle_with(
+            decided, partial(_written, write, job.worker.env.process)
+        )
+        _apply(job, decided, result, stored[0])
+        return stored[1]
 
     # A caller that is cancelled meanwhile must know whether it was stored: its slot asks next.
     storing = job.worker.env.loop.create_task(store())
@@ -99,7 +103,7 @@ async def commit_with(job: Job, write: Callable[[Any], Any], result: Any) -> Any
     return storing.result()
 
 
-def _written(write: Callable[[Any], Any], process: int, connection: Any) -> Any:  # noqa: ANN401
+def _written(write: Callable[[Any], T], process: int, connection: Any) -> T:  # noqa: ANN401
     """Call a handler's write function; one that raises SystemExit fails its attempt.
 
     SystemExit would end the loop, and with it the worker. A child process that it forked ends here:
@@ -123,7 +127,7 @@ async def commit_held(job: Job, held: HandlerTransaction, result: Any) -> None: 
         answer = await job.worker.in_thread(lambda: held.settle(decided))
         announce = job.worker.env.shared_store.announce
         if announce is not None:
-            job.worker.env.spawn(announce(answer))  # type: ignore[arg-type]
+            job.worker.env.spawn(announce(answer))
         _apply(job, decided, result, answer)
 
     await run_to_completion(job.worker.env.loop.create_task(store()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -17,28 +18,18 @@ if TYPE_CHECKING:
     from millpond.store.protocol import LeaseAnswer
 
 
+@dataclass(eq=False, repr=False)
 class Leasing:
     """Applies the answers to the leases of one worker."""
 
-    def __init__(
-        self,
-        worker: WorkerProtocol,
-        state: WorkerState,
-        queues: Queues,
-        prefetch: Prefetch,
-        slots: Slots,
-        attempts: Attempts,
-        misfits: Misfits,
-        settling: Settling,
-    ) -> None:
-        self._worker = worker
-        self._state = state
-        self._queues = queues
-        self._prefetch = prefetch
-        self._slots = slots
-        self._attempts = attempts
-        self._misfits = misfits
-        self._settling = settling
+    _worker: WorkerProtocol
+    _state: WorkerState
+    _queues: Queues
+    _prefetch: Prefetch
+    _slots: Slots
+    _attempts: Attempts
+    _misfits: Misfits
+    _settling: Settling
 
     def apply(self, ask: LeaseRequest, answer: LeaseAnswer) -> None:
         """Start what was leased, and note when to ask again."""

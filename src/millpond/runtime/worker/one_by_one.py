@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from millpond.core.log_fields import about
@@ -23,16 +24,16 @@ if TYPE_CHECKING:
 log = logging.getLogger("millpond.worker")
 
 
+@dataclass(eq=False, repr=False)
 class OneByOne:
     """Settles attempts alone; one with a bad value ends as failed."""
 
-    def __init__(
-        self, state: WorkerState, attempts: Attempts, settle_answers: SettleAnswers
-    ) -> None:
-        self._state = state
-        self._env = state.env
-        self._attempts = attempts
-        self._settle_answers = settle_answers
+    _state: WorkerState
+    _attempts: Attempts
+    _settle_answers: SettleAnswers
+
+    def __post_init__(self) -> None:
+        self._env = self._state.env
 
     async def settle(self, ended: list[tuple[Settlement, Job, Any]], error: Exception) -> None:
         """Settle each attempt alone.

@@ -6,6 +6,7 @@ A worker never polls a queue that has nothing for it, and never sleeps through w
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from millpond.core.event import SYSTEM
@@ -36,25 +37,27 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
 """Seconds for which a queue rests of which nothing could be leased, doubling."""
 
 
+@dataclass(eq=False, repr=False)
 class Queues:
     """The queues of one worker: pools and their callbacks."""
 
-    def __init__(self, state: WorkerState, schedule: TurnSchedule, prefetch: Prefetch) -> None:
-        self._state = state
-        self._env = state.env
-        self._schedule = schedule
-        self._prefetch = prefetch
-        self._watches: dict[str, ClaimTimer] = {}
-        self._empty: set[str] = set()
-        """Queues whose last answer said that nothing waits in them."""
-        self.due: dict[str, None] = {}
-        """Queues to ask in the next turn."""
-        self.unseen: dict[str, None] = {}
-        """Due queues of which nothing is known: one read says which have work."""
+    _state: WorkerState
+    _schedule: TurnSchedule
+    _prefetch: Prefetch
+    _watches: dict[str, ClaimTimer] = field(default_factory=dict, init=False)
+    _empty: set[str] = field(default_factory=set, init=False)
+    """Queues whose last answer said that nothing waits in them."""
+    due: dict[str, None] = field(default_factory=dict, init=False)
+    """Queues to ask in the next turn."""
+    unseen: dict[str, None] = field(default_factory=dict, init=False)
+    """Due queues of which nothing is known: one read says which have work."""
+    _timer: asyncio.TimerHandle | None = field(default=None, init=False)
+    _pauses: dict[str, float] = field(default_factory=dict, init=False)
+    """Seconds for which queues rest of which nothing could be leased."""
+
+    def __post_init__(self) -> None:
+        self._env = self._state.env
         self._moments: LazyHeap[str] = LazyHeap()
-        self._timer: asyncio.TimerHandle | None = None
-        self._pauses: dict[str, float] = {}
-        """Seconds for which queues rest of which nothing could be leased."""
 
     def __contains__(self, queue: str) -> bool:
         return queue in self._watches

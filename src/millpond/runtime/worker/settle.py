@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -33,25 +34,19 @@ if TYPE_CHECKING:
 log = logging.getLogger("millpond.worker")
 
 
+@dataclass(eq=False, repr=False)
 class Settling:
     """Turns the outcomes of jobs into settlements."""
 
-    def __init__(
-        self,
-        state: WorkerState,
-        schedule: TurnSchedule,
-        queues: Queues,
-        prefetch: Prefetch,
-        slots: Slots,
-        attempts: Attempts,
-    ) -> None:
-        self._state = state
-        self._env = state.env
-        self._schedule = schedule
-        self._queues = queues
-        self._prefetch = prefetch
-        self._slots = slots
-        self._attempts = attempts
+    _state: WorkerState
+    _schedule: TurnSchedule
+    _queues: Queues
+    _prefetch: Prefetch
+    _slots: Slots
+    _attempts: Attempts
+
+    def __post_init__(self) -> None:
+        self._env = self._state.env
 
     def finished(self, job: Job, value: Any, outcome: Outcome) -> None:  # noqa: ANN401
         """Note how a job ended; the next turn settles it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from millpond.core.lifecycle import Status
@@ -21,23 +22,18 @@ if TYPE_CHECKING:
     from millpond.store.protocol import SettleAnswer
 
 
+@dataclass(eq=False, repr=False)
 class SettleAnswers:
     """Applies the answers to the settlements of one worker."""
 
-    def __init__(
-        self,
-        worker: WorkerProtocol,
-        state: WorkerState,
-        prefetch: Prefetch,
-        attempts: Attempts,
-        leasing: Leasing,
-    ) -> None:
-        self._worker = worker
-        self._state = state
-        self._services = state.services
-        self._prefetch = prefetch
-        self._attempts = attempts
-        self._leasing = leasing
+    _worker: WorkerProtocol
+    _state: WorkerState
+    _prefetch: Prefetch
+    _attempts: Attempts
+    _leasing: Leasing
+
+    def __post_init__(self) -> None:
+        self._services = self._state.services
 
     def apply(
         self,

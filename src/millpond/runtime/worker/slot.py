@@ -42,11 +42,9 @@ class SlotOwner(Protocol):
 
     async def turn(self) -> None:
         """Settle what has ended and lease what may start."""
-        ...
 
     def unreadable(self, job: Job, error: Unreadable, /) -> Unfit:
         """Return the outcome of a task whose arguments cannot be read here."""
-        ...
 
 
 class SlotKeeper(Protocol):
@@ -59,15 +57,12 @@ class SlotKeeper(Protocol):
 
     def job_waits(self) -> None:
         """Let ready jobs begin, and what has ended be settled, while a job waits."""
-        ...
 
     def keep_idle(self, slot: Slot, /) -> bool:
         """Keep a slot that has nothing to do; return whether there is room for it."""
-        ...
 
     def lost(self, slot: Slot, /) -> None:
         """Note that a slot has ended."""
-        ...
 
 
 class Slot:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from millpond.runtime.jobs.job import Handler, Where
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from millpond.runtime.jobs.policy import Policy
     from millpond.runtime.observe.hooks import Hooks
     from millpond.runtime.observe.outage import Outages
+    from millpond.runtime.session_times import ProcessSession
     from millpond.runtime.waiting.results import Waiting
     from millpond.runtime.worker.announce import Announcer
 
@@ -37,19 +38,15 @@ class Registrar(Protocol):
 
     async def register(self, worker: WorkerProtocol, /) -> None:
         """Register a worker, and keep its lease."""
-        ...
 
     def register_again(self, worker: WorkerProtocol, /) -> None:
         """Register a worker under a new name, in the background."""
-        ...
 
     def stop_renewing(self, worker: WorkerProtocol, /) -> None:
         """Renew the leases of a worker no more."""
-        ...
 
     async def deregister(self, worker: WorkerProtocol, /) -> None:
         """Remove a worker from the store."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,51 +71,51 @@ class WorkerServices:
     """Called with a pool of which something was leased."""
     stalled: Callable[[str], None]
     """Called with the name of a worker whose turn the store does not answer."""
+    session: ProcessSession
     report_progress: Callable[[Job, float, str], None]
     """Called with the progress that a handler in a process reports."""
 
 
+def _nothing() -> None:
+    """Do nothing."""
+
+
+@dataclass(eq=False, repr=False)
 class WorkerState:
     """What a worker knows about itself and its jobs."""
 
-    def __init__(
-        self,
-        services: WorkerServices,
-        name: str,
-        *,
-        pools: frozenset[str] | None,
-        concurrency: int | None,
-        lease: float,
-        resources: Any = None,  # noqa: ANN401 - what the user's lifespan yields
-        own: bool = False,
-    ) -> None:
-        self.services = services
-        self.env = services.env
-        self.loop = services.env.loop
-        self.retries = services.retries
-        self.name = name
-        self.pools = pools
-        self.concurrency = concurrency
-        self.lease = lease
-        self.resources = resources
-        self.own = own
-        """Whether it runs only closures of this process."""
-        self.jobs: dict[int, Job] = {}
-        """Running jobs, by task."""
-        self.stuck_since: dict[Job, float] = {}
-        """Jobs whose handlers go on after their timeout, and when it was over."""
-        self.ended: list[tuple[Settlement, Job, Any]] = []
-        """Settlements that the store has not got yet, with what the handler returned or raised."""
+    services: WorkerServices
+    name: str
+    _: KW_ONLY
+    pools: frozenset[str] | None
+    concurrency: int | None
+    lease: float
+    resources: Any = None
+    own: bool = False
+    """Whether it runs only closures of this process."""
+    jobs: dict[int, Job] = field(default_factory=dict, init=False)
+    """Running jobs, by task."""
+    stuck_since: dict[Job, float] = field(default_factory=dict, init=False)
+    """Jobs whose handlers go on after their timeout, and when it was over."""
+    ended: list[tuple[Settlement, Job, Any]] = field(default_factory=list, init=False)
+    """Settlements that the store has not got yet, with what the handler returned or raised."""
+    stopping: bool = field(default=False, init=False)
+    joined: bool = field(default=False, init=False)
+    """Whether it is registered."""
+    fenced: bool = field(default=False, init=False)
+    """Whether the store has lost it; it leases nothing until it is registered again."""
+    late: bool = field(default=False, init=False)
+    """Whether it could not renew in time; it leases nothing until it has renewed."""
+    unsure: bool = field(default=False, init=False)
+    """Whether an answer was lost: the store may hold leases for it that it does not know."""
+
+    def __post_init__(self) -> None:
+        self.env = self.services.env
+        self.loop = self.services.env.loop
+        self.retries = self.services.retries
+        self.became_busy: Callable[[], None] = _nothing
+        """Called when it gets work after it had none."""
         self.tally = Tally()
-        self.stopping = False
-        self.joined = False
-        """Whether it is registered."""
-        self.fenced = False
-        """Whether the store has lost it; it leases nothing until it is registered again."""
-        self.late = False
-        """Whether it could not renew in time; it leases nothing until it has renewed."""
-        self.unsure = False
-        """Whether an answer was lost: the store may hold leases for it that it does not know."""
 
     @property
     def runtime(self) -> object:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from millpond.core.log_fields import about
 from millpond.runtime.jobs.job import CancelReason
 from millpond.runtime.worker.state import STUCK_AFTER
-from millpond.runtime.worker.turn import release
+from millpond.runtime.worker.turn import Quiet
 
 if TYPE_CHECKING:
     from millpond.runtime.executors.executors import Executors
@@ -29,54 +30,25 @@ STOP_WITHIN = 5.0
 """Seconds for which a worker that stops tries to settle what has ended in a failing store."""
 
 
-class Quiet:
-    """Waits until a stopping worker runs no job any more."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
-        self._waiting: list[asyncio.Future[None]] = []
-
-    async def wait(self, seconds: float | None) -> None:
-        """Wait until no job runs, for some seconds at most."""
-        quiet = self._loop.create_future()
-        self._waiting.append(quiet)
-        await asyncio.wait([quiet], timeout=seconds)
-
-    def reached(self) -> None:
-        """Let those who wait go on."""
-        release(self._waiting)
-
-
+@dataclass(eq=False, repr=False)
 class Stopping:
     """Stops one worker."""
 
-    def __init__(
-        self,
-        worker: WorkerProtocol,
-        state: WorkerState,
-        schedule: TurnSchedule,
-        queues: Queues,
-        slots: Slots,
-        attempts: Attempts,
-        settling: Settling,
-        turns: Turns,
-        guard: LeaseGuard,
-        executors: Executors,
-        quiet: Quiet,
-    ) -> None:
-        self._worker = worker
-        self._state = state
-        self._env = state.env
-        self._schedule = schedule
-        self._queues = queues
-        self._slots = slots
-        self._attempts = attempts
-        self._settling = settling
-        self._turns = turns
-        self._guard = guard
-        self._executors = executors
-        self._quiet = quiet
-        self._in_grace = False
+    _worker: WorkerProtocol
+    _state: WorkerState
+    _schedule: TurnSchedule
+    _queues: Queues
+    _slots: Slots
+    _attempts: Attempts
+    _settling: Settling
+    _turns: Turns
+    _guard: LeaseGuard
+    _executors: Executors
+    _quiet: Quiet
+    _in_grace: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        self._env = self._state.env
 
     async def wind_down(self, grace: float) -> None:
         """Start nothing more, give running jobs `grace` seconds, interrupt the rest.

@@ -8,21 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from millpond.core.control import Disown
 from millpond.core.log_fields import about
 from millpond.runtime.bad_values import is_store_failure
 from millpond.runtime.batching import bytes_of, fitting
-from millpond.runtime.observe.watchdog import Watchdog
 from millpond.runtime.worker.state import MOST_AT_ONCE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from millpond.core.lease import LeaseRequest
     from millpond.core.settle import Settlement
     from millpond.runtime.jobs.job import Job, WorkerProtocol
+    from millpond.runtime.observe.watchdog import Watchdog
     from millpond.runtime.worker.leasing import Leasing
     from millpond.runtime.worker.one_by_one import OneByOne
     from millpond.runtime.worker.prefetch import Prefetch
@@ -37,57 +36,51 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
 """Seconds to wait after the store failed, doubling."""
 
 
+class Quiet:
+    """Waits until a stopping worker runs no job any more."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self.waiting: list[asyncio.Future[None]] = []
+
+    async def wait(self, seconds: float | None) -> None:
+        """Wait until no job runs, for some seconds at most."""
+        quiet = self._loop.create_future()
+        self.waiting.append(quiet)
+        await asyncio.wait([quiet], timeout=seconds)
+
+    def reached(self) -> None:
+        """Let those who wait go on."""
+        _release(self.waiting)
+
+
+@dataclass(eq=False, repr=False)
 class Turns:
     """Runs the turns of one worker."""
 
-    def __init__(
-        self,
-        worker: WorkerProtocol,
-        state: WorkerState,
-        schedule: TurnSchedule,
-        queues: Queues,
-        prefetch: Prefetch,
-        leasing: Leasing,
-        settle_answers: SettleAnswers,
-        one_by_one: OneByOne,
-        quiet: Callable[[], None],
-    ) -> None:
-        self._worker = worker
-        self._state = state
-        self._env = state.env
-        self._schedule = schedule
-        self._queues = queues
-        self._prefetch = prefetch
-        self._leasing = leasing
-        self._settle_answers = settle_answers
-        self._one_by_one = one_by_one
-        self._quiet = quiet
-        self._outages = state.services.outages
-        self.driver: asyncio.Task[None] | None = None
-        """The task that runs turns while no other does."""
-        self.answered = 0
-        """How many verbs the store has answered."""
-        self._after_turn: list[asyncio.Future[None]] = []
-        self.watchdog = Watchdog(state.loop, self, state.services.stalled)
+    _worker: WorkerProtocol
+    _state: WorkerState
+    _schedule: TurnSchedule
+    _queues: Queues
+    _prefetch: Prefetch
+    _leasing: Leasing
+    _settle_answers: SettleAnswers
+    _one_by_one: OneByOne
+    watchdog: Watchdog
+    _quiet: Quiet
+    driver: asyncio.Task[None] | None = field(default=None, init=False)
+    """The task that runs turns while no other does."""
+    answered: int = field(default=0, init=False)
+    """How many verbs the store has answered."""
+    _after_turn: list[asyncio.Future[None]] = field(default_factory=list, init=False)
 
-    @property
-    def name(self) -> str:
-        """The name of the worker."""
-        return self._state.name
-
-    @property
-    def turns(self) -> int:
-        """How many verbs the store has answered."""
-        return self.answered
-
-    @property
-    def in_turn(self) -> bool:
-        """Whether a turn is under way, or to be tried again."""
-        return self._schedule.in_turn
+    def __post_init__(self) -> None:
+        self._env = self._state.env
+        self._outages = self._state.services.outages
 
     def start(self) -> None:
         """Run turns whenever one is scheduled."""
-        self.driver = self._env.loop.create_task(self._drive(), name=f"millpond {self.name}")
+        self.driver = self._env.loop.create_task(self._drive(), name=f"millpond {self._state.name}")
         self.driver.add_done_callback(self._driver_ended)
 
     async def _drive(self) -> None:
@@ -165,12 +158,12 @@ class Turns:
         finally:
             # Also where this was cancelled: another turn must do what it leaves undone.
             schedule.turning = False
-            release(self._after_turn)
+            _release(self._after_turn)
             if schedule.scheduled:
                 schedule.scheduled = False
                 schedule.kick()
         if state.stopping and not state.jobs:
-            self._quiet()
+            self._quiet.reached()
 
     def _next_ended(self) -> list[tuple[Settlement, Job, Any]]:
         """Take as many settlements as fit into one verb."""
@@ -193,10 +186,10 @@ class Turns:
         if not self._outages.failed(self._worker, error) and not schedule.pause:
             log.warning(
                 "worker %s failed (%s); trying again",
-                self.name,
+                self._state.name,
                 error,
                 exc_info=error,
-                extra=about("worker.failed", worker=self.name, reason=type(error).__name__),
+                extra=about("worker.failed", worker=self._state.name, reason=type(error).__name__),
             )
         schedule.pause = min(max(schedule.pause * 2, FIRST_PAUSE), LONGEST_PAUSE)
         self.watchdog.watch()
@@ -220,7 +213,7 @@ class Turns:
         settled before, for the lost verb may have settled a task and leased it again. So what the
         worker holds is known, and is named by task.
         """
-        answer = await self._env.store.control(Disown(self.name, tuple(self.held())))
+        answer = await self._env.store.control(Disown(self._state.name, tuple(self.held())))
         self._state.unsure = False
         self._outages.worked(self._worker)
         self._state.services.answers.apply(answer)
@@ -231,7 +224,7 @@ class Turns:
         return [*state.jobs, *(job.id for _, job, _ in state.ended), *self._prefetch.tasks()]
 
 
-def release(waiting: list[asyncio.Future[None]]) -> None:
+def _release(waiting: list[asyncio.Future[None]]) -> None:
     """Let every waiting task go on, and forget it."""
     for one in waiting:
         if not one.done():

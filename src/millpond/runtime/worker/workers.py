@@ -20,11 +20,6 @@ def served(workers: Iterable[WorkerProtocol], pool: str) -> bool:
     return any(worker.serves(pool) for worker in workers)
 
 
-def serves_all(workers: Iterable[WorkerProtocol]) -> bool:
-    """Return whether one worker of this process serves every pool."""
-    return any(worker.pools is None for worker in workers)
-
-
 def no_slot(workers: Iterable[WorkerProtocol], pool: str, now: float) -> str | None:
     """Return which tasks hold the slots that a pool waits for in this process; None if one is free.
 

@@ -41,7 +41,9 @@ _KNOWS_TRANSACTION_TIMEOUT = 170_000
 _LOOK = b"""\
 SELECT pg_catalog.pg_is_in_recovery()
        OR pg_catalog.current_setting('transaction_read_only')::boolean,
-       pg_catalog.pg_backend_pid()"""
+       pg_catalog.pg_backend_pid(),
+       (SELECT pg_catalog.bool_and(pg_catalog.has_function_privilege(oid, 'EXECUTE'))
+          FROM pg_catalog.pg_proc WHERE proname = 'pg_logical_emit_message')"""
 
 _STATEMENTS_KEPT = 1000
 _PREPARED_AFTER = 2
@@ -81,6 +83,7 @@ class _Listening(psycopg.Connection[TupleRow]):
     """
 
     silence: float | None = None
+    may_flush = False
 
     def wait(self, gen: Generator[Any, Any, Any], *given: Any, **options: Any) -> Any:  # noqa: ANN401
         """Run a generator of the driver, and raise after too long a silence."""
@@ -127,10 +130,12 @@ def connect(
     name: str = "millpond",
     patience: Patience = PATIENCE,
     writable: bool = True,
+    flushes: bool = False,
 ) -> Connection:
     """Open a connection with explicit transactions; see `begin`.
 
-    `name` is what the server's lists of sessions say, unless the URL names the application.
+    `name` is what the server's lists of sessions say, unless the URL names the application. With
+    `flushes` the caller waits for the disk itself, after each commit (flush.py).
     """
     if durability not in SYNCHRONOUS:
         raise ConfigError("durability", durability, "must be 'full' or 'normal'")
@@ -138,8 +143,9 @@ def connect(
     try:
         check_version(connection.info.server_version)
         check_encoding(connection.info.parameter_status("server_encoding"), address)
-        version = connection.info.server_version
-        _set_up(connection, address, settings(durability, patience, version), writable=writable)
+        _look(connection, address, writable=writable)
+        if not is_pooled(connection):
+            _set(connection, settings_of(connection, durability, patience, flushes=flushes))
     except psycopg.Error as error:
         connection.close()
         raise translated(error, address) from error
@@ -149,7 +155,7 @@ def connect(
     return connection
 
 
-def _connected(address: Address, name: str, patience: Patience) -> Connection:
+def _connected(address: Address, name: str, patience: Patience) -> _Listening:
     try:
         given = conninfo_to_dict(address.conninfo)
         # What the URL says goes before what we would say.
@@ -184,7 +190,11 @@ def _libpq(address: Address, name: str, patience: Patience) -> dict[str, str | i
 
 
 def settings(
-    durability: Durability, patience: Patience = PATIENCE, version: int = 0
+    durability: Durability,
+    patience: Patience = PATIENCE,
+    version: int = 0,
+    *,
+    flushes: bool = False,
 ) -> dict[str, str]:
     """Return the settings of each transaction, which override server, database and role.
 
@@ -192,7 +202,7 @@ def settings(
     """
     limits = {"transaction_timeout": "0"} if version >= _KNOWS_TRANSACTION_TIMEOUT else {}
     return limits | {
-        "synchronous_commit": SYNCHRONOUS[durability],
+        "synchronous_commit": "off" if flushes else SYNCHRONOUS[durability],
         "lock_timeout": _milliseconds(patience.lock),
         "statement_timeout": _milliseconds(patience.statement),
         "idle_in_transaction_session_timeout": _milliseconds(patience.idle),
@@ -225,14 +235,32 @@ def _milliseconds(seconds: float) -> str:
     return str(max(0, round(seconds * 1000)))
 
 
-def _set_up(
-    connection: Connection, address: Address, values: Mapping[str, str], *, writable: bool
-) -> None:
-    ((read_only, process),) = connection.execute(_LOOK).fetchall()
+def settings_of(
+    connection: Connection,
+    durability: Durability,
+    patience: Patience = PATIENCE,
+    *,
+    flushes: bool = False,
+) -> dict[str, str]:
+    """Return the settings of each transaction of a connection; see `connect`."""
+    version = connection.info.server_version
+    return settings(durability, patience, version, flushes=flushes and may_flush(connection))
+
+
+def may_flush(connection: Connection) -> bool:
+    """Return whether the user may wait for the disk with a statement of its own (flush.py).
+
+    Every user may, unless an administrator has revoked the right. Then each commit waits.
+    """
+    return isinstance(connection, _Listening) and connection.may_flush
+
+
+def _look(connection: _Listening, address: Address, *, writable: bool) -> None:
+    """Find out whether there is a pooler, and refuse a server that is not writable."""
+    ((read_only, process, may_flush),) = connection.execute(_LOOK).fetchall()
     if address.pooler is None and process != connection.info.backend_pid:
         connection.prepare_threshold = None
-    if not is_pooled(connection):
-        _set(connection, values)
+    connection.may_flush = bool(may_flush)
     if writable and read_only:
         raise StoreNotWritable(
             f"{address} may only be read: the server is a replica, or its "

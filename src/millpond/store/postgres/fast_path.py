@@ -1,7 +1,7 @@
 """The server fast path: one call completes plain tasks and starts the next ones.
 
-What the verbs would do with many rows, back and forth, the function `millpond_step` does where the
-rows are. It does the same or nothing: what is not plain is left to the verbs.
+What the verbs would do with many rows, back and forth, the function `millpond_settle_and_lease`
+does where the rows are. It does the same or nothing: what is not plain is left to the verbs.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ from millpond.core.lease import Leased
 from millpond.core.lease import tokens as drawn
 from millpond.core.lifecycle import Status, Transition
 from millpond.core.plan import Wake
+from millpond.core.run import Run
+from millpond.core.run import view as run_view
 from millpond.core.settle import Settled
 from millpond.core.task import CALLBACKS, UNREADABLE, Fence
 from millpond.core.ticks import rounded
 from millpond.store.postgres.encoding import array, sent
-from millpond.store.postgres.unit_of_work import plain_text
+from millpond.store.postgres.unit_of_work import is_plain, plain_text
 from millpond.store.protocol import (
     Admission,
     BatchAnswer,
@@ -31,7 +33,7 @@ from millpond.store.sql.audit import of_each
 from millpond.store.sql.codec import SEQS, body_of, new_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from millpond.core.lease import LeaseRequest
     from millpond.core.settle import Settlement
@@ -67,6 +69,7 @@ class SettleAndLeaseAnswer(msgspec.Struct, frozen=True):
     """A single value stands for all; also in the next fields."""
     dues: list[float] | None
     bodies: list[bytes] | None
+    finished_runs: list[int] | None
 
 
 class SettleAndLease:
@@ -136,6 +139,7 @@ class SettleAndLease:
             started=tuple([None if one.successor is None else _APPLIED for one in ending]),
             follow_ups=((),) * count,
             lease=None if self.then is None else self.leased(told),
+            finished_runs=tuple(told.finished_runs or ()),
             wakes=wakes,
             ended=tuple([one.fence.task for one in ending]),
             emptied=emptied,
@@ -182,7 +186,7 @@ class SettleAndLease:
                     sequence=place & SEQS,
                     max_attempts=new.attempts,
                     timeout=new.timeout,
-                    run=None,
+                    run=new.run,
                     weight=new.weight,
                     submitted_at=submitted_at,
                     due=due,
@@ -213,7 +217,7 @@ class FastSubmit:
     def arguments(self, at_most: Callable[[], float | None]) -> list[Sent]:
         """Return the arguments of the function."""
         tasks = [new for batches in self._submits for batch in batches for new in batch.tasks]
-        keys = [new.key for new in tasks]
+        keys, shares = [new.key for new in tasks], [new.share for new in tasks]
         return [
             sent(self._now),
             sent(at_most()),
@@ -221,22 +225,43 @@ class FastSubmit:
             array([new.id for new in tasks]),
             array([body_of(new) for new in tasks]),
             array(_collapsed([plain_text(new) for new in tasks])),
-            array(keys if any(keys) else []),
+            _if_any(keys),
             array(_collapsed([new.priority for new in tasks])),
+            sent(None) if shares == keys else _if_any(shares),
+            _if_any([new.delay for new in tasks]),
+            _if_any([new.run_at for new in tasks]),
+            _if_any([new.expires_in for new in tasks]),
+            *_idempotency(tasks),
+            _if_any([new.run for new in tasks]),
+            sent(self._opened()),
             *map(sent, self._message),
         ]
 
-    def answers(self, told: FastSubmitAnswer) -> list[SubmitAnswer]:
+    def _opened(self) -> str | None:
+        """Return the runs to open, as JSON; None if there is none."""
+        runs = [
+            batch.run for batches in self._submits for batch in batches if batch.run is not None
+        ]
+        return msgspec.json.encode(runs).decode() if runs else None
+
+    def answers(self, answer: FastSubmitAnswer) -> list[SubmitAnswer]:
         """Return the answer to each submit."""
-        wakes = (Wake(self._pool, told.moment),) if told.wakes else ()
-        answers, at = [], 1
-        for batches in self._submits:
-            of_batches = []
-            for batch in batches:
-                of_batches.append(BatchAnswer(admissions=_admissions(batch.tasks, told, at)))
-                at += len(batch.tasks)
-            answers.append(SubmitAnswer(batches=tuple(of_batches), wakes=wakes))
-        return answers
+        wakes = () if answer.wake_at is None else (Wake(self._pool, answer.wake_at),)
+        admissions = _admissions(self._submits, answer)
+        return [
+            SubmitAnswer(
+                batches=tuple(
+                    [
+                        _batch_answer(
+                            batch, tuple([next(admissions) for _ in batch.tasks]), answer.moment
+                        )
+                        for batch in batches
+                    ]
+                ),
+                wakes=wakes,
+            )
+            for batches in self._submits
+        ]
 
 
 class FastSubmitAnswer(msgspec.Struct, frozen=True):
@@ -244,48 +269,104 @@ class FastSubmitAnswer(msgspec.Struct, frozen=True):
 
     refused: str | None
     moment: float
-    last_seq: int
-    """The state before the call."""
-    waiting: int
-    queued: int
-    is_fifo: bool
-    wakes: bool
+    last_seq: int | None
+    """The state before the call, also in the next two fields; None if no task was new."""
+    waiting: int | None
+    queued: int | None
+    is_fifo: bool | None
+    wake_at: float | None
+    known_at: list[int] | None
+    """Which tasks have a key that is known, counted from 1; and the tasks that they stand for."""
+    known_tasks: list[int] | None
+    known_statuses: list[str] | None
+    known_sequences: list[int] | None
+    known_reasons: list[str | None] | None
 
 
-def _admissions(tasks: Sequence[NewTask], told: FastSubmitAnswer, at: int) -> tuple[Admission, ...]:
-    """Yield the admissions of the tasks from index `at` on."""
-    return tuple(
-        [
-            Admission(
-                task=new.id,
-                status=_QUEUED,
-                sequence=told.last_seq + number,
-                position=told.waiting + number - 1 if told.is_fifo else None,
-                depth=told.queued + number,
-            )
-            for number, new in enumerate(tasks, at)
-        ]
+def _if_any(values: list[Any]) -> Sent:
+    """Return a list for the server; an empty one if no task has a value."""
+    return array(values if any(value is not None and value != 0 for value in values) else [])
+
+
+def _idempotency(tasks: Sequence[NewTask]) -> list[Sent]:
+    """Return the keys of tasks, how long they answer, and the calls that they stand for."""
+    keys = [new.idempotency_key for new in tasks]
+    if not any(keys):
+        return [array([])] * 4
+    return [
+        array(keys),
+        array(_collapsed([str(new.dedupe) for new in tasks])),
+        array(_collapsed([new.call.function for new in tasks])),
+        array([new.fingerprint for new in tasks]),
+    ]
+
+
+def _admissions(submits: Sequence[Sequence[Batch]], told: FastSubmitAnswer) -> Iterator[Admission]:
+    """Yield the admission of each task."""
+    known = {at: index for index, at in enumerate(told.known_at or ())}
+    last_seq, waiting, queued = told.last_seq or 0, told.waiting or 0, told.queued or 0
+    number = 0
+    tasks = (new for batches in submits for batch in batches for new in batch.tasks)
+    for at, new in enumerate(tasks, 1):
+        if at in known:
+            yield _known(told, known[at], new)
+            continue
+        number += 1
+        yield Admission(
+            task=new.id,
+            status=_QUEUED,
+            sequence=last_seq + number,
+            position=waiting + number - 1 if told.is_fifo else None,
+            depth=queued + number,
+        )
+
+
+def _batch_answer(batch: Batch, admissions: tuple[Admission, ...], moment: float) -> BatchAnswer:
+    if batch.run is None:
+        return BatchAnswer(admissions=admissions)
+    new = sum(not one.duplicate for one in admissions)
+    run = Run(new=batch.run, opened_at=moment, live=new, total=new)
+    return BatchAnswer(admissions=admissions, run=run_view(run))
+
+
+def _known(told: FastSubmitAnswer, index: int, new: NewTask) -> Admission:
+    """Return the admission of a task whose key stands for another."""
+    task = (told.known_tasks or ())[index]
+    return Admission(
+        task=task,
+        status=Status((told.known_statuses or ())[index]),
+        duplicate=task != new.id,
+        sequence=(told.known_sequences or ())[index],
+        reason=(told.known_reasons or ())[index],
     )
 
 
-def pool_to_take(batches: Sequence[Batch]) -> str | None:
-    """Return the pool if the server can store these tasks itself; else None."""
+def why_not_submit(batches: Sequence[Batch]) -> str | None:
+    """Return why the server cannot store these tasks itself; None if it may be able to."""
     pool = None
     for batch in batches:
-        if batch.run is not None or batch.again or not batch.tasks:
-            return None
+        if not batch.tasks:
+            return "empty batch"
+        if batch.run is not None and any(new.run != batch.run.id for new in batch.tasks):
+            return "opens a run for others"
+        if batch.again:
+            return "sent again"
+        pool = pool or batch.tasks[0].pool
+        if pool != batch.tasks[0].pool:
+            return "several pools"
         for new in batch.tasks:
-            if (
-                new.delay
-                or new.run_at is not None
-                or new.expires_in is not None
-                or plain_text(new) is None
-            ):
-                return None
-        if pool not in (None, batch.tasks[0].pool):
-            return None
-        pool = batch.tasks[0].pool
-    return pool
+            reason = _why_not_store(new)
+            if reason is not None:
+                return reason
+    return None
+
+
+def _why_not_store(new: NewTask) -> str | None:
+    if is_plain(new):
+        return None
+    if new.owner is not None:
+        return "closure"
+    return "callback" if new.on_complete is not None else "key of a run"
 
 
 def _collapsed(values: list[T]) -> list[T]:
@@ -297,14 +378,20 @@ def alike(values: Sequence[object]) -> bool:
     return not values or values.count(values[0]) == len(values)
 
 
-def can_use_fast_path(settlements: Sequence[Settlement], then: LeaseRequest | None) -> bool:
-    """Return whether the server may be able to do these settlements itself."""
+def why_not_settle(settlements: Sequence[Settlement]) -> str | None:
+    """Return why the server cannot do these settlements itself; None if it may be able to."""
     for one in settlements:
-        if one.event is not _COMPLETE or one.fence.attempt != 1 or one.follow_ups or not one.spend:
-            return False
+        if one.event is not _COMPLETE:
+            return str(one.event)
+        if one.fence.attempt != 1:
+            return "retried"
+        if one.follow_ups:
+            return "follow-ups"
+        if not one.spend:
+            return "not spent"
         if one.weight is not None:
-            return False
-    return bool(settlements) or then is not None
+            return "weight"
+    return None
 
 
 def answer_of(row: tuple[Any, ...]) -> SettleAndLeaseAnswer:

@@ -6,6 +6,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
+import psycopg
 
 from millpond.core.lifecycle import Transition
 from millpond.core.settle import Settlement
@@ -13,14 +14,16 @@ from millpond.core.store_time import TOLERANCE
 from millpond.errors import StoreError
 from millpond.store.clock import ServerClock
 from millpond.store.postgres.encoding import sent
+from millpond.store.postgres.errors import code_of
 from millpond.store.postgres.fast_path import (
     FastSubmit,
     FastSubmitAnswer,
     SettleAndLease,
     answer_of,
-    can_use_fast_path,
-    pool_to_take,
+    why_not_settle,
+    why_not_submit,
 )
+from millpond.store.postgres.flush import Flush
 from millpond.store.postgres.handler_connection import PostgresHandlerConnection
 from millpond.store.postgres.notify import PostgresHintChannel
 from millpond.store.postgres.pipeline import PostgresConnection
@@ -31,13 +34,14 @@ from millpond.store.protocol import RenewAnswer
 from millpond.store.sql.store import SqlRenewer, SqlStore, hint_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from millpond.core.lease import LeaseRequest
+    from millpond.store.postgres.cursor import Row
+    from millpond.store.postgres.detours import Detours
     from millpond.store.postgres.dialect import PostgresDialect
     from millpond.store.postgres.encoding import Sent
     from millpond.store.postgres.fast_path import SettleAndLeaseAnswer
-    from millpond.store.postgres.pipeline import Row
     from millpond.store.protocol import Batch, Hint, LeaseAnswer, SettleAnswer, SubmitAnswer
     from millpond.store.sql.unit_of_work import SqlTables
 
@@ -54,8 +58,27 @@ server more than its answer would have."""
 _MOST_DOUBLINGS = 2
 """The longest wait for a renewal is the lease: after that it is lost."""
 
-_MOST_DETOURS = 62
+_MOST_SKIPPED = 62
 """How many verbs of a pool skip the fast path after the server refused it."""
+
+
+class FastPathTransactor(PostgresTransactor["SqlTables"]):
+    """Remembers why the server refused the last call by an error."""
+
+    refusal = "not committed"
+
+    def call_failed(self, error: Exception) -> None:
+        """Clean up after a failed call; raise if the Python path would fail too."""
+        self.refusal = reason_of(error)
+        super().call_failed(error)
+
+
+def reason_of(error: BaseException) -> str:
+    """Return why the server refused a call, in the words that detours are counted by."""
+    code = code_of(error)
+    if code == "MP001" and isinstance(error, psycopg.Error):
+        return error.diag.message_primary or "refused"
+    return {"MP002": "miscounted", "23505": "known already"}.get(code or "", "error")
 
 
 class FastPathStore(SqlStore[PostgresConnection, PostgresHandlerConnection]):
@@ -65,9 +88,14 @@ class FastPathStore(SqlStore[PostgresConnection, PostgresHandlerConnection]):
     _set_clock: Callable[[float], None] | None
     """Sets the clock to the server's time; None = another clock is used."""
 
-    _detours: dict[str, int]
+    detours: Detours
+    """How often verbs left the fast path, and why."""
+    _skips: dict[str, int]
     """How many more verbs skip the fast path, by kind and pool."""
     _refusals: dict[str, int]
+    """How many calls the server refused in a row, by kind and pool."""
+    _reasons: dict[str, str]
+    """Why the server refused the last one."""
     _unanswered: dict[str, int]
     """How many consecutive renewals of a worker were not answered."""
     _told_along: set[str]
@@ -77,11 +105,10 @@ class FastPathStore(SqlStore[PostgresConnection, PostgresHandlerConnection]):
         self, ask: LeaseRequest, *, now: float | None = None, entropy: int | None = None
     ) -> LeaseAnswer:
         """Give a worker the next tasks of a pool, within every limit in force."""
-        if can_use_fast_path((), ask):
-            step = self._new_step((), ask, now, entropy)
-            answer = await self._stepped(ask.pool, step, step.leased)
-            if answer is not None:
-                return answer
+        step = self._new_step((), ask, now, entropy)
+        answer = await self._stepped("lease", ask.pool, step, step.leased)
+        if answer is not None:
+            return answer
         return await super().lease(ask, now=now, entropy=entropy)
 
     async def settle(
@@ -93,10 +120,13 @@ class FastPathStore(SqlStore[PostgresConnection, PostgresHandlerConnection]):
         entropy: int | None = None,
     ) -> SettleAnswer:
         """End attempts, each only with its current fence, and lease the next if asked."""
-        if settlements and can_use_fast_path(settlements, then):
+        reason = why_not_settle(settlements)
+        if reason is not None:
+            self.detours.add("settle", reason)
+        elif settlements:
             step = self._new_step(settlements, then, now, entropy)
             pool = "" if then is None else then.pool
-            answer = await self._stepped(pool, step, step.settled)
+            answer = await self._stepped("settle", pool, step, step.settled)
             if answer is not None:
                 return answer
         return await super().settle(settlements, then=then, now=now, entropy=entropy)
@@ -115,12 +145,15 @@ class FastPathStore(SqlStore[PostgresConnection, PostgresHandlerConnection]):
         self, batches: Sequence[Batch], *, now: float | None = None, entropy: int | None = None
     ) -> SubmitAnswer:
         """Accept batches, each as a whole or not at all where its pool's policy says so."""
-        pool = pool_to_take(batches)
-        if pool is not None:
+        reason = why_not_submit(batches)
+        if reason is not None:
+            self.detours.add("submit", reason)
+        elif batches:
+            pool = batches[0].tasks[0].pool
             moment = self._step_moment(now)
             errand = ServerCall(self._taking, (pool, moment), self._calling.call)
             told = _Submit(pool, batches, moment)
-            answer: SubmitAnswer | None = await self._apart(f"to {pool}", errand, told)
+            answer: SubmitAnswer | None = await self._apart("submit", f"to {pool}", errand, told)
             if answer is not None:
                 return answer
         return await super().submit(batches, now=now, entropy=entropy)
@@ -136,16 +169,21 @@ class FastPathStore(SqlStore[PostgresConnection, PostgresHandlerConnection]):
         return None if vouched is None else vouched + TOLERANCE
 
     async def _stepped(
-        self, pool: str, step: SettleAndLease, answer: Callable[[SettleAndLeaseAnswer], T]
+        self,
+        verb: str,
+        pool: str,
+        step: SettleAndLease,
+        answer: Callable[[SettleAndLeaseAnswer], T],
     ) -> T | None:
         """Try the server fast path; None = use the verbs."""
         # Each goes by itself: it is an errand like no other.
         errand = ServerCall(self._stepping, step, self._calling.call)
         try:
-            given: T | None = await self._apart(pool, errand, (pool, step, answer))
+            given: T | None = await self._apart(verb, pool, errand, (pool, step, answer))
         except StoreError as error:
             if not (error.of_value or error.of_counts):
                 raise
+            self.detours.add(verb, "value")
             # The verbs know which value it is, or how to go on without it.
             return None
         if step.unreadable:
@@ -156,15 +194,19 @@ class FastPathStore(SqlStore[PostgresConnection, PostgresHandlerConnection]):
             await super().settle(ends, now=step.now)
         return given
 
-    async def _apart(self, which: str, errand: ServerCall, told: object) -> Any:  # noqa: ANN401
-        """Call the server, unless it has refused such calls recently."""
+    async def _apart(self, verb: str, which: str, errand: ServerCall, told: object) -> Any:  # noqa: ANN401
+        """Call the server, unless it has refused such calls recently; count what it refuses."""
         self._must_be_open()
-        if self._detours.get(which, 0) > 0:
-            self._detours[which] -= 1
-            return None
-        if self._writer is None:
-            return errand([told])[0]
-        return await self._writer.do_in_batch(errand, told)
+        answer = None
+        if self._skips.get(which, 0) > 0:
+            self._skips[which] -= 1
+        elif self._writer is None:
+            answer = errand([told])[0]
+        else:
+            answer = await self._writer.do_in_batch(errand, told)
+        if answer is None:
+            self.detours.add(verb, self._reasons.get(which, "refused"))
+        return answer
 
     def renewer(self) -> PostgresRenewer:
         """Return a renewer for a thread of its own."""
@@ -178,15 +220,19 @@ class FastPathStore(SqlStore[PostgresConnection, PostgresHandlerConnection]):
         now, at_most = self._step_moment(None), self._at_most()
         return [sent(now), sent(at_most), sent(worker), sent(lease)]
 
+    def detour_counts(self) -> Mapping[tuple[str, str], int]:
+        """Return how many verbs of this process left the fast path, by verb and reason."""
+        return self.detours.counts()
+
     # What the writer does
 
     def _new_writer(self) -> PostgresWriter:
         return PostgresWriter(self._calling, committed=self._committed, announce=self._announce)
 
     @property
-    def _calling(self) -> PostgresTransactor[SqlTables]:
+    def _calling(self) -> FastPathTransactor:
         transactor = self._writing
-        assert isinstance(transactor, PostgresTransactor)  # noqa: S101 - made above
+        assert isinstance(transactor, FastPathTransactor)  # noqa: S101 - made above
         return transactor
 
     def _committed(self, answers: Sequence[Any]) -> float | None:
@@ -222,7 +268,11 @@ class FastPathStore(SqlStore[PostgresConnection, PostgresHandlerConnection]):
             return [None if row is None else answer(answer_of(row))]
 
         return PreparedCall(
-            self._schema.sql["step"], partial(step.arguments, self._at_most), answers
+            self._schema.sql["step"],
+            partial(step.arguments, self._at_most),
+            answers,
+            # Asking an empty pool writes nothing, and promises nothing.
+            flush=Flush.SEEN if step.settlements else Flush.OWN,
         )
 
     def _taking(self, told: list[_Submit]) -> PreparedCall:
@@ -252,7 +302,8 @@ class FastPathStore(SqlStore[PostgresConnection, PostgresHandlerConnection]):
         """Read the answer of a function of the server; None if it refused."""
         if row is None or row[0] is not None:
             refusals = self._refusals[which] = self._refusals.get(which, 0) + 1
-            self._detours[which] = min(2**refusals - 2, _MOST_DETOURS)
+            self._skips[which] = min(2**refusals - 2, _MOST_SKIPPED)
+            self._reasons[which] = self._calling.refusal if row is None else row[0]
             return None
         self._refusals.pop(which, None)
         if self._set_clock is not None:

@@ -16,6 +16,7 @@ from millpond.store.postgres.dialect import dialect_of
 from millpond.store.postgres.lock import WRITERS
 from millpond.store.postgres.migrate import migrate
 from millpond.store.postgres.pipeline import PostgresConnection
+from millpond.store.postgres.quoting import qualified
 from millpond.store.postgres.rights import rights
 from millpond.store.postgres.roles import Role, role_of
 from millpond.store.postgres.schema_drift import drifted
@@ -82,6 +83,8 @@ SELECT l.pid,
                       WHERE n.nspname = %s AND c.relname = %s)
  ORDER BY 4 DESC NULLS LAST LIMIT 1"""
 
+_DETOURS = "SELECT verb, reason, n, last_at FROM millpond_detour ORDER BY n DESC, verb, reason"
+
 _TABLES = """\
 SELECT s.relname::text, s.n_live_tup, s.n_dead_tup, pg_total_relation_size(s.relid),
        extract(epoch FROM greatest(s.last_autovacuum, s.last_vacuum))::double precision
@@ -119,6 +122,15 @@ class LockHolder(msgspec.Struct, frozen=True):
     """How many sessions wait for the lock."""
 
 
+class Detour(msgspec.Struct, frozen=True):
+    """Verbs that left the fast path for one reason, of all processes ever."""
+
+    verb: str
+    reason: str
+    count: int
+    last_at: float
+
+
 class Table(msgspec.Struct, frozen=True):
     """One table of the store, from the server's statistics."""
 
@@ -148,6 +160,8 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     lock: LockHolder | None = None
     """The holder of the writers' lock; None = free."""
     tables: tuple[Table, ...]
+    detours: tuple[Detour, ...] = ()
+    """Why verbs left the fast path, the most frequent reason first."""
     clock: tuple[str, ...] = ()
     """Findings about the store's time."""
 
@@ -214,7 +228,13 @@ def health(connection: Connection, address: Address, version: int) -> Health:
         pins=tuple(VacuumPin(*row) for row in connection.execute(_PINS).fetchall()),
         lock=_holder(connection, address),
         tables=tuple(Table(*row) for row in connection.execute(_TABLES, [address.schema])),
+        detours=_detours(connection, address),
     )
+
+
+def _detours(connection: Connection, address: Address) -> tuple[Detour, ...]:
+    asked = qualified(_DETOURS, address.schema)
+    return tuple(Detour(*row) for row in connection.execute(asked.encode()))
 
 
 def _holder(connection: Connection, address: Address) -> LockHolder | None:

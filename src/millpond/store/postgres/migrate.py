@@ -1,4 +1,7 @@
-"""Migrations: numbered SQL files, each applied once, in one transaction, under a lock."""
+"""Migrations: numbered SQL files, each applied once, in one transaction, under a lock.
+
+The functions are installed under the same lock, wherever their digest differs.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,14 @@ from typing import TYPE_CHECKING
 
 import psycopg
 
+from millpond.errors import MigrationNeeded
 from millpond.store.migration import migrations_of, pending, refused
 from millpond.store.postgres.connect import PATIENCE, commit, rollback
 from millpond.store.postgres.errors import translated
 from millpond.store.postgres.lock import to_migrate
 from millpond.store.postgres.quoting import qualified, quoted
 from millpond.store.postgres.rights import check_migration, check_tables, check_use, rights
+from millpond.store.postgres.server_functions import VERSION, digest, installation, versioned
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,15 +34,28 @@ CREATE TABLE IF NOT EXISTS millpond_schema (
 )"""
 
 # Not to_regclass(), which answers from a cache: what was not there when this transaction began is
-# not there for it, though whoever had the lock has made it since.
-_LEDGER_THERE = """\
+# not there for it, though the process that had the lock has made it since.
+_THERE = """\
 SELECT 1 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
- WHERE n.nspname = %s AND c.relname = 'millpond_schema'"""
+ WHERE n.nspname = %s AND c.relname = %s"""
 
 _MADE_MEANWHILE = (
     psycopg.errors.UniqueViolation,
     psycopg.errors.DuplicateSchema,
     psycopg.errors.DuplicateTable,
+)
+
+_NOTE_FUNCTIONS = """\
+INSERT INTO millpond_functions
+VALUES (%s, %s, extract(epoch FROM clock_timestamp())::double precision)
+ON CONFLICT (version)
+DO UPDATE SET digest = excluded.digest, installed_at = excluded.installed_at"""
+
+_FOR_NOBODY = "REVOKE EXECUTE ON FUNCTION submit, status, millpond_enter FROM PUBLIC"
+
+# A store that is new does not know its server yet.
+_NOTE_SERVER = versioned(
+    "UPDATE millpond_meta SET server = coalesce(millpond_server(), '') WHERE server = ''"
 )
 
 _NOTE = """\
@@ -78,6 +96,11 @@ def migrate(
             _make_ledger(connection, address, patience)
         for migration in lacking:
             _apply(connection, address, migration, known, patience)
+        if _has_functions_to_install(connection, address):
+            if not allowed:
+                raise _functions_missing(known, address)
+            check_migration(found, address)
+            _install(connection, address, patience)
     except psycopg.Error as error:
         raise translated(error, address, waited=patience) from error
     return known[-1].version if known else 0
@@ -85,7 +108,7 @@ def migrate(
 
 def _applied(connection: Connection, address: Address) -> Mapping[int, str]:
     """Return the digests of the applied migrations, by version."""
-    if connection.execute(_LEDGER_THERE, [address.schema]).fetchone() is None:
+    if not _is_there(connection, address, "millpond_schema"):
         return {}
     asked = qualified("SELECT version, digest FROM millpond_schema", address.schema)
     return dict(connection.execute(asked.encode()).fetchall())
@@ -112,6 +135,53 @@ def _apply(
         raise
 
 
+def _is_there(connection: Connection, address: Address, table: str) -> bool:
+    return connection.execute(_THERE, [address.schema, table]).fetchone() is not None
+
+
+def installed_functions(connection: Connection, address: Address) -> Mapping[int, str]:
+    """Return the digests of the installed functions, by version."""
+    asked = qualified("SELECT version, digest FROM millpond_functions", address.schema)
+    return dict(connection.execute(asked.encode()).fetchall())
+
+
+def _has_functions_to_install(connection: Connection, address: Address) -> bool:
+    if not _is_there(connection, address, "millpond_functions"):
+        return False
+    return installed_functions(connection, address).get(VERSION) != digest()
+
+
+def _install(connection: Connection, address: Address, patience: float) -> None:
+    """Install the functions of this release; those of other versions stay as they are."""
+    try:
+        _begin(connection, address, patience)
+        connection.execute(to_migrate(address.schema).encode())
+        found = installed_functions(connection, address)
+        # Another process may have done it while this one waited for its turn.
+        if found.get(VERSION) != digest():
+            connection.execute(installation(public=max(found, default=0) <= VERSION).encode())
+            if not found:
+                connection.execute(_FOR_NOBODY)
+            connection.execute(_NOTE_FUNCTIONS, (VERSION, digest()))
+            connection.execute(_NOTE_SERVER.encode())
+        commit(connection, address)
+    except BaseException:
+        rollback(connection)
+        raise
+
+
+def _functions_missing(known: Sequence[Migration], address: Address) -> MigrationNeeded:
+    version = known[-1].version
+    return MigrationNeeded(
+        f"{address} lacks version {VERSION} of the functions that this release calls, or has them "
+        "from another build; migrate=False forbids to install them: run `millpond migrate`, or "
+        "open the store once with Millpond(..., migrate=True), which is the default",
+        path=str(address),
+        found=version,
+        needed=version,
+    )
+
+
 def _begin(connection: Connection, address: Address, patience: float) -> None:
     """Begin a migration transaction, which may take long."""
     connection.execute(
@@ -124,7 +194,7 @@ def _begin(connection: Connection, address: Address, patience: float) -> None:
 
 def _make_ledger(connection: Connection, address: Address, patience: float) -> None:
     """Create the ledger of migrations if missing; its lock serializes migrations."""
-    if connection.execute(_LEDGER_THERE, [address.schema]).fetchone() is not None:
+    if _is_there(connection, address, "millpond_schema"):
         return
     try:
         _begin(connection, address, patience)

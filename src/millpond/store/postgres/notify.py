@@ -30,6 +30,7 @@ from millpond.core.plan import Wake
 from millpond.errors import MillpondError
 from millpond.store.hints import PendingHint, without_bad_moments
 from millpond.store.postgres.encoding import array, sent
+from millpond.store.postgres.flush import Flush
 from millpond.store.postgres.listen import Listener
 from millpond.store.postgres.quoting import LONGEST
 from millpond.store.postgres.server_call import PreparedCall
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from millpond.store.postgres.connect import Connection
-    from millpond.store.postgres.pipeline import Row
+    from millpond.store.postgres.cursor import Row
     from millpond.store.postgres.url import Address
 
 log = logging.getLogger("millpond.postgres")
@@ -200,7 +201,9 @@ class PostgresHintChannel:
                 self._pause_since(begun)
             return []
 
-        return PreparedCall(POST, lambda: [sent(self._channel), array(told)], over)
+        return PreparedCall(
+            POST, lambda: [sent(self._channel), array(told)], over, flush=Flush.NOTHING
+        )
 
     def _due(self, hint: Hint | None, now: float) -> float | None:
         """Merge a hint; return in how many seconds to send it, if at all."""

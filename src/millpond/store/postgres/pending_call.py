@@ -6,7 +6,8 @@ from collections.abc import Generator
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
-    from millpond.store.postgres.pipeline import Cursor, PostgresConnection, Row
+    from millpond.store.postgres.cursor import Cursor, Row
+    from millpond.store.postgres.pipeline import PostgresConnection
 
 Steps: TypeAlias = Generator[None, None, str]
 """Reads answers; yields when more data must arrive first."""
@@ -15,11 +16,15 @@ Steps: TypeAlias = Generator[None, None, str]
 class PendingServerCall:
     """A sent statement, alone in its transaction; for one thread at a time."""
 
-    __slots__ = ("_connection", "_cursor", "_steps", "is_sent")
+    __slots__ = ("_connection", "_cursor", "_notes_writes", "_steps", "is_sent")
 
-    def __init__(self, connection: PostgresConnection, cursor: Cursor) -> None:
+    def __init__(
+        self, connection: PostgresConnection, cursor: Cursor, *, notes_writes: bool = False
+    ) -> None:
+        """`notes_writes`: the row has one column more, the last, which is not for the caller."""
         self._connection = connection
         self._cursor = cursor
+        self._notes_writes = notes_writes
         self._steps = connection.send_off()
         self.is_sent = connection.is_sent
         """Whether all of it was sent, and only the answer is missing."""
@@ -35,10 +40,13 @@ class PendingServerCall:
         try:
             next(self._steps)
         except StopIteration as over:
-            return over.value or "COMMIT", self._cursor.fetchone()
+            return self._ended(over.value)
         return None
 
     def finish(self) -> tuple[str, Row | None]:
         """Wait for the rest; return the outcome and the row."""
-        status = self._connection.waited_for(self._steps)
-        return status or "COMMIT", self._cursor.fetchone()
+        return self._ended(self._connection.waited_for(self._steps))
+
+    def _ended(self, status: str) -> tuple[str, Row | None]:
+        row = self._cursor.fetchone()
+        return status or "COMMIT", row[:-1] if row is not None and self._notes_writes else row

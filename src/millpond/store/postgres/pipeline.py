@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import select
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import psycopg
 from psycopg.adapt import Transformer
@@ -22,20 +22,22 @@ from psycopg.pq import ConnStatus, ExecStatus, TransactionStatus
 
 from millpond.errors import Miscounted
 from millpond.store.postgres.connect import silent_for
+from millpond.store.postgres.cursor import Cursor
 from millpond.store.postgres.encoding import BINARY, columns, sent
+from millpond.store.postgres.flush import NOTE_WRITES, Flush, noting_writes
 from millpond.store.postgres.pending_call import PendingServerCall
 from millpond.store.sql.database import miscounted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 
     from psycopg.pq.abc import PGresult
 
     from millpond.store.postgres.connect import Connection as DriverConnection
+    from millpond.store.postgres.cursor import Row
     from millpond.store.postgres.encoding import Sent
     from millpond.store.postgres.pending_call import Steps
 
-Row = tuple[Any, ...]
 _Question = tuple[str, tuple[Any, ...]]
 
 _SUCCEEDED = (ExecStatus.COMMAND_OK, ExecStatus.TUPLES_OK)
@@ -46,8 +48,8 @@ BEGIN = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE"
 _NO_ARGUMENTS: tuple[()] = ()
 _THINKING = "SELECT set_config('idle_in_transaction_session_timeout', $1, true)"
 
-_MOST_EXPECTED, _FEW, _SMALL = 8, 200, 4096
-"""The limits of read-ahead: questions, rows, and bytes of a body."""
+_MOST_EXPECTED = 8
+"""The most questions of read-ahead."""
 
 
 def _waiting(socket: int) -> Callable[[bool, float | None], object]:
@@ -64,55 +66,6 @@ def _waiting(socket: int) -> Callable[[bool, float | None], object]:
         return (both if write else reading).poll(None if limit is None else limit * 1000)
 
     return wait
-
-
-class Cursor:
-    """The rows of a statement; reading them waits for the answer."""
-
-    __slots__ = ("_connection", "_next", "_rows", "must_touch")
-
-    def __init__(self, connection: PostgresConnection) -> None:
-        self._connection = connection
-        self._rows: list[Row] | None = None
-        self._next = 0
-        self.must_touch: tuple[str, int] | None = None
-        """The name of the statement and how many rows it must change; None = any number."""
-
-    def fetchone(self) -> Row | None:
-        """Return the next row, or None."""
-        rows = self._there()
-        if self._next >= len(rows):
-            return None
-        self._next += 1
-        return rows[self._next - 1]
-
-    def fetchall(self) -> list[Row]:
-        """Return all rows that are left."""
-        rows = self._there()
-        first, self._next = self._next, len(rows)
-        return rows[first:] if first else rows
-
-    def __iter__(self) -> Iterator[Row]:
-        return iter(self.fetchall())
-
-    def _there(self) -> list[Row]:
-        if self._rows is None:
-            self._connection.sync()
-        if self._rows is None:
-            raise psycopg.InterfaceError("a statement was not executed: one before it had failed")
-        return self._rows
-
-    def is_small(self) -> bool:
-        """Return whether its rows have arrived and are few."""
-        rows = self._rows
-        if not rows:
-            return rows is not None
-        last = rows[0][-1]
-        return len(rows) <= _FEW and not (isinstance(last, bytes) and len(last) > _SMALL)
-
-    def take_in(self, rows: list[Row]) -> None:
-        """Set the rows."""
-        self._rows = rows
 
 
 class Begun(NamedTuple):
@@ -153,6 +106,14 @@ class _InLine(NamedTuple):
     plan: _Plan
     cursor: Cursor | None
     """None = it is only being prepared."""
+    is_flush: bool = False
+    """Whether it only waits for the disk, after the commit."""
+
+
+_BOUNDARY = None
+"""In a line: what stands before it is committed, whatever happens behind it."""
+
+_Line: TypeAlias = "list[_InLine | None]"
 
 
 class PostgresConnection:
@@ -165,7 +126,9 @@ class PostgresConnection:
         *,
         settings: Mapping[str, str] | None = None,
         silence: float | None = None,
+        flushes: bool = False,
     ) -> None:
+        """`flushes`: transactions commit without waiting for the disk; the connection does then."""
         self._driver = driver
         self._library = driver.pgconn
         self._many = many
@@ -175,14 +138,15 @@ class PostgresConnection:
         self._settings = settings
         """What every transaction must set anew, where the session is lent by a pooler; None = the
         session is ours."""
+        self._flushes = flushes
         self._silence = silence
         self._limit = silence
         """Seconds of silence after which it gives up."""
         self._wait_for = _waiting(self._library.socket)
         self._rows = Transformer(driver)
         self._plans: dict[str, _Plan] = {}
-        self._line: list[_InLine] = []
-        self._owed: list[_InLine] = []
+        self._line: _Line = []
+        self._owed: _Line = []
         """Sent statements whose answers were not read yet."""
         self._reads_only = False
         self._read: dict[_Question, Cursor] | None = None
@@ -199,6 +163,8 @@ class PostgresConnection:
         """Whether everything was handed to the network."""
         self.in_doubt = False
         """Whether the outcome of the last commit is unknown."""
+        self.unflushed = False
+        """Whether the last commit is visible to others, and perhaps not on disk."""
         self.miscounted: tuple[str, int, int] | None = None
         """A write with an unexpected count: its name, expected and actual rows."""
 
@@ -273,31 +239,47 @@ class PostgresConnection:
         self._send(_THINKING, [sent(str(round(seconds * 1000)))])
         self.sync()
 
-    def call(self, statement: str, arguments: list[Sent]) -> tuple[str, Row | None]:
+    def call(
+        self, statement: str, arguments: list[Sent], flush: Flush = Flush.SEEN
+    ) -> tuple[str, Row | None]:
         """Do one statement in a transaction of its own; return the outcome and its row."""
-        return self.start(statement, arguments).finish()
+        return self.start(statement, arguments, flush).finish()
 
-    def start(self, statement: str, arguments: list[Sent]) -> PendingServerCall:
+    def start(
+        self, statement: str, arguments: list[Sent], flush: Flush = Flush.SEEN
+    ) -> PendingServerCall:
         """Send one statement as a transaction of its own, without waiting.
 
-        Whoever does it sees to the answer before anything else is asked.
+        The caller reads the answer before it asks anything else.
         """
+        flushes = self._flushes and flush is not Flush.NOTHING
         if self._settings is not None:
             self.execute(BEGIN)
-        self.in_doubt, self.begun = True, None
-        self.foresee_nothing()
-        # By itself it ends with what is sent together, and that is this statement.
-        cursor = self._send(statement, arguments)
+        self._begin_commit()
+        cursor = self._send(noting_writes(statement) if flushes else statement, arguments)
         if self._settings is not None:
             self._send("COMMIT", [])
-        return PendingServerCall(self, cursor)
+        elif flushes:
+            # Without BEGIN the transaction ends here.
+            self._library.pipeline_sync()
+            self._line.append(_BOUNDARY)
+        if flushes:
+            self._send(flush.value, [], is_flush=True)
+        return PendingServerCall(self, cursor, notes_writes=flushes)
 
     def commit(self) -> str:
-        """Commit, with all queued statements; return the server's status."""
-        self.in_doubt, self.begun = True, None
-        self.foresee_nothing()
+        """Commit, with all queued statements, and wait for the disk; return the server's status."""
+        self._begin_commit()
+        if self._flushes:
+            self._send(NOTE_WRITES, [])
         self._send("COMMIT", [])
+        if self._flushes:
+            self._send(Flush.SEEN.value, [], is_flush=True)
         return self.sync()
+
+    def _begin_commit(self) -> None:
+        self.in_doubt, self.unflushed, self.begun = True, False, None
+        self.foresee_nothing()
 
     def _roll_back(self) -> Cursor:
         self.begun = None
@@ -360,7 +342,7 @@ class PostgresConnection:
 
     # The line
 
-    def _send(self, statement: str, arguments: list[Sent]) -> Cursor:
+    def _send(self, statement: str, arguments: list[Sent], *, is_flush: bool = False) -> Cursor:
         library = self._library
         if self._owed:
             self._collect_owed()
@@ -382,9 +364,9 @@ class PostgresConnection:
                 library.send_prepare(plan.name, plan.text)
                 # Behind others that fail it is not done: the answer will say so.
                 plan.prepared = True
-                self._line.append(_InLine(plan, None))
+                self._line.append(_InLine(plan, None, is_flush))
             library.send_query_prepared(plan.name, values, formats, BINARY)
-        self._line.append(_InLine(plan, cursor))
+        self._line.append(_InLine(plan, cursor, is_flush))
         self._certainly_changed |= plan.changes_rows
         return cursor
 
@@ -441,21 +423,26 @@ class PostgresConnection:
             status: str = over.value
             return status
 
-    def _collecting(self, line: list[_InLine]) -> Steps:
+    def _collecting(self, line: _Line) -> Steps:
         """Read the answers of sent statements; return the last status.
 
         Step by step: each ends where more must have been taken in before the next one.
         """
         failed: psycopg.Error | None = None
         status = ""
+        last = next((one for one in reversed(line) if one is not None and not one.is_flush), None)
         try:
             for one in line:
+                if one is _BOUNDARY:
+                    failed = (yield from self._boundary()) or failed
+                    continue
                 result = yield from self._answer()
                 if failed is None and result.status not in _SUCCEEDED:
                     failed = _error(result)
-                    self._know_doubt(failed, last=one is line[-1])
-                status = self._take_in(one, result)
-            yield from self._result()  # the end of the line
+                    self._know_doubt(failed, one, last=one is last)
+                command = self._take_in(one, result)
+                status = status if one.is_flush else command
+            failed = (yield from self._boundary()) or failed
             self._library.exit_pipeline_mode()
         except BaseException as broken:
             # The answers that are left would be taken for those of others.
@@ -491,9 +478,11 @@ class PostgresConnection:
             self.miscounted = (*must, touched)
         return (result.command_status or b"").decode()
 
-    def _know_doubt(self, error: psycopg.Error, *, last: bool) -> None:
+    def _know_doubt(self, error: psycopg.Error, failed: _InLine, *, last: bool) -> None:
         """Note that a commit did not happen if the server failed a statement before it."""
-        if error.sqlstate is not None and (not last or error.sqlstate == _STOOD_IDLE):
+        if failed.is_flush:
+            self.unflushed = True
+        elif error.sqlstate is not None and (not last or error.sqlstate == _STOOD_IDLE):
             self.in_doubt = False
 
     def _answer(self) -> Generator[None, None, PGresult]:
@@ -502,6 +491,18 @@ class PostgresConnection:
         if result is None or (yield from self._result()) is not None:
             raise psycopg.OperationalError("the server's answers do not match what it was sent")
         return result
+
+    def _boundary(self) -> Generator[None, None, psycopg.Error | None]:
+        """Read the end of a line, or of its first transaction; return why that did not commit."""
+        result = yield from self._result()
+        if result is None or result.status == ExecStatus.PIPELINE_SYNC:
+            return None
+        failed = _error(result)
+        for _ in range(2):
+            result = yield from self._result()
+            if result is not None and result.status == ExecStatus.PIPELINE_SYNC:
+                return failed
+        raise failed
 
     def _result(self) -> Generator[None, None, PGresult | None]:
         while self._library.is_busy():

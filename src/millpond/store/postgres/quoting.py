@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
+from millpond.store.postgres.server_functions import installed_name
+
 LONGEST = 63
 """The most bytes of a name: PostgreSQL truncates longer ones."""
 
@@ -24,10 +26,12 @@ def quoted(name: str) -> str:
 def qualified(statement: str, schema: str) -> str:
     """Return a statement with the schema before the name of each of our tables and functions.
 
+    Functions get the names that they have on the server, with their version.
+
     They are known by how they begin; so neither columns nor literals may begin that way.
     """
     place = quoted(schema)
-    return _OURS.sub(lambda found: f"{place}.{found[0]}", statement)
+    return _OURS.sub(lambda found: f"{place}.{installed_name(found[0])}", statement)
 
 
 def why_no_schema(name: str) -> str | None:

@@ -27,7 +27,8 @@ SELECT p.name
  WHERE EXISTS (SELECT 1 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
                 WHERE n.nspname = %s AND c.relkind IN ('r', 'p')
                   AND c.relname LIKE 'millpond\\_%%'
-                  AND (c.relname <> 'millpond_schema' OR p.name = 'SELECT')
+                  AND (c.relname NOT IN ('millpond_schema', 'millpond_functions')
+                       OR p.name = 'SELECT')
                   AND NOT has_table_privilege(c.oid, p.name))
  ORDER BY p.place"""
 

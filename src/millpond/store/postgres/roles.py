@@ -11,12 +11,13 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from millpond.store.postgres.quoting import quoted
+from millpond.store.postgres.server_functions import PUBLIC
 
 if TYPE_CHECKING:
     from millpond.store.postgres.connect import Connection
     from millpond.store.postgres.url import Address
 
-FOR_SUBMITTERS = ("submit", "status", "millpond_enter")
+FOR_SUBMITTERS = PUBLIC
 """SECURITY DEFINER functions: callable only with a grant."""
 
 _HELD = """\
@@ -28,7 +29,8 @@ SELECT coalesce(pg_has_role(n.nspowner, 'USAGE'), false),
               WHERE NOT EXISTS (SELECT 1 FROM pg_class c
                                  WHERE c.relnamespace = n.oid AND c.relkind IN ('r', 'p', 'v')
                                    AND c.relname LIKE 'millpond\\_%%'
-                                   AND (p.name = 'SELECT' OR c.relname <> 'millpond_schema')
+                                   AND (p.name = 'SELECT'
+                                     OR c.relname NOT IN ('millpond_schema', 'millpond_functions'))
                                    AND (p.name = 'SELECT' OR c.relkind <> 'v')
                                    AND NOT has_table_privilege(c.oid, p.name)))
   FROM pg_namespace n WHERE n.nspname = %s"""
@@ -63,12 +65,13 @@ def grants(role: Role, user: str, schema: str) -> list[str]:
             f"GRANT SELECT ON ALL TABLES IN SCHEMA {place} TO {who}",
             f"{later} SELECT ON TABLES TO {who}",
         ]
+    releases = f"{place}.millpond_schema, {place}.millpond_functions"
     all_rights = "SELECT, INSERT, UPDATE, DELETE"
     return [
         use,
         f"GRANT {all_rights} ON ALL TABLES IN SCHEMA {place} TO {who}",
         # Which release the tables are of is for the owner to say.
-        f"REVOKE INSERT, UPDATE, DELETE ON {place}.millpond_schema FROM {who}",
+        f"REVOKE INSERT, UPDATE, DELETE ON {releases} FROM {who}",
         f"GRANT EXECUTE ON ALL FUNCTIONS IN SCHEMA {place} TO {who}",
         f"{later} {all_rights} ON TABLES TO {who}",
         f"{later} EXECUTE ON FUNCTIONS TO {who}",

@@ -1,4 +1,4 @@
-"""Schema drift: compare the schema with the migrations.
+"""Schema drift: compare the schema with the migrations and the functions.
 
 Somebody may drop an index that he takes for useless, edit a function by hand, or switch off the
 vacuum of a table. Everything works on, slower or wrong. So it is compared with what the migrations
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from millpond.store.postgres.migrate import known_migrations
 from millpond.store.postgres.quoting import quoted
+from millpond.store.postgres.server_functions import installed_texts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,7 +54,7 @@ class Expected(NamedTuple):
 
 
 def expected() -> Expected:
-    """Read it from the migrations; the last definition counts."""
+    """Read it from the migrations and the functions; the last definition counts."""
     relations: dict[str, str] = {}
     bodies: dict[str, str] = {}
     for migration in known_migrations():
@@ -63,6 +64,8 @@ def expected() -> Expected:
             else:
                 relations.pop(name, None)
         bodies |= {name: body for name, _, body in _BODY.findall(migration.text)}
+    for text in installed_texts().values():
+        bodies |= {name: body for name, _, body in _BODY.findall(text)}
     return Expected(relations, bodies)
 
 

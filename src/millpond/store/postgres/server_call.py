@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
+from millpond.store.postgres.flush import Flush
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from millpond.store.postgres.cursor import Row
     from millpond.store.postgres.encoding import Sent
-    from millpond.store.postgres.pipeline import Row
 
 
 class PreparedCall(NamedTuple):
@@ -22,6 +24,8 @@ class PreparedCall(NamedTuple):
     """Turns its row into the answers. None = the server refused."""
     is_large: bool = False
     """Whether encoding it takes too long for the event loop."""
+    flush: Flush = Flush.SEEN
+    """What must be on disk before it is answered."""
 
 
 class ServerCall(msgspec.Struct, frozen=True):
@@ -29,9 +33,10 @@ class ServerCall(msgspec.Struct, frozen=True):
 
     prepare: Callable[[list[Any]], PreparedCall]
     kind: object
-    call: Callable[[str, Callable[[], list[Sent]]], Row | None]
+    call: Callable[[str, Callable[[], list[Sent]], Flush], Row | None]
 
     def __call__(self, arguments: list[Any]) -> list[Any]:
         """Do it, and wait for the answers."""
         prepared = self.prepare(arguments)
-        return prepared.answers(self.call(prepared.statement, prepared.arguments))
+        row = self.call(prepared.statement, prepared.arguments, prepared.flush)
+        return prepared.answers(row)

@@ -15,9 +15,18 @@ from millpond.core.settle import Settled
 from millpond.errors import MillpondError, MissingRights
 from millpond.store.clock import ServerClock
 from millpond.store.postgres.caller_transaction import CallerTransactions, adapter_of
-from millpond.store.postgres.connect import PATIENCE, connect, is_pooled, server_time, settings
+from millpond.store.postgres.connect import (
+    PATIENCE,
+    connect,
+    is_pooled,
+    may_flush,
+    server_time,
+    settings,
+    settings_of,
+)
+from millpond.store.postgres.detours import Detours
 from millpond.store.postgres.dialect import dialect_of, reading_of
-from millpond.store.postgres.fast_path_store import FastPathStore
+from millpond.store.postgres.fast_path_store import FastPathStore, FastPathTransactor
 from millpond.store.postgres.handler_connection import PostgresHandlerConnection
 from millpond.store.postgres.handler_transaction import (
     HandlerTransactor,
@@ -34,6 +43,7 @@ from millpond.store.postgres.reader import PostgresReadConnection
 from millpond.store.postgres.transactions import PostgresTransactor
 from millpond.store.postgres.unit_of_work import PostgresTables
 from millpond.store.postgres.view import PostgresView
+from millpond.store.postgres.worker_session import PostgresWorkerSession
 from millpond.store.protocol import ControlAnswer
 from millpond.store.shared import SharedStore
 from millpond.store.sql.store import hint_of, in_daemon_thread
@@ -54,6 +64,7 @@ if TYPE_CHECKING:
     from millpond.store.postgres.connect import Durability, Patience
     from millpond.store.postgres.url import Address
     from millpond.store.protocol import Batch, Hint, SettleAnswer, SubmitAnswer
+    from millpond.store.shared import WorkerSession
     from millpond.store.sql.database import Connection
     from millpond.store.sql.unit_of_work import SqlTables
 
@@ -87,7 +98,8 @@ class PostgresStore(FastPathStore, SharedStore):
         self._durability = durability
         self._patience = patience
         self._schema = dialect_of(address.schema)
-        self._detours, self._refusals, self._told_along = {}, {}, set()
+        self.detours = Detours()
+        self._skips, self._refusals, self._reasons, self._told_along = {}, {}, {}, set()
         self._unanswered = {}
         clock = ServerClock() if clock is None else clock
         self._set_clock = getattr(clock, "set_to", None)
@@ -183,12 +195,17 @@ class PostgresStore(FastPathStore, SharedStore):
 
     def _open(self, patience: Patience | None = None) -> PostgresConnection:
         patience = patience or self._patience
-        driver = connect(self._address, durability=self._durability, patience=patience)
+        durability = self._durability
+        driver = connect(self._address, durability=durability, patience=patience, flushes=True)
         set_anew = None
         if is_pooled(driver):
-            set_anew = settings(self._durability, patience, driver.info.server_version)
+            set_anew = settings_of(driver, durability, patience, flushes=True)
         return PostgresConnection(
-            driver, self._schema.many, settings=set_anew, silence=patience.silence
+            driver,
+            self._schema.many,
+            settings=set_anew,
+            silence=patience.silence,
+            flushes=durability == "full" and may_flush(driver),
         )
 
     def _notifying(self) -> DriverConnection | None:
@@ -203,7 +220,7 @@ class PostgresStore(FastPathStore, SharedStore):
         make_unit: Callable[[PostgresConnection], SqlTables],
     ) -> PostgresTransactor[SqlTables]:
         patience = msgspec.structs.replace(self._patience, idle=self._patience.turn)
-        return PostgresTransactor(
+        return FastPathTransactor(
             self._address,
             self._schema,
             partial(self._open_to_write, patience),
@@ -247,6 +264,14 @@ class PostgresStore(FastPathStore, SharedStore):
         ((found,),) = unit.ask("renewed_since", (renewed + unit.timeline.behind,)).fetchall()
         return bool(found)
 
+    @property
+    def session(self) -> Callable[[str], WorkerSession] | None:
+        """Makes the session of a process; None where only leases show who is alive."""
+        where = self._address.listener
+        if where is None or self._inline is not None or self._lacking is not None:
+            return None
+        return partial(PostgresWorkerSession, where, self._address.schema)
+
     def _time_moved(self, connection: PostgresConnection) -> None:
         connection.foresee_nothing()
         if connection.begun is not None:
@@ -267,6 +292,7 @@ class PostgresStore(FastPathStore, SharedStore):
             meta=None if begun is None else begun.meta,
         )
         unit.folds = begun is None or begun.folds
+        unit.detours = self.detours
         return unit
 
     def _repair(self, tables: SqlTables) -> None:

@@ -11,6 +11,7 @@ import psycopg
 from millpond.core.log_fields import about
 from millpond.errors import StoreError, StoreLocked
 from millpond.store.postgres.errors import aborted, code_of, is_gone, is_retryable, translated
+from millpond.store.postgres.flush import Flush
 from millpond.store.postgres.lock import to_write
 from millpond.store.postgres.pipeline import PostgresConnection
 from millpond.store.sql.transactions import Transactor, Unit
@@ -19,10 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from millpond.store.postgres.connect import Connection as DriverConnection
+    from millpond.store.postgres.cursor import Row
     from millpond.store.postgres.dialect import PostgresDialect
     from millpond.store.postgres.encoding import Sent
     from millpond.store.postgres.pending_call import PendingServerCall
-    from millpond.store.postgres.pipeline import Row
     from millpond.store.postgres.url import Address
 
 log = logging.getLogger("millpond.postgres")
@@ -124,21 +125,29 @@ class PostgresTransactor(Transactor[Unit, PostgresConnection]):
         connection.begin(self._lock, self._look)
         return connection
 
-    def call(self, statement: str, arguments: Callable[[], list[Sent]]) -> Row | None:
+    def call(
+        self,
+        statement: str,
+        arguments: Callable[[], list[Sent]],
+        flush: Flush = Flush.SEEN,
+    ) -> Row | None:
         """Do one statement in a transaction of its own; None if the server refused.
 
         That is so where it refuses, and also where it failed: whoever then does it in another way
         meets what is wrong, and tells.
         """
-        return self._ended(lambda: self._connected().call(statement, arguments()))
+        return self._ended(lambda: self._connected().call(statement, arguments(), flush))
 
     def start(
-        self, statement: str, arguments: Callable[[], list[Sent]]
+        self,
+        statement: str,
+        arguments: Callable[[], list[Sent]],
+        flush: Flush = Flush.SEEN,
     ) -> PendingServerCall | None:
         """Send one statement without waiting; None if a connection must be opened first."""
         if self._connection is None or self._connection.is_over():
             return None
-        return self._connection.start(statement, arguments())
+        return self._connection.start(statement, arguments(), flush)
 
     def finish(self, call: PendingServerCall) -> Row | None:
         """Wait for the answer of a sent statement."""
@@ -236,8 +245,10 @@ class PostgresTransactor(Transactor[Unit, PostgresConnection]):
         return self.is_poisonous(error) or is_retryable(error)
 
     def _did_not_commit(self, error: Exception) -> bool:
-        in_doubt = self._connection is not None and self._connection.in_doubt
-        return not (in_doubt and is_gone(error))
+        connection = self._connection
+        if connection is None or not connection.in_doubt:
+            return True
+        return not (connection.unflushed or is_gone(error))
 
     def _name_of(self, error: Exception) -> str:
         return code_of(error) or type(error).__name__

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from millpond.core.task import Dedupe
 from millpond.store.postgres.pipeline import PostgresConnection
 from millpond.store.sql.codec import SEQ_BITS, body_of, place_of
 from millpond.store.sql.unit_of_work import SqlTables
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from millpond.core.task import NewTask
+    from millpond.store.postgres.detours import Detours
     from millpond.store.sql.codec import Row, TaskRow
     from millpond.store.sql.database import Cursor
 
@@ -27,7 +29,10 @@ _OF_SOME = frozenset({"live_tasks"})
 """What asks for tasks by their ids, given as its one argument."""
 
 _OF_ALL = frozenset(
-    {"held_by", "held_ahead_by", "live_of_pool", "held_per_unit", "held_of_unit", "held_in_pool"}
+    {
+        *("held_by", "held_ahead_by", "live_of_pool", "live_of_run", "rest_of_run"),
+        *("held_per_unit", "held_of_unit", "held_in_pool"),
+    }
 )
 """What finds tasks that run by something else."""
 
@@ -52,6 +57,8 @@ class PostgresTables(SqlTables):
 
     folds = False
     """Whether there may be folded tasks."""
+    detours: Detours | None = None
+    """Counts to store along with the next write."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:  # noqa: ANN401 - as all rows have it
         super().__init__(*arguments, **named)
@@ -138,25 +145,44 @@ class PostgresTables(SqlTables):
             super().ask("raise", (pool, *first))
         for pool, places in put_in.items():
             super().ask("lower", (pool, self.listed(places)))
+        detours = [] if self.detours is None else self.detours.to_save()
+        if detours:
+            super().send("add_detours", detours)
 
     def task_row(self, place: int, new: NewTask) -> Row:
         """Return the row of a task's body, with what the server must know of a plain one."""
         return place, new.id, body_of(new), plain_text(new)
 
 
+def is_plain(new: NewTask) -> bool:
+    """Return whether the functions of the server know everything that hangs on a task."""
+    return (
+        new.owner is None
+        and new.on_complete is None
+        and (new.run is None or not new.is_callback)
+        and (new.idempotency_key is None or new.dedupe is not Dedupe.RUN)
+    )
+
+
 def plain_text(new: NewTask) -> str | None:
     """Return what is told of a task on which nothing else hangs; None if something does."""
-    if (
-        new.run is not None
-        or new.owner is not None
-        or new.on_complete is not None
-        or new.idempotency_key is not None
-    ):
+    if not is_plain(new):
         return None
-    return _row_text(new.call.function, new.attempts, new.weight, new.share)
+    function, attempts, weight, share = new.call.function, new.attempts, new.weight, new.share
+    if new.idempotency_key is None and new.run is None:
+        return _row_text(function, attempts, weight, share)
+    told = _said(function, attempts, weight, share)
+    if new.idempotency_key is not None:
+        told |= {"idempotency_key": new.idempotency_key, "dedupe": new.dedupe}
+    if new.run is not None:
+        told["run"] = new.run
+    return _encode(told).decode()
 
 
 @lru_cache(maxsize=10_000)
 def _row_text(function: str, attempts: int, weight: int, share: str | None) -> str:
-    told = {"function": function, "attempts": attempts, "weight": weight, "share": share}
-    return _encode(told).decode()
+    return _encode(_said(function, attempts, weight, share)).decode()
+
+
+def _said(function: str, attempts: int, weight: int, share: str | None) -> dict[str, Any]:
+    return {"function": function, "attempts": attempts, "weight": weight, "share": share}

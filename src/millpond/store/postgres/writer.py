@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable, Sequence
 
+    from millpond.store.postgres.cursor import Row
     from millpond.store.postgres.pending_call import PendingServerCall
-    from millpond.store.postgres.pipeline import PostgresConnection, Row
+    from millpond.store.postgres.pipeline import PostgresConnection
     from millpond.store.postgres.server_call import PreparedCall
     from millpond.store.postgres.transactions import PostgresTransactor
 
@@ -205,8 +206,9 @@ class PostgresWriter(Writer[SqlTables]):
                 assert isinstance(call, ServerCall)  # noqa: S101 - `_next_pending` checked
                 pending.prepared = call.prepare([job.argument for job in pending.jobs])
             if not pending.prepared.is_large:
+                prepared = pending.prepared
                 pending.call = self._transactor.start(
-                    pending.prepared.statement, pending.prepared.arguments
+                    prepared.statement, prepared.arguments, prepared.flush
                 )
         except BaseException as error:  # noqa: BLE001 - the thread raises it again
             pending.error = error
@@ -424,7 +426,7 @@ class PostgresWriter(Writer[SqlTables]):
         if pending.call is not None:
             return transactor.finish(pending.call)
         assert prepared is not None  # noqa: S101 - it is prepared before it is sent
-        return transactor.call(prepared.statement, prepared.arguments)
+        return transactor.call(prepared.statement, prepared.arguments, prepared.flush)
 
     def _end(self) -> None:
         super()._end()

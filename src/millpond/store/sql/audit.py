@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from itertools import accumulate, islice
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import msgspec
 
-from millpond.core.audit import KIND_OF, Record, RecordKind
+from millpond.core.audit import KIND_OF, RUN_FINISHED, Record, RecordKind, command_record
 from millpond.core.lifecycle import LIFECYCLE, Status, Transition
+from millpond.core.task import Dedupe
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -27,7 +30,11 @@ _BEFORE = {
 }
 _EVENTS = {event.value: event for event in _BEFORE}
 _pack = msgspec.msgpack.Encoder().encode
-_unpack = msgspec.msgpack.Decoder(list[list[Any]]).decode
+_unpack = msgspec.msgpack.Decoder(list[Any]).decode
+_split = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
+_SUBMITTED = _pack(Transition.SUBMIT)
+_PAIR = 0x92
+"""The first byte of an entry with many records: a list of two."""
 
 _SAID = ("key", "share", "weight", "idempotency_key", "dedupe", "on_complete", "attempts")
 _said = attrgetter(*_SAID, "call.function")
@@ -92,10 +99,16 @@ def encoded(records: Sequence[AuditNote | Notes | Record]) -> tuple[bytes, float
             rows.append(one.entry())
             count += one.count
         else:
-            rows.append(_noted(one) if isinstance(one, tuple) else msgspec.structs.astuple(one))
+            rows.append(_noted(one) if isinstance(one, tuple) else _fields(one))
             count += 1
     last = rows[-1][0]
     return _pack(rows), last[0] if isinstance(last, tuple) else last, count
+
+
+def _fields(record: Record) -> tuple[Any, ...]:
+    """Return the fields of a record, in their order; who gave an order is left out if unknown."""
+    fields = msgspec.structs.astuple(record)
+    return fields if record.by is not None else fields[:-1]
 
 
 def _noted(noted: AuditNote) -> tuple[Any, ...]:
@@ -143,11 +156,73 @@ def may_name(stored: bytes, number: int) -> bool:
 
 def decoded(stored: bytes) -> list[Record]:
     """Return the records of a row."""
+    return list(decoded_lazily(stored))
+
+
+def decoded_lazily(stored: bytes, first: int = 0) -> Iterator[Record]:
+    """Yield the records of a row from number `first` on, each made when it is asked for."""
     if stored.startswith(b"{"):
-        return list(_plain_records(_unpack_plain(stored)))
-    return [
-        msgspec.convert(told, Record) for entry in _unpack(stored) for told in _records_of(entry)
-    ]
+        row = _unpack_plain(stored)
+        records = _finished_runs(row) if row.event == RUN_FINISHED else _plain_records(row)
+        yield from islice(records, first, None)
+        return
+    for raw in _split(stored):
+        entry = bytes(raw)
+        count = _count(entry)
+        if first < count:
+            for told in islice(_records_of(_unpack(entry)), first, None):
+                yield msgspec.convert(told, Record)
+        first = max(first - count, 0)
+
+
+def decoded_of(stored: bytes, task: int) -> Iterator[tuple[int, Record]]:
+    """Yield the records of a row that are of one task, with their numbers in the row."""
+    if stored.startswith(b"{"):
+        row = _unpack_plain(stored)
+        if row.event == RUN_FINISHED:
+            return  # it names runs, not tasks
+        for number, arrow in enumerate(_arrows(row)):
+            if arrow[1] == task:
+                yield number, _plain_record(row, arrow)
+        return
+    for number, entry in _entries_with(stored, _pack(task)):
+        for at, told in enumerate(_records_of(_unpack(entry)), number):
+            if told["task"] == task:
+                yield at, msgspec.convert(told, Record)
+
+
+def submitted_in(stored: bytes) -> Iterator[tuple[int, int]]:
+    """Yield the tasks that a row says were submitted, each with the number of its record."""
+    if stored.startswith(b"{"):
+        row = _unpack_plain(stored)
+        if row.event == Transition.SUBMIT:
+            yield from enumerate(row.ids)
+        return
+    for number, entry in _entries_with(stored, _SUBMITTED):
+        for at, told in enumerate(_records_of(_unpack(entry)), number):
+            if told["event"] == Transition.SUBMIT:
+                yield at, told["task"]
+
+
+def _entries_with(stored: bytes, needle: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield the entries of a row that contain some bytes, with the numbers of their records."""
+    if needle not in stored:
+        return
+    entries = list(map(bytes, _split(stored)))
+    ends = list(accumulate(map(len, entries)))
+    header = len(stored) - ends[-1]
+    at, counted, upto = stored.find(needle, header), 0, 0
+    while at >= 0:
+        index = bisect_right(ends, at - header)
+        counted += sum(map(_count, entries[upto:index]))
+        upto = index
+        yield counted, entries[index]
+        at = stored.find(needle, header + ends[index])
+
+
+def _count(entry: bytes) -> int:
+    """Return how many records an entry has: one, or those of a record with differences."""
+    return len(_unpack(entry)[1]["task"]) if entry[0] == _PAIR else 1
 
 
 class _Plain(msgspec.Struct):
@@ -167,7 +242,7 @@ class _Plain(msgspec.Struct):
     worker: str | None
     tokens: list[int]
     ids: list[int]
-    seqs: list[int]
+    seqs: list[int] | None
     due: list[float]
     keys: list[str | None]
     plain: list[str]
@@ -180,13 +255,30 @@ class _Said(msgspec.Struct):
     attempts: int
     weight: int
     share: str | None
+    idempotency_key: str | None = None
+    dedupe: Dedupe | None = None
+    run: int | None = None
 
 
 _unpack_plain = msgspec.json.Decoder(_Plain).decode
 _unpack_said = msgspec.json.Decoder(_Said).decode
 
 
+_Arrow: TypeAlias = tuple[Transition, int, int, int, float, str | None, _Said]
+"""A transition of a plain task: event, task, seq, token, due, key, its submitted fields."""
+
+
+def _finished_runs(told: _Plain) -> Iterator[Record]:
+    for run in told.ids:
+        yield command_record(told.pool, RUN_FINISHED, at=told.at, run=run)
+
+
 def _plain_records(told: _Plain) -> Iterator[Record]:
+    return (_plain_record(told, arrow) for arrow in _arrows(told))
+
+
+def _arrows(told: _Plain) -> list[_Arrow]:
+    """Return the transitions of a row, in their order."""
     count = len(told.ids)
     said = [_unpack_said(text) for text in told.plain]
     keys: list[str | None] = told.keys or [None]
@@ -199,7 +291,7 @@ def _plain_records(told: _Plain) -> Iterator[Record]:
         zip(
             of_each(events, count),
             told.ids,
-            told.seqs,
+            told.seqs or (),
             of_each(told.tokens, count),
             of_each(told.due, count),
             of_each(keys, count),
@@ -210,31 +302,38 @@ def _plain_records(told: _Plain) -> Iterator[Record]:
     if in_two:
         ends_and_starts = zip(arrows[:half], arrows[half:], strict=True)
         arrows = [arrow for pair in ends_and_starts for arrow in pair]
-    for event, task, seq, token, due, key, of_it in arrows:
-        before = _BEFORE[event]
-        runs = 1 if event in (Transition.LEASE, Transition.COMPLETE) else 0
-        yield Record(
-            at=told.at,
-            kind=KIND_OF.get(event, RecordKind.SETTLE),
-            pool=told.pool,
-            task=task,
-            event=event,
-            before=before,
-            after=LIFECYCLE[before, event],
-            attempt=runs,
-            attempts=of_it.attempts,
-            runs=runs,
-            token=token,
-            worker=told.worker,
-            key=key,
-            share=of_it.share,
-            seq=seq,
-            sequence=seq,
-            due=due,
-            weight=of_it.weight,
-            function=of_it.function,
-            fresh=event is Transition.SUBMIT,
-        )
+    return arrows
+
+
+def _plain_record(told: _Plain, arrow: _Arrow) -> Record:
+    event, task, seq, token, due, key, said = arrow
+    before = _BEFORE[event]
+    runs = 1 if event in (Transition.LEASE, Transition.COMPLETE) else 0
+    return Record(
+        at=told.at,
+        kind=KIND_OF.get(event, RecordKind.SETTLE),
+        pool=told.pool,
+        task=task,
+        event=event,
+        before=before,
+        after=LIFECYCLE[before, event],
+        attempt=runs,
+        attempts=said.attempts,
+        runs=runs,
+        token=token,
+        worker=told.worker,
+        key=key,
+        share=said.share,
+        seq=seq,
+        sequence=seq,
+        due=due,
+        weight=said.weight,
+        function=said.function,
+        idempotency_key=said.idempotency_key,
+        dedupe=said.dedupe,
+        run=said.run,
+        fresh=event is Transition.SUBMIT,
+    )
 
 
 def of_each(values: list[T], count: int) -> list[T]:
@@ -245,9 +344,10 @@ def of_each(values: list[T], count: int) -> list[T]:
 def _records_of(entry: list[Any]) -> Iterator[dict[str, Any]]:
     """Yield the fields of each record of an entry."""
     if not isinstance(entry[0], list):
-        yield dict(zip(_FIELDS, entry, strict=True))
+        # A record that does not say who gave an order has one field less.
+        yield dict(zip(_FIELDS, entry, strict=False))
         return
     row, of_each = entry
-    common = dict(zip(_FIELDS, row, strict=True))
+    common = dict(zip(_FIELDS, row, strict=False))
     for values in zip(*of_each.values(), strict=True):
         yield {**common, **dict(zip(of_each, values, strict=True))}

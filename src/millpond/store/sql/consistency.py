@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _RUNS = "check_run_counts"
 _OF_NO_WORK = ("check_audit", "check_keys", "check_settings", "check_runs")
 
-_decode_run = msgspec.msgpack.Decoder(Run).decode
+_decode_run = msgspec.json.Decoder(Run).decode
 
 
 def check_rows(connection: Connection, dialect: Dialect, *, thorough: bool = True) -> list[str]:

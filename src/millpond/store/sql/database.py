@@ -20,15 +20,12 @@ class Cursor(Protocol):
 
     def fetchone(self) -> Any:  # noqa: ANN401 - a row, or None
         """Return the next row, or None."""
-        ...
 
     def fetchall(self) -> list[Any]:
         """Return all rows that are left."""
-        ...
 
     def __iter__(self) -> Iterator[Any]:
         """Yield the rows that are left."""
-        ...
 
 
 class Connection(Protocol):
@@ -37,20 +34,16 @@ class Connection(Protocol):
     @property
     def in_transaction(self) -> bool:
         """Whether a transaction is open, as far as the driver knows."""
-        ...
 
     @property
     def total_changes(self) -> int:
         """A number that grows with every changed row of this connection."""
-        ...
 
     def execute(self, statement: str, parameters: Sequence[Any] = ..., /) -> Cursor:
         """Execute a statement."""
-        ...
 
     def executemany(self, statement: str, rows: Iterable[Sequence[Any]], /) -> object:
         """Execute a statement for each row."""
-        ...
 
 
 class Dialect(msgspec.Struct, frozen=True):

@@ -29,7 +29,6 @@ class Closable(Protocol):
 
     def close(self) -> None:
         """Discard its rows."""
-        ...
 
 
 class HandlerConnection(Protocol):
@@ -37,15 +36,12 @@ class HandlerConnection(Protocol):
 
     def execute(self, statement: str, parameters: Any = ..., /) -> Any:  # noqa: ANN401 - a cursor
         """Execute a statement; return the driver's cursor."""
-        ...
 
     def executemany(self, statement: str, rows: Iterable[Any], /) -> Any:  # noqa: ANN401 - a cursor
         """Execute a statement for each row."""
-        ...
 
     def cursor(self) -> Any:  # noqa: ANN401 - of the driver
         """Return a new cursor."""
-        ...
 
 
 class HandlerConnectionBase:

@@ -457,6 +457,7 @@ class SqlPool(PoolTable):
         self._measured: list[tuple[float, float]] = []
         self._stored: Row | None = None
         self._settings: Row | None = None
+        self.revisions = {}
         self.known_keys = SqlKeys(tables, number)
         self.keys = self.known_keys
         self.lanes = SqlLanes(tables, number)

@@ -76,11 +76,9 @@ class ReadConnection(Protocol[C_co]):
 
     def ask(self, question: Callable[[C_co], T]) -> T:
         """Return the answer; errors are MillpondErrors."""
-        ...
 
     def close(self) -> None:
         """Close its connection; safe twice."""
-        ...
 
 
 class HintChannel(Protocol):
@@ -88,19 +86,15 @@ class HintChannel(Protocol):
 
     def listen(self, tell: Callable[[Hint], None], loop: asyncio.AbstractEventLoop) -> None:
         """Call `tell` on this loop with the hints of other processes."""
-        ...
 
     def receives_hints(self) -> bool:
         """Return whether hints of other processes arrive at the moment."""
-        ...
 
     def send(self, hint: Hint | None) -> float | None:
         """Send a hint; return after how many seconds to be called again, if at all."""
-        ...
 
     def close(self) -> None:
         """Stop sending and receiving."""
-        ...
 
 
 class SqlStore(ABC, Generic[C, L]):

@@ -29,11 +29,9 @@ class UnitOfWork(Protocol):
 
     def write(self) -> None:
         """Write what the jobs changed."""
-        ...
 
     def committed(self) -> None:
         """Note that the transaction was committed."""
-        ...
 
 
 class WriteQueue(Protocol):
@@ -41,23 +39,18 @@ class WriteQueue(Protocol):
 
     def acquire(self) -> None:
         """Wait for the lock, however long it takes."""
-        ...
 
     def try_acquire(self) -> bool:
         """Take the lock if it is free."""
-        ...
 
     def wait(self) -> None:
         """Wait behind the holder and the processes before this one."""
-        ...
 
     def release(self) -> None:
         """Release the lock; no effect if it is not held."""
-        ...
 
     def close(self) -> None:
         """Close the lock; safe twice."""
-        ...
 
 
 Unit = TypeVar("Unit", bound=UnitOfWork)

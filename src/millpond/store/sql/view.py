@@ -2,64 +2,77 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from heapq import merge, nsmallest
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
 from millpond.core import validation as check
 from millpond.core.admit import answers_for
+from millpond.core.audit import matching
 from millpond.core.lifecycle import Status
 from millpond.core.quantiles import quantiles
 from millpond.core.run import view as run_view
+from millpond.core.spec import OrderKind
 from millpond.core.ticks import rounded
+from millpond.store import search
 from millpond.store.protocol import (
     MOST_HELD_UNITS,
+    MOST_HOLDING,
     AuditPage,
     LaneState,
     LaneView,
     PoolView,
+    RunPage,
+    StoredResult,
+    StoredResults,
     TaskPage,
+    UnitView,
 )
-from millpond.store.sql.audit import decoded, may_name
+from millpond.store.sql.audit_reader import page_from, page_of_task, position_before, story_of
 from millpond.store.sql.codec import SEQ_BITS, plain
 from millpond.store.sql.pool import SqlPool
+from millpond.store.sql.task_search import TaskSearch
 from millpond.store.verbs import budgets
-from millpond.store.verbs.audit_filter import matching
 from millpond.store.verbs.control import pool_named
 from millpond.store.verbs.endings import processed
 from millpond.store.verbs.lease import could_lease
 from millpond.store.verbs.tables import by_pool_and_place
 from millpond.store.verbs.why import facts_about
+from millpond.store.verbs.worker_views import worker_view
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 
-    from millpond.core.audit import Record
+    from millpond.core.quantiles import Quantiles
     from millpond.core.run import RunView
+    from millpond.core.spec import PoolSpec
     from millpond.core.task import Dedupe, Task
+    from millpond.core.task_filter import TaskFilter
     from millpond.core.why import Facts
-    from millpond.store.protocol import BudgetView
+    from millpond.store.protocol import BudgetView, Cursor, Place, SearchPage, Story, WorkerView
     from millpond.store.sql.unit_of_work import SqlTables
 
 T = TypeVar("T")
 
 _PAGE = 200
-_ROWS_SEARCHED = 5000
+
+MOST_DUE = 1000
+"""Tasks of a pool that became due and were not moved yet: no more are counted."""
+
+MOST_PAUSED = 1000
+"""Lanes and keys that an overview names as paused."""
+
 _TERMINAL = tuple(status for status in Status if status.terminal)
 
 
+@dataclass(eq=False, repr=False)
 class SqlView:
     """The view of a store over rows."""
 
-    def __init__(
-        self,
-        read: Callable[[Callable[[SqlTables], object]], Awaitable[object]],
-        clock: Callable[[], float],
-        tell_newer: Callable[[SqlTables], None],
-    ) -> None:
-        self._read_ = read
-        self._tell_newer = tell_newer
-        self._clock = clock
+    _read_: Callable[[Callable[[SqlTables], object]], Awaitable[object]]
+    _clock: Callable[[], float]
+    _tell_newer: Callable[[SqlTables], None]
 
     async def _read(self, question: Callable[[SqlTables], T]) -> T:
         return await self._read_(question)  # type: ignore[return-value]
@@ -70,6 +83,15 @@ class SqlView:
         def asked(tables: SqlTables) -> Task | None:
             found = tables.tasks.get(task)
             return None if found is None else plain(found)
+
+        return await self._read(asked)
+
+    async def story(self, task: int) -> Story | None:
+        """Return a task, its audit records as far as a short search finds them, its follow-ups."""
+
+        def asked(tables: SqlTables) -> Story | None:
+            found = tables.tasks.get(task)
+            return None if found is None else story_of(tables, found)
 
         return await self._read(asked)
 
@@ -96,6 +118,23 @@ class SqlView:
             return tuple(known.get(task, "unknown") for task in tasks)
 
         return await self._read(asked)
+
+    async def results(self, tasks: Sequence[int]) -> StoredResults:
+        """Return how tasks ended, all in one read."""
+
+        def question(tables: SqlTables) -> StoredResults:
+            ids = (tables.listed(list(tasks)),)
+            missing = dict.fromkeys(tasks, "unknown")
+            ended: dict[int, StoredResult] = {}
+            for task, status, *result in tables.ask("results_of", ids).fetchall():
+                missing.pop(task, None)
+                if status is not None:
+                    ended[task] = StoredResult(Status(status), *result)
+            if missing:
+                missing |= {row[0]: "expired" for row in tables.ask("was_removed", ids)}
+            return StoredResults(ended, missing)
+
+        return await self._read(question)
 
     async def tasks(
         self,
@@ -127,6 +166,104 @@ class SqlView:
 
         return await self._read(asked)
 
+    async def search(
+        self,
+        pools: Sequence[str],
+        wanted: TaskFilter,
+        *,
+        after: Cursor | None = None,
+        limit: int = 50,
+        scan: int = 2000,
+        now: float | None = None,
+    ) -> SearchPage:
+        """Return tasks of pools that meet conditions, at most `limit` of them."""
+        check.integer("limit", limit, least=1)
+        check.integer("scan", scan, least=1)
+        moment = rounded(self._clock() if now is None else now)
+        # Nearly every row fits a plain search, so that it reads no more than it returns.
+        size = min(limit + 1 if wanted.plain else _PAGE, scan + 1)
+
+        def asked(tables: SqlTables) -> SearchPage:
+            return search.over_pools(
+                pools,
+                after,
+                lambda pool, behind: TaskSearch(tables, _pool(tables, pool), wanted, size).behind(
+                    behind
+                ),
+                wanted,
+                limit=limit,
+                scan=scan,
+                now=moment,
+                copy=plain,
+            )
+
+        return await self._read(asked)
+
+    async def pools(self, *, now: float | None = None) -> tuple[PoolView, ...]:
+        """Return every pool by name, without what takes time to find out."""
+        moment = rounded(self._clock() if now is None else now)
+
+        def asked(tables: SqlTables) -> tuple[PoolView, ...]:
+            found = [pool for pool in tables.pools.values() if not pool.internal]
+            self._tell_newer(tables)
+            return _overview(tables, sorted(found, key=lambda pool: pool.name), moment)
+
+        return await self._read(asked)
+
+    async def worker_list(self, *, after: int = 0, limit: int = 100) -> tuple[WorkerView, ...]:
+        """Return workers in the order of joining, behind the worker with number `after`."""
+        check.integer("limit", limit, least=1)
+
+        def asked(tables: SqlTables) -> tuple[WorkerView, ...]:
+            behind = [worker for worker in tables.workers.values() if worker.number > after]
+            running = dict(tables.ask("running_by_worker").fetchall())
+            return tuple(
+                worker_view(
+                    worker,
+                    running.get(worker.id, 0),
+                    tables.look_at_live("held_first", (worker.id, MOST_HOLDING))
+                    if running.get(worker.id)
+                    else (),
+                )
+                for worker in behind[:limit]
+            )
+
+        return await self._read(asked)
+
+    async def units(self, pool: str, *, limit: int = 100) -> tuple[UnitView, ...]:
+        """Return the first keys or lanes of a pool by name, with their tasks that are ready."""
+        check.integer("limit", limit, least=1)
+        return await self._read(lambda tables: _units(tables, _pool(tables, pool), limit))
+
+    async def runs(
+        self, pool: str, *, finished: bool, after: Place | None = None, limit: int = 50
+    ) -> RunPage:
+        """Return runs of a pool: the open ones by id, the finished ones with the latest first."""
+        check.integer("limit", limit, least=1)
+
+        def asked(tables: SqlTables) -> RunPage:
+            _pool(tables, pool)
+            if finished:
+                rows = tables.ask("runs_over", (pool, *(after or search.FIRST), limit + 1))
+            else:
+                rows = tables.ask("runs_open", (pool, (after or search.START)[1], limit + 1))
+            found = [run_view(tables.runs.take_in(*row)) for row in rows.fetchall()]
+            last = found[limit - 1] if len(found) > limit else None
+            following = None if last is None else (last.finished_at or 0.0, last.id)
+            return RunPage(runs=tuple(found[:limit]), next=following)
+
+        return await self._read(asked)
+
+    async def revisions(self, pool: str, *, limit: int = 20) -> tuple[tuple[int, PoolSpec], ...]:
+        """Return the latest settings that a pool had, each with its revision, latest first."""
+
+        def asked(tables: SqlTables) -> tuple[tuple[int, PoolSpec], ...]:
+            table = _pool(tables, pool)
+            rows = tables.ask("latest_revisions", (table.number, limit)).fetchall()
+            return tuple((number, table.spec_at(number)) for (number,) in rows)
+
+        return await self._read(asked)
+
     async def pool(
         self, name: str, *, now: float | None = None, measured: bool = True
     ) -> PoolView | None:
@@ -138,27 +275,14 @@ class SqlView:
             if not isinstance(pool, SqlPool):
                 return None
             waits, run_times = pool.times() if measured else ([], [])
-            return PoolView(
-                spec=pool.spec,
-                declared=pool.declared,
-                revision=pool.revision,
-                created_at=pool.created_at,
-                paused=pool.paused,
-                paused_units=tuple(sorted(pool.paused_units)),
-                closed=pool.closed,
-                queued=pool.queued,
-                fresh=len(pool.fresh),
+            return _pool_view(
+                pool,
+                moment,
+                paused_units=pool.paused_units,
                 scheduled=pool.backlog.scheduled(moment) if measured else 0,
-                claimed=pool.claimed,
-                running=pool.running,
-                parked=pool.parked_count,
-                kept=pool.kept,
                 dead=pool.dead if measured else 0,
-                held_until=pool.not_before if pool.not_before > moment else 0.0,
                 held_units=_held_units(tables, pool, moment) if measured else (),
                 oldest_queued_at=_oldest_queued_at(tables, pool) if measured else None,
-                totals=dict(pool.totals),
-                stale_settles=pool.stale_settles,
                 waits=quantiles(waits),
                 run_times=quantiles(run_times),
             )
@@ -254,12 +378,12 @@ class SqlView:
 
         return await self._read(asked)
 
-    async def why(self, task: int, *, now: float) -> Facts | None:
+    async def why(self, task: int, *, now: float, most: int | None = None) -> Facts | None:
         """Return what decides when a task starts, or None if it is unknown or forgotten."""
 
         def asked(tables: SqlTables) -> Facts | None:
             found = tables.tasks.get(task)
-            return None if found is None else facts_about(tables, found, rounded(now))
+            return None if found is None else facts_about(tables, found, rounded(now), most)
 
         return await self._read(asked)
 
@@ -274,56 +398,109 @@ class SqlView:
         """Return audit records from position `after` on, oldest first."""
 
         def asked(tables: SqlTables) -> AuditPage:
-            start = after if since is None else max(after, _told_before(tables, since))
+            start = after if since is None else max(after, position_before(tables, since))
             if task is not None:
-                return _audit_of(tables, task, start, since)
-            page = _audit(tables, start, limit)
+                return page_of_task(tables, task, start, since, limit)
+            page = page_from(tables, start, limit)
             return AuditPage(matching(page.records, since, None), page.next)
 
         return await self._read(asked)
 
-
-def _audit(tables: SqlTables, after: int, limit: int) -> AuditPage:
-    records: list[Record] = []
-    first = None
-    for last, count, told in tables.ask("audit", (after, limit)):
-        if first is None:
-            first = max(after, last - count)
-        skipped = max(first - (last - count), 0) if not records else 0
-        records += decoded(told)[skipped:]
-        if len(records) >= limit:
-            break
-    if first is None:
-        return AuditPage((), max(after, tables.record_count))
-    return AuditPage(tuple(records[:limit]), first + len(records[:limit]))
+    async def audit_end(self) -> int:
+        """Return the position of the latest audit record."""
+        return await self._read(lambda tables: tables.record_count)
 
 
-def _audit_of(tables: SqlTables, task: int, after: int, since: float | None) -> AuditPage:
-    """Return the records of one task in some rows; rows that do not contain its id are skipped."""
-    records: list[Record] = []
-    last = max(after, 0)
-    for position, count, told in tables.ask("audit", (after, _ROWS_SEARCHED)):
-        last = position
-        if may_name(told, task):
-            skipped = max(after - (position - count), 0)
-            records += matching(decoded(told)[skipped:], since, task)
-    return AuditPage(tuple(records), last if last > after else max(after, tables.record_count))
+def _pool_view(
+    pool: SqlPool,
+    now: float,
+    *,
+    paused_units: Iterable[str],
+    scheduled: int,
+    dead: int,
+    oldest_queued_at: float | None,
+    waits: Quantiles,
+    run_times: Quantiles,
+    held_units: tuple[tuple[str, float], ...] = (),
+) -> PoolView:
+    return PoolView(
+        spec=pool.spec,
+        declared=pool.declared,
+        revision=pool.revision,
+        created_at=pool.created_at,
+        paused=pool.paused,
+        paused_units=tuple(sorted(paused_units)),
+        closed=pool.closed,
+        queued=pool.queued,
+        fresh=len(pool.fresh),
+        scheduled=scheduled,
+        claimed=pool.claimed,
+        running=pool.running,
+        parked=pool.parked_count,
+        kept=pool.kept,
+        dead=dead,
+        held_until=pool.not_before if pool.not_before > now else 0.0,
+        held_units=held_units,
+        oldest_queued_at=oldest_queued_at,
+        totals=dict(pool.totals),
+        stale_settles=pool.stale_settles,
+        waits=waits,
+        run_times=run_times,
+    )
 
 
-def _told_before(tables: SqlTables, moment: float) -> int:
-    """Return the position behind which all records of a moment and later are stored.
+def _overview(tables: SqlTables, pools: list[SqlPool], now: float) -> tuple[PoolView, ...]:
+    """Return pools with what a few statements for all of them tell."""
+    waiting = tables.listed([pool.number for pool in pools if pool.queued])
+    later = tables.listed([pool.number for pool in pools if pool.sql_backlog.delayed])
+    oldest = dict(tables.ask("oldest_queued_of", (waiting,)).fetchall())
+    due = dict(tables.ask("due_of_later", (now, MOST_DUE, later)).fetchall())
+    paused: dict[int, list[str]] = {}
+    for pool, unit in tables.ask("all_paused_units", (MOST_PAUSED,)):
+        paused.setdefault(pool, []).append(unit)
+    nothing = quantiles(())
+    return tuple(
+        _pool_view(
+            pool,
+            now,
+            paused_units=paused.get(pool.number, ()),
+            scheduled=max(pool.sql_backlog.delayed - due.get(pool.number, 0), 0),
+            dead=pool.dead,
+            oldest_queued_at=oldest.get(pool.number),
+            waits=nothing,
+            run_times=nothing,
+        )
+        for pool in pools
+    )
 
-    Time does not go back from one row to the next, so that one is found by halving.
-    """
-    low, high = 0, tables.record_count
-    while low < high:
-        middle = (low + high) // 2
-        row = tables.ask("audit_told_at", (middle,)).fetchone()
-        if row is None or row[1] >= moment:
-            high = middle
-        else:
-            low = row[0]
-    return low
+
+def _units(tables: SqlTables, pool: SqlPool, limit: int) -> tuple[UnitView, ...]:
+    if not pool.backlog.grouped:
+        return ()
+    rows = tables.ask("first_units", (pool.number, limit)).fetchall()
+    names = tables.listed([row[0] for row in rows])
+    ready: dict[str, dict[str, int]] = {}
+    for unit, share, tasks in tables.ask("ready_of_units", (pool.number, names)):
+        ready.setdefault(unit, {})[share] = tasks
+    fair = pool.spec.order.kind is OrderKind.FAIR
+    found = [
+        UnitView(
+            unit=unit or None,
+            share=share or None if fair else None,
+            queued=queued,
+            running=running,
+            paused=bool(paused),
+            held_until=held_until,
+        )
+        for unit, running, paused, held_until in rows
+        for share, queued in _shares(ready.get(unit, {}), running or paused or held_until)
+    ]
+    return tuple(found[:limit])
+
+
+def _shares(ready: dict[str, int], in_use: float) -> list[tuple[str, int]]:
+    """Return what is ready of each share; a unit that only runs, or is stopped, has one."""
+    return sorted(ready.items()) or ([("", 0)] if in_use else [])
 
 
 def _pool(tables: SqlTables, name: str) -> SqlPool:

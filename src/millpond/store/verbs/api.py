@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from millpond.core import bounds
 from millpond.core import validation as check
 from millpond.core.run import view as run_view
 from millpond.core.ticks import rounded
@@ -28,9 +29,9 @@ from millpond.store.verbs.bulk import settle_all
 from millpond.store.verbs.control import control as _control
 from millpond.store.verbs.control import leads, pool_named
 from millpond.store.verbs.lease import lease as _lease
-from millpond.store.verbs.prefetch import wanted_pools
 from millpond.store.verbs.recover import more, next_recovery
 from millpond.store.verbs.recover import recover as _recover
+from millpond.store.verbs.renew import renew as _renew
 from millpond.store.verbs.submit import admission
 from millpond.store.verbs.submit import submit as _submit
 from millpond.store.verbs.submit import take_committed as _take_committed
@@ -119,18 +120,7 @@ def renew(
 ) -> RenewAnswer:
     """Renew all leases of a worker for `lease` seconds."""
     check.number("lease", lease, above=0.0)
-    now = _begin(tables, now, entropy)
-    row = tables.workers.get(worker)
-    if row is None:
-        return RenewAnswer(alive=False)
-    tables.renew(row, lease, now)
-    cancelled, interrupted = tables.stop_requests_of(row)
-    return RenewAnswer(
-        alive=True,
-        cancelled=cancelled,
-        interrupted=interrupted,
-        give_back=wanted_pools(tables, row, now) if row.ahead else (),
-    )
+    return _renew(tables, worker, lease, _begin(tables, now, entropy))
 
 
 def settle(
@@ -200,8 +190,15 @@ def control(
     tables: Tables, command: Command, now: float, entropy: int | None = None
 ) -> ControlAnswer:
     """Carry out a command."""
+    by: str | None = getattr(command, "by", None)
+    if by is not None:
+        check.storable("by", by, bounds.MAX_SUBMITTED_BY)
     now = _begin(tables, now, entropy)
-    count, revision, left = _control(tables, command, now)
+    tables.by = by
+    try:
+        count, revision, left = _control(tables, command, now)
+    finally:
+        tables.by = None
     tables.end(now)
     cancelled, interrupted = tables.stop_requests()
     return ControlAnswer(

@@ -59,10 +59,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
+REVISIONS_KEPT = 100
+"""How many former settings of a pool are kept in memory; a database keeps all of them."""
+
+
 def control(tables: Tables, command: Command, now: float) -> tuple[int, int, CommandPage | None]:
     """Carry out a command; return how many tasks it changed, the revision, and the next page."""
     if isinstance(command, Purge | CancelAll):
         pool = pool_named(tables, command.pool)
+        if command.by is not None and command.page is None:
+            word = "purge" if isinstance(command, Purge) else "cancel all"
+            tables.record_command(command.pool, word, now, unit=command.unit)
         count, left = _cancel_page(tables, pool, command, now)
         return count, pool.revision, left
     return *_unpaged_command(tables, command, now), None
@@ -81,12 +88,11 @@ def _unpaged_command(tables: Tables, command: UnpagedCommand, now: float) -> tup
         case ClaimLeadership():
             return _claim_leadership(tables, command, now)
         case Cancel(_, interrupt):
-            known = _named_tasks(tables, command)
+            known = _named_tasks(tables, command, now)
             return sum(cancel(tables, task, now, interrupt=interrupt) for task in known), 0
         case Redrive():
-            return sum(
-                _redrive(tables, task.new.id, now) for task in _named_tasks(tables, command)
-            ), 0
+            known = _named_tasks(tables, command, now)
+            return sum(_redrive(tables, task.new.id, now) for task in known), 0
         case Progress() | SaveStep():
             return _attempt_command(tables, command), 0
         case Seal(run, holder):
@@ -217,6 +223,9 @@ def _respec(
     tables: Tables, pool: PoolTable, spec: PoolSpec, now: float, revision: int | None = None
 ) -> None:
     pool.buckets = taken_over(pool.spec.rates, pool.buckets, spec.rates, now)
+    pool.revisions[pool.revision] = pool.spec
+    if len(pool.revisions) > REVISIONS_KEPT:
+        del pool.revisions[min(pool.revisions)]
     pool.revision = pool.revision + 1 if revision is None else revision
     if changed_fixed_field(pool.spec, spec) is not None:
         pool.backlog = pool.backlog.rebuilt(spec)
@@ -288,12 +297,21 @@ def _prune(tables: Tables, pool: PoolTable, command: Prune) -> int:
 # Tasks
 
 
-def _named_tasks(tables: Tables, command: Cancel | Redrive) -> list[Task]:
-    """Return the tasks that a command names and the store knows, of its pool if it has one."""
+def _named_tasks(tables: Tables, command: Cancel | Redrive, now: float) -> list[Task]:
+    """Return the tasks that a command names and the store knows, of its pool if it has one.
+
+    Where the command has a `by`, the audit gets an order for each of them. A running task gets its
+    order elsewhere.
+    """
     known = [task for i in command.tasks if (task := tables.tasks.get(i)) is not None]
-    if command.of is None:
-        return known
-    return [task for task in known if task.new.pool.removesuffix(CALLBACKS) == command.of]
+    if command.of is not None:
+        known = [task for task in known if task.new.pool.removesuffix(CALLBACKS) == command.of]
+    if command.by is not None:
+        word = "cancel" if isinstance(command, Cancel) else "redrive"
+        for task in known:
+            if task.worker is None:
+                tables.record_command(task.new.pool, word, now, task=task.new.id)
+    return known
 
 
 def cancel(tables: Tables, task: Task, now: float, *, interrupt: bool = False) -> int:
@@ -394,6 +412,8 @@ def _worker_command(tables: Tables, command: WorkerCommand, now: float) -> int:
     if worker is None:
         return 0
     if isinstance(command, DeclareDead):
+        if command.expires_at not in (None, worker.expires_at):
+            return 0
         return remove_dead(tables, worker, now)
     known = command.tasks if isinstance(command, Disown) else ()
     held = [task for task in everything_held(tables, worker) if task.new.id not in known]

@@ -17,9 +17,13 @@ if TYPE_CHECKING:
     from millpond.store.verbs.tables import PoolTable, Tables
 
 
-def facts_about(tables: Tables, task: Task, now: float) -> Facts:
-    """Return the facts about a task; counting the tasks before it reads the whole queue."""
+def facts_about(tables: Tables, task: Task, now: float, most: int | None = None) -> Facts:
+    """Return the facts about a task.
+
+    Counting the tasks before it reads the whole queue; one of more than `most` is not read.
+    """
     pool, unit = tables.pools[task.new.pool], task.unit
+    short = most is None or pool.queued <= most
     held_until, rate_at = pool.backlog.holds(unit, now)
     waits = task.status is Status.QUEUED
     return Facts(
@@ -53,7 +57,8 @@ def facts_about(tables: Tables, task: Task, now: float) -> Facts:
         unit_running=0 if unit is None else pool.backlog.running_in(unit),
         unit_limit=None if unit is None else pool.spec.unit_limit,
         behind=_behind(pool, task) if waits else None,
-        ahead=_ahead(pool, task, now) if waits else 0,
+        ahead=_ahead(pool, task, now) if waits and short else 0,
+        among=0 if short or not waits else pool.queued,
         rate_at=max(rate_at, rate_moment(tables, pool, task, now)) if waits else 0.0,
     )
 

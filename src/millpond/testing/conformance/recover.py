@@ -249,6 +249,27 @@ class RecoverConformance(StoreSuite):
         assert "w2" not in await lab.view.workers()
 
     @scenario
+    async def test_a_worker_that_has_renewed_is_not_declared_dead(self, lab: Lab) -> None:
+        """A declaration that names the end of its lease counts only while that is the end."""
+        await lab.declare()
+        await lab.join("w2", lease=1000.0)
+        task = await lab.put()
+        await lab.one(worker="w2")
+        ends = lab.now + 1000.0
+        lab.now += 1.0
+        await lab.renew("w2", lease=1000.0)
+        await lab.control(orders.DeclareDead("w2", ends))
+        assert (Status.RUNNING, True) == (
+            await lab.status(task),
+            "w2" in await lab.view.workers(),
+        )
+        await lab.control(orders.DeclareDead("w2", ends + 1.0))
+        assert (Status.QUEUED, False) == (
+            await lab.status(task),
+            "w2" in await lab.view.workers(),
+        )
+
+    @scenario
     async def test_an_unknown_worker_leaves_without_a_trace(self, lab: Lab) -> None:
         """Leaving or being buried twice changes nothing."""
         await lab.declare()

@@ -23,8 +23,10 @@ from millpond.testing.conformance.recover import RecoverConformance
 from millpond.testing.conformance.renew import RenewConformance
 from millpond.testing.conformance.runs import RunsConformance
 from millpond.testing.conformance.same_history import StoryConformance
+from millpond.testing.conformance.search import SearchConformance
 from millpond.testing.conformance.settle import SettleConformance
 from millpond.testing.conformance.submit import SubmitConformance
+from millpond.testing.conformance.task_story import TaskStoryConformance
 from millpond.testing.conformance.triggers import TriggersConformance
 from millpond.testing.conformance.unfit_arguments import MisfitsConformance
 from millpond.testing.conformance.view import ViewConformance
@@ -58,6 +60,8 @@ class StoreConformance(
     AuditConformance,
     ViewConformance,
     PagesConformance,
+    SearchConformance,
+    TaskStoryConformance,
     WhyConformance,
     AtomicConformance,
     StoryConformance,

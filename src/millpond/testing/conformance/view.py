@@ -98,6 +98,27 @@ class ViewConformance(StoreSuite):
         assert Status.QUEUED == read.status
 
     @scenario
+    async def test_results_of_many_tasks_come_in_one_answer(self, lab: Lab) -> None:
+        """Ended ones with status, attempt and result; waiting and running ones are left out."""
+        await lab.declare(max_concurrent=3)
+        for _ in range(4):
+            await lab.put()
+        good, bad, running = await lab.lease()
+        waiting = await lab.put()
+        await lab.applied(completed(good), failed(bad))
+        done, broken = await lab.task(good.fence.task), await lab.task(bad.fence.task)
+        ids = (done.new.id, running.fence.task, 12345, broken.new.id, waiting)
+        found = await lab.view.results(ids)
+        assert {12345: "unknown"} == found.missing
+        assert {
+            task.new.id: (task.status, task.attempt, task.result, task.error, task.reason)
+            for task in (done, broken)
+        } == {
+            task: (one.status, one.attempt, one.result, one.error, one.reason)
+            for task, one in found.ended.items()
+        }
+
+    @scenario
     async def test_workers_are_those_that_may_hold_leases(self, lab: Lab) -> None:
         """Joined and not gone."""
         await lab.join("w2")

@@ -22,14 +22,14 @@ import contextlib
 import sys
 
 from millpond.runtime.executors.processes import child as child_side
-from millpond.runtime.executors.processes.protocol import Answer as Answer
-from millpond.runtime.executors.processes.protocol import Broke as Broke
-from millpond.runtime.executors.processes.protocol import Died as Died
-from millpond.runtime.executors.processes.protocol import Done as Done
-from millpond.runtime.executors.processes.protocol import Errand as Errand
-from millpond.runtime.executors.processes.protocol import Killed as Killed
-from millpond.runtime.executors.processes.protocol import Line as Line
-from millpond.runtime.executors.processes.protocol import OnMessage as OnMessage
+from millpond.runtime.executors.processes.protocol import (
+    Answer,
+    Died,
+    Errand,
+    Killed,
+    Line,
+    OnMessage,
+)
 from millpond.runtime.executors.processes.supervise import UNKILLABLE, Supervised
 
 
@@ -55,7 +55,7 @@ class ProcessPool:
         self._patience = idle
         self._slots = asyncio.Semaphore(limit)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._children: set[Supervised] = set()
+        self.children: set[Supervised] = set()
         self._idle: dict[Supervised, asyncio.TimerHandle] = {}
         self._is_closed = False
 
@@ -84,15 +84,15 @@ class ProcessPool:
         self._is_closed = True
         for timer in self._idle.values():
             timer.cancel()
-        for child in list(self._children):
+        for child in list(self.children):
             if child in self._idle:
                 child.retire()
             else:
                 child.kill(Killed(reason="the pool was closed"))
         self._idle.clear()
-        if self._children:
+        if self.children:
             await asyncio.wait(
-                [child.gone for child in self._children], timeout=self._grace + UNKILLABLE
+                [child.gone for child in self.children], timeout=self._grace + UNKILLABLE
             )
 
     async def _run(
@@ -130,7 +130,7 @@ class ProcessPool:
             # It died a moment ago and is not reaped yet: the job cannot have begun.
             child.kill(None)
         child = Supervised(self._grace, self._forget)
-        self._children.add(child)
+        self.children.add(child)
         if (answer := child.begin(job, on_message)) is not None:
             return child, answer
         child.kill(None)
@@ -149,7 +149,7 @@ class ProcessPool:
 
     def _forget(self, child: Supervised) -> None:
         """A child is gone, whatever it was doing."""
-        self._children.discard(child)
+        self.children.discard(child)
         if timer := self._idle.pop(child, None):
             timer.cancel()
 

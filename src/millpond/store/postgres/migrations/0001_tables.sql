@@ -213,7 +213,9 @@ CREATE VIEW millpond_folded AS
 SELECT u.place, u.id, l.pool, coalesce(u.rank, l.ranks[1]) AS rank, u.key, NULL::text AS lane,
        u.place & ((1::bigint << 40) - 1) AS sequence,
        coalesce(u.submitted_at, l.submitted_at[1]) AS submitted_at,
-       NULL::double precision AS expires_at, NULL::text AS owner, NULL::bigint AS run,
+       NULL::double precision AS expires_at, NULL::text AS owner,
+       CASE WHEN position('"run":' IN coalesce(u.plain, l.plain[1])) > 0
+            THEN (coalesce(u.plain, l.plain[1])::json ->> 'run')::bigint END AS run,
        coalesce(u.due, l.due[1]) AS due, u.claim, l.revision AS claim_revision,
        0::smallint AS cancel_requested, NULL::double precision AS parked_at, NULL::text AS function,
        NULL::bytea AS error, NULL::text AS progress, NULL::bytea AS steps,
@@ -222,8 +224,8 @@ SELECT u.place, u.id, l.pool, coalesce(u.rank, l.ranks[1]) AS rank, u.key, NULL:
        l.worker, nullif(l.started_at, 'infinity') AS started_at,
        nullif(l.started_at, 'infinity') AS first_started_at, NULL::text AS reason, NULL::bigint AS grp
   FROM millpond_lease AS l,
-       unnest(l.ids, l.places, l.ranks, l.submitted_at, l.due, l.keys, l.claims)
-       AS u (id, place, rank, submitted_at, due, key, claim)
+       unnest(l.ids, l.places, l.ranks, l.submitted_at, l.due, l.keys, l.claims, l.plain)
+       AS u (id, place, rank, submitted_at, due, key, claim, plain)
  WHERE l.n >= (SELECT m.leases - 1023 FROM millpond_meta AS m ORDER BY m.turn DESC LIMIT 1);
 
 -- All that live, folded or not.

@@ -14,13 +14,17 @@ SELECT millpond_clock(), m.version,
   LEFT JOIN (SELECT * FROM millpond_meta ORDER BY turn DESC LIMIT 1) AS m ON true;
 
 -- name: step
-SELECT * FROM millpond_step(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+SELECT * FROM millpond_settle_and_lease(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: take
-SELECT * FROM millpond_take(?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+SELECT * FROM millpond_submit(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: renew
 SELECT * FROM millpond_renew(?, ?, ?, ?);
+
+-- name: add_detours
+INSERT INTO millpond_detour AS d VALUES (?, ?, ?::bigint, millpond_clock())
+    ON CONFLICT (verb, reason) DO UPDATE SET n = d.n + excluded.n, last_at = excluded.last_at;
 
 -- name: all_ways
 -- What counts everything is quicker by ways that are closed to what looks for a few rows.
@@ -45,7 +49,7 @@ SELECT a.position, a.records, coalesce(a.told, convert_to(json_build_object(
            'at', a.at, 'event', a.event, 'starts', a.starts, 'pool', p.name, 'worker', a.worker, 'tokens', a.tokens,
            'ids', a.ids, 'seqs', (SELECT array_agg(place & ((1::bigint << 40) - 1) ORDER BY n)
                                     FROM unnest(a.places) WITH ORDINALITY AS u (place, n)),
-           'due', a.due, 'keys', a.keys, 'plain', a.plain)::text, 'UTF8'))
+           'due', a.due, 'keys', a.keys, 'plain', a.plain)::text, 'UTF8')), a.at
   FROM millpond_audit AS a
   LEFT JOIN LATERAL
        (SELECT o.name FROM millpond_pool AS o WHERE o.id = a.pool ORDER BY o.turn DESC LIMIT 1) AS p
@@ -91,12 +95,12 @@ SELECT m.generation FROM (SELECT * FROM millpond_meta ORDER BY turn DESC LIMIT 1
  WHERE m.leader <> ? AND m.leader_until > coalesce(?, millpond_clock() - m.behind)
    AND EXISTS (SELECT FROM millpond_worker AS w WHERE w.owner = m.leader);
 
--- Whether somebody renews leases of this store over a session that was there at a moment of the server's
--- clock already; what sessions of other roles ask is not shown to every role.
+-- Whether a worker of any release renews leases of this store over a session that was there at a moment of
+-- the server's clock already; what sessions of other roles ask is not shown to every role.
 -- name: renewed_since
 SELECT EXISTS (SELECT FROM pg_stat_activity
                 WHERE datname = current_database() AND pid <> pg_backend_pid()
-                  AND position($found$millpond_renew($found$ IN query) > 0 AND backend_start <= to_timestamp(?));
+                  AND position(rtrim($found$millpond_renew$found$, '0123456789') IN query) > 0 AND backend_start <= to_timestamp(?));
 
 -- Whoever changes anything writes this row, too: the others see by it that they know too little.
 -- name: save_meta

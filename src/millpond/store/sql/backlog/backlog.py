@@ -392,6 +392,11 @@ class SqlBacklog(Backlog):
             return soonest
         return due[0]
 
+    @property
+    def delayed(self) -> int:
+        """How many tasks wait for their time; some may be due that no verb has moved yet."""
+        return len(self._delayed)
+
     def scheduled(self, now: float) -> int:
         """Return how many tasks are not due at `now`."""
         self.tables.write_rows()

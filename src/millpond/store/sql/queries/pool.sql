@@ -135,10 +135,25 @@ DELETE FROM millpond_key
 INSERT INTO millpond_audit VALUES (?, ?, ?, ?);
 
 -- name: audit
-SELECT position, records, told FROM millpond_audit WHERE position > ? ORDER BY position LIMIT ?;
+SELECT position, records, told, at FROM millpond_audit WHERE position > ? ORDER BY position LIMIT ?;
 
--- name: audit_told_at
-SELECT position, at FROM millpond_audit WHERE position > ? ORDER BY position LIMIT 1;
+-- Time does not go back from one row to the next: a moment is found by halving. Given is the moment,
+-- three times. The third column is when the row in the middle was written.
+-- name: audit_before
+SELECT max(low) FROM (WITH RECURSIVE halves (low, high, at) AS (
+    SELECT CAST(0 AS bigint), m.records,
+           (SELECT a.at FROM millpond_audit AS a
+             WHERE a.position > m.records / 2 ORDER BY a.position LIMIT 1)
+      FROM millpond_meta AS m
+     UNION ALL
+    SELECT CASE WHEN h.at < ? THEN (h.low + h.high) / 2 + 1 ELSE h.low END,
+           CASE WHEN h.at < ? THEN h.high ELSE (h.low + h.high) / 2 END,
+           (SELECT a.at FROM millpond_audit AS a
+             WHERE a.position > (CASE WHEN h.at < ? THEN (h.low + h.high) / 2 + 1 + h.high
+                                      ELSE h.low + (h.low + h.high) / 2 END) / 2
+             ORDER BY a.position LIMIT 1)
+      FROM halves AS h WHERE h.low < h.high)
+SELECT low FROM halves) AS found;
 
 -- name: drop_audit
 DELETE FROM millpond_audit

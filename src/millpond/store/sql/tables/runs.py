@@ -13,8 +13,9 @@ from millpond.store.sql.pool import readable
 if TYPE_CHECKING:
     from millpond.store.sql.unit_of_work import SqlTables
 
-_encode_run = msgspec.msgpack.Encoder().encode
-_decode_run = msgspec.msgpack.Decoder(Run).decode
+# As JSON: the functions of a server count in it, too.
+_encode_run = msgspec.json.Encoder(order="deterministic").encode
+_decode_run = msgspec.json.Decoder(Run).decode
 
 
 class SqlRuns(dict[int, Run]):

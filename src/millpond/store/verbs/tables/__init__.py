@@ -8,9 +8,9 @@ Each file adds one subject to the class before it: `audit`, `verb` (one verb beg
 `attempts`, `retention`.
 """
 
-from millpond.store.verbs.tables.order import by_pool_and_place
+from millpond.store.verbs.tables.change_order import by_pool_and_place
 from millpond.store.verbs.tables.pools import MEASURED, PoolTable, lane_without_key
-from millpond.store.verbs.tables.tables import Tables
+from millpond.store.verbs.tables.retention import Tables
 from millpond.store.verbs.tables.verb import Leader
 from millpond.store.verbs.tables.workers import StopRequests
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import TYPE_CHECKING
 
 from millpond.core.audit import AuditNote, Record, command_record, record_of
@@ -21,6 +22,9 @@ class AuditTable:
         self.records_dropped = 0
         self._audit_limit = audit_limit
 
+    by: str | None = None
+    """The person or program that gave the current command, if known."""
+
     def record_command(
         self,
         pool: str,
@@ -36,14 +40,42 @@ class AuditTable:
         """Record a command, or an effect of an attempt on its whole pool."""
         self._records.append(
             command_record(
-                pool, detail, at=now, task=task, run=run, weight=weight, unit=unit, until=until
+                pool,
+                detail,
+                at=now,
+                task=task,
+                run=run,
+                weight=weight,
+                unit=unit,
+                until=until,
+                by=self.by,
             )
+        )
+
+    @property
+    def records_kept(self) -> int:
+        """How many records are kept."""
+        return len(self._records)
+
+    def records_before(self, moment: float) -> int:
+        """Return how many of the kept records were written before a moment."""
+        return bisect_left(
+            self._records, moment, key=lambda one: one[3] if isinstance(one, tuple) else one.at
         )
 
     def records(self, start: int, limit: int) -> tuple[Record, ...]:
         """Return the kept records from index `start` on."""
         kept = self._records[start : start + limit]
         return tuple([record_of(one) if isinstance(one, tuple) else one for one in kept])
+
+    def records_of(self, task: int, start: int, limit: int) -> list[tuple[int, Record]]:
+        """Return the records of a task among `limit` kept ones, each with its index."""
+        kept = enumerate(self._records[start : start + limit], start)
+        return [
+            (index, record_of(one) if isinstance(one, tuple) else one)
+            for index, one in kept
+            if (one[0].new.id if isinstance(one, tuple) else one.task) == task
+        ]
 
     def _note_all(
         self,

@@ -59,6 +59,7 @@ class PoolTable:
         "paused_units",
         "redriven",
         "revision",
+        "revisions",
         "run_times",
         "running",
         "spec",
@@ -78,6 +79,8 @@ class PoolTable:
         self.declared = spec
         self.spec = spec
         self.revision = 1
+        self.revisions: dict[int, PoolSpec] = {}
+        """Former settings, by revision."""
         self.paused = False
         self.paused_units: set[str] = _NO_UNITS
         self.closed = False

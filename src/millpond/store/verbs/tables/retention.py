@@ -19,8 +19,8 @@ REMOVED_KEPT = 100_000
 """How many ids of removed tasks are kept, to tell "expired" from "unknown"."""
 
 
-class RetentionTables(AttemptTables):
-    """Ended tasks, and when they are forgotten."""
+class Tables(AttemptTables):
+    """Everything that a store keeps; here: ended tasks, and when they are forgotten."""
 
     def prune(self, pool: PoolTable, before: float, limit: int, *, completed: bool) -> int:
         """Remove tasks that ended before a moment, oldest first; return how many."""

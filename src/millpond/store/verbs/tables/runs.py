@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from millpond.core.admit import Reason
 from millpond.core.lifecycle import Status, Transition
 from millpond.core.run import OnError
-from millpond.store.verbs.tables.order import by_pool_and_place
+from millpond.store.verbs.tables.change_order import by_pool_and_place
 from millpond.store.verbs.tables.queue import QueueTables
 
 if TYPE_CHECKING:

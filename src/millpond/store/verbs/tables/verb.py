@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from millpond.core.audit import command_record
+from millpond.core.audit import RUN_FINISHED, command_record
 from millpond.core.lease import tokens
 from millpond.core.order.heap import LazyHeap
 from millpond.core.plan import Wake
@@ -100,7 +100,7 @@ class VerbTables(AuditTable):
                 self.open_runs.pop(run.new.id, None)
                 self._finished_runs.append(run.new.id)
                 self._records.append(
-                    command_record(run.new.pool, "run finished", at=now, run=run.new.id)
+                    command_record(run.new.pool, RUN_FINISHED, at=now, run=run.new.id)
                 )
 
     def token(self) -> int:

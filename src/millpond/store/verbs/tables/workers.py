@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from millpond.core.lifecycle import Status
 from millpond.core.ticks import rounded
-from millpond.store.verbs.tables.order import by_pool_and_place
+from millpond.store.verbs.tables.change_order import by_pool_and_place
 from millpond.store.verbs.tables.verb import VerbTables
 
 if TYPE_CHECKING:

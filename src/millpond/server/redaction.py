@@ -1,0 +1,72 @@
+"""Payloads as they are shown: without what looks like a secret by its name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+HIDDEN = "[hidden]"
+SECRET_WORDS = (
+    "password",
+    "passwd",
+    "passphrase",
+    "secret",
+    "token",
+    "authorization",
+    "api_key",
+    "apikey",
+    "access_key",
+    "private_key",
+    "credential",
+    "cookie",
+    "session_id",
+    "signature",
+)
+"""Words in the names of entries that are not shown; - and _ and case make no difference."""
+
+DEEPEST = 50
+LONGEST_TEXT = 100_000
+"""Characters of a payload that is no JSON, and of one text in it."""
+
+
+def shown(stored: bytes | None, words: tuple[str, ...] = ()) -> Any:  # noqa: ANN401 - any JSON
+    """Return stored JSON as it may be shown; what is no JSON is returned as text."""
+    if not stored:
+        return None
+    try:
+        value = msgspec.json.decode(stored)
+    except (msgspec.MsgspecError, RecursionError):
+        return stored.decode("utf-8", "replace")[:LONGEST_TEXT]
+    return redacted(value, words)
+
+
+def redacted(value: Any, words: tuple[str, ...] = ()) -> Any:  # noqa: ANN401 - any JSON
+    """Return JSON data without the values of entries whose names sound like a secret."""
+    secret = tuple(map(_plain, (*SECRET_WORDS, *words)))
+    return _redacted(value, secret, 0)
+
+
+def _redacted(value: Any, words: tuple[str, ...], depth: int) -> Any:  # noqa: ANN401
+    if depth > DEEPEST:
+        return HIDDEN
+    if isinstance(value, dict):
+        return {
+            name: HIDDEN if is_secret(name, words) else _redacted(one, words, depth + 1)
+            for name, one in value.items()
+        }
+    if isinstance(value, list):
+        return [_redacted(one, words, depth + 1) for one in value]
+    if isinstance(value, str) and len(value) > LONGEST_TEXT:
+        return value[:LONGEST_TEXT]
+    return value
+
+
+def is_secret(name: str, words: tuple[str, ...]) -> bool:
+    """Return whether the name of an entry holds one of the words."""
+    plain = _plain(name)
+    return any(word in plain for word in words)
+
+
+def _plain(name: str) -> str:
+    return name.lower().replace("-", "").replace("_", "").replace(" ", "")

@@ -1,0 +1,34 @@
+-- Give back a row of its own to each of these tasks that is folded; to all, if none is named.
+CREATE FUNCTION millpond_unfold(these bigint[]) RETURNS void
+LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off SET enable_bitmapscan = off AS $$
+DECLARE
+    first_lease constant bigint := (SELECT leases - 1023 FROM millpond_meta ORDER BY turn DESC LIMIT 1);
+BEGIN
+    INSERT INTO millpond_live
+    SELECT f.* FROM millpond_folded AS f
+     WHERE these IS NULL OR f.token IN (
+           SELECT token FROM millpond_lease WHERE n >= first_lease AND ids && these);
+    DELETE FROM millpond_lease
+     WHERE n >= first_lease AND (these IS NULL OR token IN (
+           SELECT token FROM millpond_lease WHERE n >= first_lease AND ids && these));
+END $$;
+
+-- Some of a list, in which one value may stand for all.
+CREATE FUNCTION millpond_part(list anyarray, low integer, high integer) RETURNS anyarray
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN cardinality(list) > 1 THEN list[low:high] ELSE list END
+$$;
+
+-- Give every task its own value: a list in which one value may stand for `n` tasks.
+CREATE FUNCTION millpond_each(list anyarray, n integer) RETURNS anyarray
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN cardinality(list) = n THEN list ELSE array_fill(list[1], ARRAY[n]) END
+$$;
+
+-- A list without the values at some positions; one value may stand for all.
+CREATE FUNCTION millpond_without(list anyarray, gone integer[]) RETURNS anyarray
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN cardinality(list) > 1
+           THEN ARRAY(SELECT list[n] FROM generate_subscripts(list, 1) AS n WHERE n <> ALL(gone) ORDER BY n)
+           ELSE list END
+$$;

@@ -1,0 +1,113 @@
+-- Idempotency keys: each stands for a task, and outlives it.
+
+-- Return which of these keys are known, each with the task that it stands for and how that is.
+-- `refused`: a key stands for another call, or it is given twice; the verbs know what to do.
+CREATE FUNCTION millpond_known_keys(
+    the_pool bigint, keys text[], dedupes text[], functions text[], fingerprints bigint[],
+    OUT refused text, OUT known_at integer[], OUT tasks bigint[], OUT statuses text[],
+    OUT sequences bigint[], OUT reasons text[]
+)
+LANGUAGE plpgsql VOLATILE AS $$
+#variable_conflict use_column
+DECLARE
+    s record;
+BEGIN
+    SELECT CASE WHEN bool_or(k.function <> coalesce(u.function, functions[1])
+                             OR (k.fingerprint <> u.fingerprint
+                                 AND 9223372036854775807 NOT IN (k.fingerprint, u.fingerprint)))
+                THEN 'key conflict' END,
+           array_agg(u.n::integer ORDER BY u.n), array_agg(k.task ORDER BY u.n),
+           array_agg(k.status ORDER BY u.n)
+      INTO refused, known_at, tasks, statuses
+      FROM unnest(keys, dedupes, functions, fingerprints) WITH ORDINALITY
+           AS u (key, dedupe, function, fingerprint, n)
+     CROSS JOIN LATERAL (SELECT o.* FROM millpond_key AS o
+                          WHERE o.pool = the_pool AND o.key = u.key AND o.run = 0 OFFSET 0) AS k
+     WHERE CASE coalesce(u.dedupe, dedupes[1])
+                WHEN 'success' THEN k.status IN ('queued', 'running', 'completed')
+                WHEN 'inflight' THEN k.status IN ('queued', 'running')
+                ELSE true END;
+    IF cardinality(keys) > 1 THEN
+        IF (SELECT count(u.key) <> count(DISTINCT u.key) FROM unnest(keys) AS u (key)) THEN
+            refused := 'key given twice';
+        END IF;
+    END IF;
+    IF refused IS NULL THEN
+        FOR i IN 1..coalesce(cardinality(tasks), 0) LOOP
+            SELECT * INTO s FROM millpond_state_of(tasks[i], statuses[i]);
+            statuses[i] := s.status;
+            sequences[i] := s.sequence;
+            reasons[i] := s.reason;
+            refused := s.refused;
+            EXIT WHEN refused IS NOT NULL;
+        END LOOP;
+    END IF;
+END $$;
+
+-- Return how a task is; `known_status` if it was forgotten.
+CREATE FUNCTION millpond_state_of(
+    task bigint, known_status text,
+    OUT status text, OUT sequence bigint, OUT reason text, OUT refused text
+)
+LANGUAGE plpgsql VOLATILE AS $$
+#variable_conflict use_column
+DECLARE
+    at_place bigint;
+    lane text;
+BEGIN
+    status := known_status;
+    sequence := 0;
+    SELECT t.place INTO at_place FROM millpond_task AS t WHERE t.id = task;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    SELECT CASE l.running WHEN 1 THEN 'running' ELSE 'queued' END, l.sequence, l.reason, l.lane
+      INTO status, sequence, reason, lane FROM millpond_live AS l WHERE l.place = at_place;
+    IF NOT FOUND THEN
+        SELECT e.status, e.sequence, e.reason, e.lane
+          INTO status, sequence, reason, lane FROM millpond_ended AS e WHERE e.place = at_place;
+    END IF;
+    IF NOT FOUND THEN
+        -- It is folded.
+        SELECT CASE WHEN l.claims IS NULL THEN 'running' ELSE 'queued' END,
+               at_place & ((1::bigint << 40) - 1)
+          INTO status, sequence
+          FROM millpond_lease AS l
+         WHERE l.n >= (SELECT m.leases - 1023 FROM millpond_meta AS m ORDER BY m.turn DESC LIMIT 1)
+           AND task = ANY(l.ids);
+    END IF;
+    IF lane IS NOT NULL OR status IS NULL THEN
+        refused := 'lane';
+    END IF;
+END $$;
+
+-- Let keys stand for new tasks; NULL = a task has none.
+CREATE FUNCTION millpond_store_keys(
+    the_pool bigint, ids bigint[], keys text[], functions text[], fingerprints bigint[]
+) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    INSERT INTO millpond_key
+    SELECT the_pool, u.key, 0, u.id, 'queued', coalesce(u.function, functions[1]), u.fingerprint, NULL
+      FROM unnest(ids, keys, functions, fingerprints) AS u (id, key, function, fingerprint)
+     WHERE u.key IS NOT NULL
+        ON CONFLICT (pool, key, run) DO UPDATE
+       SET task = excluded.task, status = excluded.status, function = excluded.function,
+           fingerprint = excluded.fingerprint, ended_at = NULL;
+END $$;
+
+-- Note for the keys of tasks that are completed that they are.
+CREATE FUNCTION millpond_complete_keys(e millpond_ends, ending integer) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    IF cardinality(e.plain) = 1 AND position('"idempotency_key":' IN e.plain[1]) = 0 THEN
+        RETURN;
+    END IF;
+    UPDATE millpond_key AS k SET status = 'completed'
+      FROM (SELECT u.id, coalesce(u.plain, e.plain[1])::json ->> 'idempotency_key' AS key
+              FROM unnest(e.ids, e.plain) WITH ORDINALITY AS u (id, plain, n)
+             WHERE position('"idempotency_key":' IN coalesce(u.plain, e.plain[1])) > 0
+               AND CASE WHEN e.starts IS NULL THEN true WHEN cardinality(e.starts) = 1 THEN u.n <= ending
+                        ELSE NOT e.starts[u.n] END) AS x
+     WHERE k.pool = e.pool AND k.key = x.key AND k.run = 0 AND k.task = x.id;
+END $$;

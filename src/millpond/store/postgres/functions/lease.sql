@@ -1,0 +1,147 @@
+-- What a worker may start next: how many, whether the verbs must decide, and which tasks.
+
+-- Return how many tasks a worker may start and prefetch; `refused` where the verbs must decide.
+CREATE FUNCTION millpond_room_for(
+    p millpond_pool, r millpond_rules, asker text, want integer, ahead integer,
+    running_now bigint, ending integer, begun integer, lease_number bigint,
+    inbox_upto xid8, inbox_open xid8[]
+) RETURNS millpond_room
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    worker record;
+    w millpond_room;
+    left_held constant bigint := coalesce((p.holding::jsonb ->> asker)::bigint, 0) - ending + begun;
+BEGIN
+    SELECT o.id, o.ahead, o.expires_at, o.owner, o.functions, o.unknown INTO worker
+      FROM millpond_worker AS o WHERE o.id = asker ORDER BY o.turn DESC LIMIT 1;
+    w.own_claims := 0;
+    IF worker.ahead > 0 THEN
+        SELECT coalesce(sum(cardinality(l.ids)), 0) INTO w.own_claims FROM millpond_lease AS l
+         WHERE l.n >= lease_number - 1024 AND l.worker = asker AND l.pool = p.id
+           AND l.claims IS NOT NULL;
+    END IF;
+    w.slots := greatest(least(want, r.a_limit - running_now), 0);
+    w.beginning := least(w.slots, w.own_claims);
+    w.slots := w.slots - w.beginning;
+    w.may_claim := 0;
+    IF ahead > 0 AND running_now <= r.a_limit AND r.a_limit > 0 THEN
+        w.may_claim := greatest(least(ahead, r.prefetch - w.own_claims + w.beginning), 0);
+    END IF;
+    w.functions := worker.functions;
+    w.unknown := worker.unknown;
+    w.refused := CASE
+        WHEN p.id IS NULL OR worker.id IS NULL THEN 'unknown'
+        WHEN (p.grouped = 1 AND (NOT r.fair OR w.may_claim > 0)) OR (p.special = 1 AND NOT r.flow)
+        THEN 'grouped'
+        WHEN p.paused = 1 OR p.not_before > r.moment OR p.parked > 0 OR p.starved <> '{}'
+          OR p.hungry <> '{}' OR worker.expires_at <= r.moment OR worker.functions = '[]' THEN 'special'
+        WHEN want > 0 AND w.slots + w.beginning = 0 AND left_held <= 0 AND p.ready + w.own_claims > 0
+        THEN 'starved'
+    END;
+    IF w.refused IS NULL THEN
+        w.refused := millpond_comes_first(p.id, p.later, p.undue_since, r.moment, r.fair, asker, worker.owner,
+                                          worker.ahead - begun > w.own_claims, inbox_upto, inbox_open);
+    END IF;
+    RETURN w;
+END $$;
+
+-- Return what the verbs must see to before anything is leased; NULL = nothing. Each question is asked by
+-- itself, and only where it matters.
+CREATE FUNCTION millpond_comes_first(
+    the_pool bigint, later bigint, undue_since double precision, moment double precision, fair boolean,
+    asker text, its_owner text, claims_elsewhere boolean, inbox_upto xid8, inbox_open xid8[]
+) RETURNS text
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    IF EXISTS (SELECT 1 FROM millpond_inbox WHERE xid >= inbox_upto)
+       -- The marks are those of another server: the tables were restored.
+       OR inbox_upto > pg_snapshot_xmax(pg_current_snapshot()) THEN
+        RETURN 'inbox';
+    END IF;
+    IF cardinality(inbox_open) > 0 THEN
+        IF EXISTS (SELECT 1 FROM millpond_inbox WHERE xid = ANY(inbox_open)) THEN
+            RETURN 'inbox';
+        END IF;
+    END IF;
+    IF claims_elsewhere THEN
+        IF EXISTS (SELECT 1 FROM millpond_live
+                    WHERE worker = asker AND pool = the_pool AND claim IS NOT NULL) THEN
+            RETURN 'prefetched, and not folded';
+        END IF;
+    END IF;
+    IF later > 0 THEN
+        IF EXISTS (SELECT 1 FROM millpond_live
+                    WHERE pool = the_pool AND grp = 0 AND due >= undue_since AND due <= moment) THEN
+            RETURN 'due';
+        END IF;
+    END IF;
+    IF fair THEN
+        IF EXISTS (SELECT 1 FROM millpond_seat
+                    WHERE pool = the_pool AND owner > '' AND resting = 0) THEN
+            RETURN 'owned';
+        END IF;
+    ELSIF its_owner IS NOT NULL THEN
+        IF EXISTS (SELECT 1 FROM millpond_group
+                    WHERE pool = the_pool AND unit = '' AND share = '' AND owner = its_owner) THEN
+            RETURN 'owned';
+        END IF;
+    END IF;
+    RETURN NULL;
+END $$;
+
+-- Return the first tasks of a queue without groups.
+CREATE FUNCTION millpond_next_in_line(the_pool bigint, bands bigint[], lows bigint[], most bigint)
+RETURNS millpond_next
+LANGUAGE plpgsql VOLATILE AS $$
+#variable_conflict use_column
+DECLARE
+    n millpond_next;
+BEGIN
+    SELECT count(*), array_agg(x.spot), array_agg(x.id), array_agg(x.place),
+           CASE WHEN min(x.rank) = max(x.rank) THEN ARRAY[min(x.rank)] ELSE array_agg(x.rank) END,
+           CASE WHEN min(x.submitted_at) = max(x.submitted_at) THEN ARRAY[min(x.submitted_at)]
+                ELSE array_agg(x.submitted_at) END,
+           CASE WHEN min(x.due) = max(x.due) THEN ARRAY[min(x.due)] ELSE array_agg(x.due) END,
+           CASE WHEN count(x.key) = 0 THEN '{}' ELSE array_agg(x.key) END,
+           CASE WHEN min(t.plain) = max(t.plain) THEN ARRAY[min(t.plain)] ELSE array_agg(t.plain) END,
+           array_agg(t.body), bool_and(x.simple AND t.plain IS NOT NULL), coalesce(sum(x.fresh), 0)
+      INTO n.n, n.spots, n.ids, n.places, n.ranks, n.submitted_at, n.due, n.keys, n.plain, n.bodies,
+           n.simple, n.fresh
+      FROM (SELECT l.ctid AS spot, l.id, l.place, l.rank, l.submitted_at, l.due, l.key, l.fresh,
+                   l.runs = 0 AND l.attempt = 0 AND l.expires_at IS NULL AND l.reason IS NULL
+                   AND l.cancel_requested = 0 AND l.listed = 0 AND l.lane IS NULL
+                   AND l.owner IS NULL AND l.error IS NULL
+                   AND l.progress IS NULL AND l.steps IS NULL AS simple
+              -- From where there may be something on, rank by rank: a column of its own
+              -- for each, or one for everything (see millpond_pool.bands).
+              FROM (SELECT u.rank, u.low,
+                           CASE WHEN bands IS NULL THEN 9223372036854775807 ELSE u.rank END AS last_rank
+                      FROM unnest(coalesce(bands, '{-9223372036854775808}'),
+                                  CASE WHEN bands IS NULL THEN '{0}' ELSE lows END) AS u (rank, low)
+                     ORDER BY u.rank) AS b
+             CROSS JOIN LATERAL
+                   (SELECT o.ctid, o.* FROM millpond_live AS o
+                     WHERE o.grp = the_pool AND o.grp > 0 AND (o.rank, o.place) >= (b.rank, b.low)
+                       AND o.rank <= b.last_rank
+                     ORDER BY o.rank, o.place LIMIT most) AS l
+             LIMIT most) AS x
+     CROSS JOIN LATERAL
+           (SELECT o.body, o.plain FROM millpond_task AS o WHERE o.place = x.place OFFSET 0) AS t;
+    IF n.n > 0 AND NOT n.simple THEN
+        n.refused := 'not simple';
+    END IF;
+    RETURN n;
+END $$;
+
+-- Return why a worker cannot run some of these tasks; NULL = it can run all.
+CREATE FUNCTION millpond_cannot_run(n integer, plain text[], functions jsonb, unknown jsonb) RETURNS text
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    IF n > 0 AND (functions IS NOT NULL OR unknown <> '[]')
+       AND EXISTS (SELECT 1 FROM unnest(plain) AS f (plain)
+                    WHERE NOT coalesce(functions ? (f.plain::json ->> 'function'), true)
+                       OR unknown ? (f.plain::json ->> 'function')) THEN
+        RETURN 'unknown function';
+    END IF;
+    RETURN NULL;
+END $$;

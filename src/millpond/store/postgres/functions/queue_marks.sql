@@ -1,0 +1,106 @@
+-- Where to look for what is ready (see millpond_pool.bands): past what has left, and not past what was put in.
+
+-- Let what the verbs have put into a queue be found there: it may stand before where others begin to
+-- look. It is told by its places.
+CREATE FUNCTION millpond_lower(the_pool bigint, put_in bigint[]) RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    p record;
+    b record;
+    first_due double precision;
+    ready_now bigint;
+    touched bigint;
+BEGIN
+    SELECT o.ctid AS spot, o.bands, o.lows, o.undue_since, o.ready INTO p
+      FROM millpond_pool AS o WHERE o.id = the_pool ORDER BY o.turn DESC LIMIT 1;
+    SELECT coalesce(min(l.due) FILTER (WHERE l.grp = 0), 'infinity'),
+           count(*) FILTER (WHERE l.grp = the_pool) INTO first_due, ready_now
+      FROM millpond_live AS l WHERE l.place = ANY(put_in) AND l.grp IS NOT NULL;
+    IF ready_now > 0 AND ready_now = p.ready AND p.bands IS NOT NULL THEN
+        -- There is nothing else: whatever was there has left.
+        p.bands := '{}';
+        p.lows := '{}';
+    END IF;
+    SELECT array_agg(x.rank) AS ranks, array_agg(x.low) AS lows,
+           bool_or(x.low < x.known) AS below INTO b
+      FROM (SELECT y.rank, min(y.low) AS low, coalesce(min(y.known), 9223372036854775807) AS known
+              FROM (SELECT u.rank, u.low, u.low AS known FROM unnest(p.bands, p.lows) AS u (rank, low)
+                     UNION ALL
+                    SELECT l.rank, l.place, NULL FROM millpond_live AS l
+                     WHERE l.place = ANY(put_in) AND l.grp = the_pool) AS y
+             GROUP BY y.rank) AS x;
+    IF (p.bands IS NOT NULL AND b.below) OR first_due < p.undue_since THEN
+        UPDATE millpond_pool
+           SET bands = CASE WHEN bands IS NOT NULL AND coalesce(cardinality(b.ranks), 0) <= 32
+                            THEN coalesce(b.ranks, '{}') END,
+               lows = coalesce(b.lows, '{}'),
+               undue_since = least(undue_since, first_due),
+               writes = writes + 1, turn = (writes + 1) >> 5
+         WHERE ctid = p.spot;
+        GET DIAGNOSTICS touched = ROW_COUNT;
+        IF touched <> 1 THEN PERFORM millpond_miscounted('pool', 1, touched); END IF;
+    END IF;
+END $$;
+
+-- Note that there is nothing in a queue before what was found first, or before a time.
+CREATE FUNCTION millpond_raise(
+    the_pool bigint, first_rank bigint, first_place bigint, first_due double precision
+) RETURNS void
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    p record;
+BEGIN
+    SELECT o.ctid AS spot, o.bands, o.lows, o.undue_since INTO p
+      FROM millpond_pool AS o WHERE o.id = the_pool ORDER BY o.turn DESC LIMIT 1;
+    IF p.bands IS NOT NULL AND first_rank IS NOT NULL THEN
+        SELECT coalesce(array_agg(u.rank), '{}'),
+               coalesce(array_agg(CASE WHEN u.rank = first_rank THEN first_place ELSE u.low END), '{}')
+          INTO p.bands, p.lows
+          FROM unnest(p.bands, p.lows) AS u (rank, low) WHERE u.rank >= first_rank;
+    END IF;
+    UPDATE millpond_pool AS o
+       SET bands = p.bands, lows = p.lows, undue_since = greatest(o.undue_since, first_due),
+           writes = o.writes + 1, turn = (o.writes + 1) >> 5
+     WHERE o.ctid = p.spot
+       -- A little is sooner walked past than written down.
+       AND (o.bands IS DISTINCT FROM p.bands OR first_due > o.undue_since + 1
+            OR EXISTS (SELECT FROM unnest(o.lows, p.lows) AS u (known, found)
+                        WHERE u.found - 64 > u.known));
+END $$;
+
+-- Return the marks of a queue after new tasks came to its end: `base` is the place before the first of them.
+CREATE FUNCTION millpond_mark_queued(
+    kind text, ready bigint, INOUT bands bigint[], INOUT lows bigint[], base bigint, priorities bigint[]
+)
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    IF kind = 'lifo' THEN
+        bands := NULL;
+    ELSIF ready = 0 THEN
+        bands := '{}';
+        lows := '{}';
+    END IF;
+    IF kind = 'fifo' THEN
+        IF 0 <> ALL(bands) THEN
+            bands := bands || 0::bigint;
+            lows := lows || base + 1;
+        END IF;
+    ELSIF kind = 'priority' AND bands IS NOT NULL THEN
+        SELECT bands || array_agg(x.rank), lows || array_agg(base + 1) INTO bands, lows
+          FROM (SELECT DISTINCT -u.priority AS rank FROM unnest(priorities) AS u (priority)) AS x
+         WHERE x.rank <> ALL(bands);
+        IF cardinality(bands) > 32 THEN
+            bands := NULL;
+        END IF;
+    END IF;
+END $$;

@@ -1,0 +1,50 @@
+-- Keep everything that a worker holds for some seconds more, and tell which of it is to be cancelled.
+-- Nobody else need look because of that, so the version stays.
+CREATE FUNCTION millpond_renew(
+    at double precision,
+    at_most double precision,
+    renewing text,
+    seconds double precision,
+    OUT refused text,
+    OUT moment double precision,
+    OUT alive boolean,
+    OUT cancelled bigint[],
+    OUT interrupted bigint[]
+)
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+AS $$
+DECLARE
+    held_ahead bigint;
+    spot tid;
+    touched bigint;
+BEGIN
+    LOCK TABLE millpond_lock IN SHARE UPDATE EXCLUSIVE MODE;
+    SELECT millpond_moment(at, at_most, m.latest, m.behind, millpond_clock())
+      INTO moment FROM millpond_meta AS m ORDER BY m.turn DESC LIMIT 1;
+    SELECT w.ahead, w.ctid INTO held_ahead, spot
+      FROM millpond_worker AS w WHERE w.id = renewing ORDER BY w.turn DESC LIMIT 1;
+    alive := FOUND;
+    IF NOT alive THEN
+        RETURN;
+    END IF;
+    refused := CASE WHEN moment IS NULL THEN 'clock' WHEN held_ahead > 0 THEN 'held ahead' END;
+    IF refused IS NOT NULL THEN
+        RETURN;
+    END IF;
+    UPDATE millpond_worker AS w
+       SET expires_at = round((moment + seconds) * 1000000) / 1000000,
+           writes = w.writes + 1, turn = (w.writes + 1) >> 5
+     WHERE w.ctid = spot;
+    GET DIAGNOSTICS touched = ROW_COUNT;
+    IF touched <> 1 THEN PERFORM millpond_miscounted('worker', 1, touched); END IF;
+    SELECT array_agg(l.id ORDER BY p.name, l.place),
+           array_agg(l.id ORDER BY p.name, l.place) FILTER (WHERE l.cancel_requested > 1)
+      INTO cancelled, interrupted
+      FROM millpond_live AS l
+     CROSS JOIN LATERAL
+           (SELECT o.name FROM millpond_pool AS o WHERE o.id = l.pool ORDER BY o.turn DESC LIMIT 1) AS p
+     WHERE l.worker = renewing AND l.cancel_requested > 0;
+END $$;

@@ -1,0 +1,94 @@
+-- Runs: tasks that belong together. The state of a run is JSON, as core/run.py has it (millpond_run.state).
+
+-- Open new runs, and count new tasks for their runs. `opened` are the new runs, as JSON. An error of SQLSTATE
+-- MP001 says that the verbs must decide: a run is known already, or takes no more tasks.
+CREATE FUNCTION millpond_join_runs(
+    opened jsonb, runs bigint[], moment double precision
+) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    joined record;
+    one jsonb;
+    state jsonb;
+    counted bigint;
+BEGIN
+    FOR one IN SELECT o.value FROM jsonb_array_elements(opened) AS o LOOP
+        IF EXISTS (SELECT 1 FROM millpond_run AS r WHERE r.id = (one ->> 'id')::bigint)
+           OR EXISTS (SELECT 1 FROM millpond_run AS r
+                       WHERE r.pool = one ->> 'pool' AND r.name = one ->> 'name') THEN
+            RAISE EXCEPTION 'run is known' USING ERRCODE = 'MP001';
+        END IF;
+        SELECT count(*) INTO counted FROM unnest(runs) AS u (run) WHERE u.run = (one ->> 'id')::bigint;
+        IF counted = 0 THEN
+            -- Without a holder it would be over at once.
+            RAISE EXCEPTION 'run without tasks' USING ERRCODE = 'MP001';
+        END IF;
+        state := jsonb_build_object(
+            'new', one, 'opened_at', moment, 'live', 0, 'total', 0, 'ended', '{}'::jsonb,
+            'holders', CASE WHEN one ->> 'holder' IS NULL THEN '[]'::jsonb
+                            ELSE jsonb_build_array(one -> 'holder') END,
+            'stopped', NULL, 'failed_task', NULL, 'finished_at', NULL);
+        INSERT INTO millpond_run
+        VALUES ((one ->> 'id')::bigint, one ->> 'pool', one ->> 'name', NULL,
+                convert_to(state::text, 'UTF8'));
+    END LOOP;
+    FOR joined IN SELECT u.run, count(*) AS n FROM unnest(runs) AS u (run)
+                   WHERE u.run IS NOT NULL GROUP BY u.run LOOP
+        SELECT convert_from(r.state, 'UTF8')::jsonb INTO state FROM millpond_run AS r
+         WHERE r.id = joined.run AND r.finished_at IS NULL;
+        IF state IS NULL OR state ->> 'stopped' IS NOT NULL
+           OR (state ->> 'total')::bigint + joined.n > (state -> 'new' ->> 'max_tasks')::bigint THEN
+            RAISE EXCEPTION 'run takes no more' USING ERRCODE = 'MP001';
+        END IF;
+        state := state || jsonb_build_object('live', (state ->> 'live')::bigint + joined.n,
+                                             'total', (state ->> 'total')::bigint + joined.n);
+        UPDATE millpond_run AS r SET state = convert_to(joined_state.value, 'UTF8')
+          FROM (SELECT state::text AS value) AS joined_state WHERE r.id = joined.run;
+    END LOOP;
+END $$;
+
+-- Take completed tasks off their runs; return the runs that are over by that.
+CREATE FUNCTION millpond_leave_runs(
+    e millpond_ends, ending integer, pool_name text, moment double precision
+) RETURNS bigint[]
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    gone record;
+    state jsonb;
+    is_over boolean;
+    finished bigint[];
+BEGIN
+    IF cardinality(e.plain) = 1 AND position('"run":' IN e.plain[1]) = 0 THEN
+        RETURN NULL;
+    END IF;
+    FOR gone IN SELECT x.run, count(*) AS n
+                  FROM (SELECT (coalesce(u.plain, e.plain[1])::json ->> 'run')::bigint AS run, u.n
+                          FROM unnest(e.ids, e.plain) WITH ORDINALITY AS u (id, plain, n)
+                         WHERE position('"run":' IN coalesce(u.plain, e.plain[1])) > 0
+                           AND CASE WHEN e.starts IS NULL THEN true
+                                    WHEN cardinality(e.starts) = 1 THEN u.n <= ending
+                                    ELSE NOT e.starts[u.n] END) AS x
+                 GROUP BY x.run ORDER BY min(x.n) LOOP
+        SELECT convert_from(r.state, 'UTF8')::jsonb INTO state FROM millpond_run AS r
+         WHERE r.id = gone.run;
+        CONTINUE WHEN NOT FOUND;
+        state := state || jsonb_build_object(
+            'live', (state ->> 'live')::bigint - gone.n,
+            'ended', (state -> 'ended') || jsonb_build_object(
+                'completed', coalesce((state -> 'ended' ->> 'completed')::bigint, 0) + gone.n));
+        is_over := state ->> 'finished_at' IS NULL AND (state ->> 'live')::bigint = 0
+                   AND state -> 'holders' = '[]';
+        IF is_over THEN
+            IF state -> 'new' ->> 'pool' <> pool_name THEN
+                RAISE EXCEPTION 'run of another pool' USING ERRCODE = 'MP001';
+            END IF;
+            state := state || jsonb_build_object('finished_at', moment);
+            finished := finished || gone.run;
+        END IF;
+        UPDATE millpond_run AS r
+           SET state = convert_to(left_state.value, 'UTF8'),
+               finished_at = CASE WHEN is_over THEN moment ELSE r.finished_at END
+          FROM (SELECT state::text AS value) AS left_state WHERE r.id = gone.run;
+    END LOOP;
+    RETURN finished;
+END $$;

@@ -1,0 +1,111 @@
+-- The call of a worker: end attempts and lease the next tasks, in one transaction.
+--
+-- The functions below have the settings of this one (search_path, plans): only functions that a client calls
+-- set them, because each setting costs some microseconds per call.
+
+-- Complete plain tasks of one worker; start what it has prefetched in the slots they left (`successors`,
+-- one for each or none); then lease it the next tasks of a pool.
+--
+-- `at` NULL: the server's clock counts. `asked_pool` NULL: no lease. One token stands for all, and one
+-- result if `results` is NULL. It does what the verbs do, or nothing: `refused` says why, and so does an
+-- error of SQLSTATE MP001, which undoes the attempts that it had ended.
+CREATE FUNCTION millpond_settle_and_lease(
+    at double precision, at_most double precision,
+    settled bigint[], settled_tokens bigint[], one_result bytea, results bytea[],
+    successors bigint[], successor_tokens bigint[],
+    asked_pool text, asker text, new_token bigint, want integer, ahead integer
+) RETURNS millpond_step_answer
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET enable_memoize = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    ending constant integer := coalesce(cardinality(settled), 0);
+    a millpond_step_answer;
+    m record;             -- the store
+    e millpond_ends;      -- the attempts that end
+    found record;
+    p millpond_pool;
+    r millpond_rules;     -- the rules of the pool
+    w millpond_room;      -- the room for the worker
+    n millpond_next;      -- the tasks it starts or prefetches
+    records bigint;
+BEGIN
+    a.starting := 0;
+    a.give_back := false;
+    -- In a statement of its own: what comes after it sees what the holder before has committed.
+    LOCK TABLE millpond_lock IN SHARE UPDATE EXCLUSIVE MODE;
+    SELECT millpond_moment(at, at_most, o.latest, o.behind, millpond_clock()) AS moment,
+           o.records, o.next_claim, o.leases + 1 AS lease_number, o.ctid AS spot,
+           o.seen_upto, o.seen_open
+      INTO m FROM millpond_meta AS o ORDER BY o.turn DESC LIMIT 1;
+    a.moment := m.moment;
+    IF m.moment IS NULL THEN
+        a.refused := 'clock';
+        RETURN a;
+    END IF;
+    IF ending > 0 THEN
+        e := millpond_end_attempts(m.moment, settled, settled_tokens, one_result, results, successors,
+                                   successor_tokens, asker, m.lease_number);
+    END IF;
+    IF asked_pool IS NULL THEN
+        SELECT o.ctid AS spot, o AS pool INTO found
+          FROM millpond_pool AS o WHERE o.id = e.pool ORDER BY o.turn DESC LIMIT 1;
+    ELSE
+        SELECT o.ctid AS spot, o AS pool INTO found
+          FROM millpond_pool AS o WHERE o.name = asked_pool ORDER BY o.turn DESC LIMIT 1;
+    END IF;
+    p := found.pool;
+    r := millpond_rules_of(p, m.moment);
+    a.refused := CASE WHEN p.id <> e.pool THEN 'other pool'
+                      WHEN r.unknown THEN 'unknown option'
+                      -- An end is more than a count there.
+                      WHEN ending > 0 AND p.special = 1 AND NOT r.flow THEN 'special'
+                      WHEN ending > 0 AND p.grouped = 1 AND NOT r.fair THEN 'grouped' END;
+    a.pool_name := p.name;
+    a.live_left := p.live - ending;
+    a.running_now := p.running - ending + coalesce(e.begun, 0);
+    IF a.refused IS NULL AND ending > 0 AND r.fair THEN
+        SELECT * INTO p.joins, p.resting, p.fading, a.refused
+          FROM millpond_leave_keys(p.id, r.per_key, r.key_interval, r.key_depth, r.ticks, e.keys,
+                                   p.passed_turn, p.joins, p.resting, p.fading);
+    END IF;
+    IF a.refused IS NULL AND r.flow THEN
+        r := millpond_read_budgets(r, p.id, a.running_now);
+        a.refused := r.refused;
+    END IF;
+    IF a.refused IS NULL AND asked_pool IS NOT NULL THEN
+        w := millpond_room_for(p, r, asker, want, ahead, a.running_now, ending, coalesce(e.begun, 0),
+                               m.lease_number, m.seen_upto, m.seen_open);
+        a.refused := w.refused;
+        IF a.refused IS NULL AND p.ready > 0 AND w.slots + w.may_claim > 0 THEN
+            IF r.fair THEN
+                n := millpond_next_in_turn(p, r, w.slots);
+            ELSE
+                n := millpond_next_in_line(p.id, p.bands, p.lows, w.slots + w.may_claim);
+            END IF;
+            a.refused := coalesce(n.refused, millpond_cannot_run(n.n, n.plain, w.functions, w.unknown));
+            IF a.refused IS NULL AND r.flow AND n.n > 0 THEN
+                r := millpond_charge_all(r, n.n, n.plain);
+                a.refused := r.refused;
+            END IF;
+        END IF;
+        IF a.refused IS NULL AND want > 0 AND w.slots > 0 AND coalesce(n.n, 0) + w.beginning = 0
+           AND p.claimed > coalesce(e.begun, 0) THEN
+            a.refused := 'hungry';
+        END IF;
+    END IF;
+    IF a.refused IS NOT NULL THEN
+        IF ending > 0 THEN
+            RAISE EXCEPTION '%', a.refused USING ERRCODE = 'MP001';
+        ELSIF n.n > 0 AND NOT r.fair THEN
+            PERFORM millpond_raise(p.id, n.ranks[1], n.places[1], NULL);
+        END IF;
+        RETURN a;
+    END IF;
+    RETURN millpond_write_step(a, p, found.spot, r, w, e, n, m.spot, m.records, m.next_claim,
+                               m.lease_number, new_token, ending, asked_pool IS NOT NULL, asker);
+END $$;

@@ -1,0 +1,224 @@
+-- Submits: new tasks of one pool, in one call.
+
+-- Store new tasks of a pool that has room for all of them; answer those whose idempotency key is known with
+-- the task that it stands for.
+--
+-- A list of one value holds it for every task, and an empty one means that none has it; `shares` NULL: each
+-- share is the key. Where a worker could start a task, the message is sent with the commit. `last_seq`,
+-- `waiting` and `queued` are the state before the call; `known_at` are the positions of known tasks.
+CREATE FUNCTION millpond_submit(
+    at double precision, at_most double precision, asked_pool text,
+    ids bigint[], bodies bytea[], plains text[], keys text[], priorities bigint[], shares text[],
+    delays double precision[], run_ats double precision[], expiries double precision[],
+    idempotency_keys text[], dedupes text[], functions text[], fingerprints bigint[],
+    runs bigint[], opened jsonb,
+    channel text, message text,
+    OUT refused text, OUT moment double precision, OUT last_seq bigint, OUT waiting bigint,
+    OUT queued bigint, OUT is_fifo boolean, OUT wake_at double precision,
+    OUT known_at integer[], OUT known_tasks bigint[], OUT known_statuses text[],
+    OUT known_sequences bigint[], OUT known_reasons text[]
+)
+LANGUAGE plpgsql VOLATILE
+SET search_path FROM CURRENT
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+SET plan_cache_mode = force_generic_plan
+AS $$
+DECLARE
+    m record;    -- the store
+    found record;
+    p millpond_pool;
+    r millpond_rules;
+    n millpond_new;
+    spec jsonb;
+    kind text;
+    joined record;
+BEGIN
+    LOCK TABLE millpond_lock IN SHARE UPDATE EXCLUSIVE MODE;
+    SELECT millpond_moment(at, at_most, o.latest, o.behind, millpond_clock()) AS moment,
+           o.records, o.next_group, o.ctid AS spot, o.seen_upto, o.seen_open
+      INTO m FROM millpond_meta AS o ORDER BY o.turn DESC LIMIT 1;
+    SELECT o.ctid AS spot, o AS pool INTO found
+      FROM millpond_pool AS o WHERE o.name = asked_pool ORDER BY o.turn DESC LIMIT 1;
+    moment := m.moment;
+    p := found.pool;
+    spec := p.spec::jsonb;
+    kind := spec -> 'order' ->> 'kind';
+    IF p.grouped = 1 THEN
+        r := millpond_rules_of(p, moment);
+    END IF;
+    refused := CASE
+        WHEN moment IS NULL THEN 'clock'
+        WHEN p.id IS NULL OR right(asked_pool, 10) = '~callbacks' THEN 'unknown'
+        WHEN NOT millpond_knows(spec) THEN 'unknown option'
+        WHEN EXISTS (SELECT 1 FROM millpond_inbox WHERE xid >= m.seen_upto)
+          OR EXISTS (SELECT 1 FROM millpond_inbox WHERE xid = ANY(m.seen_open)) THEN 'inbox'
+        WHEN p.closed = 1 THEN 'closed'
+        WHEN p.special = 1 OR spec -> 'order' ->> 'aging' IS NOT NULL THEN 'special'
+        WHEN p.grouped = 1 AND NOT r.fair OR p.grouped = 0 AND kind = 'fair_round_robin' THEN 'grouped'
+    END;
+    n.ids := ids;
+    IF refused IS NULL AND cardinality(idempotency_keys) > 0 THEN
+        SELECT * INTO refused, known_at, known_tasks, known_statuses, known_sequences, known_reasons
+          FROM millpond_known_keys(p.id, idempotency_keys, dedupes, functions, fingerprints);
+    END IF;
+    n := millpond_new_tasks(moment, known_at, ids, bodies, plains, keys, priorities, shares, delays, run_ats,
+                            expiries, idempotency_keys, functions, fingerprints, runs);
+    IF refused IS NULL AND NOT millpond_has_room(spec -> 'backpressure', p.fresh + n.count) THEN
+        refused := 'bounded';
+    END IF;
+    IF refused IS NULL AND n.count = 0 AND opened IS NOT NULL THEN
+        refused := 'run without tasks';
+    END IF;
+    IF refused IS NOT NULL OR n.count = 0 THEN
+        RETURN;
+    END IF;
+    last_seq := p.next_seq;
+    waiting := p.ready + p.later + p.parked_apart;
+    queued := p.live - p.running;
+    is_fifo := kind = 'fifo';
+    n.base := (p.id << 40) + last_seq;
+    IF p.paused = 0 AND (p.running < (spec ->> 'max_concurrent')::bigint
+                         OR p.claimed < (spec ->> 'prefetch')::bigint) THEN
+        wake_at := CASE WHEN n.later < n.count THEN moment ELSE n.first_due END;
+    END IF;
+    IF r.fair AND n.later < n.count THEN
+        SELECT * INTO joined
+          FROM millpond_join_groups(p, r.per_key, moment, n.base, n.count, n.keys, n.shares, n.dues,
+                                    m.next_group);
+        p := joined.p;
+        m.next_group := joined.next_group;
+    ELSIF n.later < n.count THEN
+        SELECT * INTO p.bands, p.lows
+          FROM millpond_mark_queued(kind, p.ready, p.bands, p.lows, n.base, n.priorities);
+    END IF;
+    IF cardinality(n.runs) > 0 THEN
+        PERFORM millpond_join_runs(opened, n.runs, moment);
+    END IF;
+    PERFORM millpond_insert_new(n, p.id, kind, moment, m.records);
+    PERFORM millpond_count_submitted(n, p, found.spot, m.spot, moment, m.next_group);
+    -- With a full queue the commit would fail: better no hint.
+    IF wake_at IS NOT NULL AND channel IS NOT NULL AND pg_notification_queue_usage() < 0.5 THEN
+        PERFORM pg_notify(channel, message);
+    END IF;
+END $$;
+
+-- Return whether a bounded queue takes all new tasks, so that `depth` wait; NULL = it has no bound.
+CREATE FUNCTION millpond_has_room(policy jsonb, depth bigint) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN policy ->> 'on_full' IS NOT NULL THEN
+           policy ->> 'on_full' IN ('block_submitter', 'fail_submitter')
+           AND policy ->> 'per_key' IS NULL AND policy ->> 'per_lane' IS NULL
+           AND depth <= (policy ->> 'depth')::bigint END
+$$;
+
+-- Return the tasks of a submit that are new, without those at some positions; with their times.
+CREATE FUNCTION millpond_new_tasks(
+    moment double precision, known_at integer[],
+    ids bigint[], bodies bytea[], plains text[], keys text[], priorities bigint[], shares text[],
+    delays double precision[], run_ats double precision[], expiries double precision[],
+    idempotency_keys text[], functions text[], fingerprints bigint[], runs bigint[]
+) RETURNS millpond_new
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    n millpond_new;
+BEGIN
+    n := ROW(0, cardinality(ids), 0, NULL, ids, bodies, plains, keys, priorities, coalesce(shares, keys),
+             NULL, '{}', idempotency_keys, functions, fingerprints, runs);
+    IF cardinality(delays) + cardinality(run_ats) + cardinality(expiries) > 0 THEN
+        SELECT array_agg(CASE WHEN u.run_at IS NULL AND coalesce(u.delay, 0) = 0 THEN moment
+                              ELSE greatest(moment, round(coalesce(u.run_at, moment + u.delay) * 1000000)
+                                                    / 1000000) END ORDER BY u.n),
+               array_agg(round((moment + u.expiry) * 1000000) / 1000000 ORDER BY u.n)
+          INTO n.dues, n.expires
+          FROM unnest(ids, delays, run_ats, expiries) WITH ORDINALITY AS u (id, delay, run_at, expiry, n);
+    END IF;
+    IF cardinality(known_at) > 0 THEN
+        n.count := n.count - cardinality(known_at);
+        n.ids := millpond_without(n.ids, known_at);
+        n.bodies := millpond_without(n.bodies, known_at);
+        n.plains := millpond_without(n.plains, known_at);
+        n.keys := millpond_without(n.keys, known_at);
+        n.priorities := millpond_without(n.priorities, known_at);
+        n.shares := millpond_without(n.shares, known_at);
+        n.dues := millpond_without(n.dues, known_at);
+        n.expires := millpond_without(n.expires, known_at);
+        n.idempotency_keys := millpond_without(n.idempotency_keys, known_at);
+        n.functions := millpond_without(n.functions, known_at);
+        n.fingerprints := millpond_without(n.fingerprints, known_at);
+        n.runs := millpond_without(n.runs, known_at);
+    END IF;
+    IF n.dues IS NOT NULL THEN
+        SELECT count(*), min(u.due) INTO n.later, n.first_due
+          FROM unnest(n.dues) AS u (due) WHERE u.due > moment;
+    END IF;
+    RETURN n;
+END $$;
+
+-- Insert the rows of new tasks, their idempotency keys, and the audit, which comes after number `records`.
+CREATE FUNCTION millpond_insert_new(
+    n millpond_new, the_pool bigint, kind text, moment double precision, records bigint
+) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    last_seq constant bigint := n.base & ((1::bigint << 40) - 1);
+BEGIN
+    IF n.count = 1 AND kind <> 'fair_round_robin' THEN
+        -- Most submits are of one task: without a list they take 6 % less.
+        INSERT INTO millpond_task VALUES (n.base + 1, n.ids[1], n.bodies[1], n.plains[1]);
+        INSERT INTO millpond_live (place, id, pool, rank, key, sequence, submitted_at, expires_at, due,
+                                   cancel_requested, running, attempt, runs, fresh, listed, token, grp, run)
+        VALUES (n.base + 1, n.ids[1], the_pool, millpond_rank(kind, n.priorities[1], last_seq + 1),
+                n.keys[1], last_seq + 1, moment, n.expires[1], coalesce(n.dues[1], moment), 0, 0, 0, 0, 1, 0,
+                0, CASE WHEN n.later = 0 THEN the_pool ELSE 0 END, n.runs[1]);
+    ELSE
+        INSERT INTO millpond_task
+        SELECT n.base + u.n, u.id, u.body, coalesce(u.plain, n.plains[1])
+          FROM unnest(n.ids, n.bodies, n.plains) WITH ORDINALITY AS u (id, body, plain, n);
+        INSERT INTO millpond_live (place, id, pool, rank, key, sequence, submitted_at, expires_at, due,
+                                   cancel_requested, running, attempt, runs, fresh, listed, token, grp, run)
+        SELECT n.base + u.n, u.id, the_pool,
+               millpond_rank(kind, coalesce(u.priority, n.priorities[1]), last_seq + u.n),
+               u.key, last_seq + u.n, moment, u.expires, coalesce(u.due, moment), 0, 0, 0, 0, 1, 0, 0,
+               CASE WHEN u.due > moment THEN 0
+                    WHEN kind = 'fair_round_robin' THEN
+                         (SELECT g.id FROM millpond_group AS g
+                           WHERE g.pool = the_pool AND g.unit = coalesce(u.key, '')
+                             AND g.share = coalesce(u.share, '') AND g.owner = '')
+                    ELSE the_pool END, u.run
+          FROM unnest(n.ids, n.keys, n.priorities, n.shares, n.dues, n.expires, n.runs) WITH ORDINALITY
+               AS u (id, key, priority, share, due, expires, run, n);
+    END IF;
+    IF cardinality(n.idempotency_keys) > 0 THEN
+        PERFORM millpond_store_keys(the_pool, n.ids, n.idempotency_keys, n.functions, n.fingerprints);
+    END IF;
+    INSERT INTO millpond_audit
+    VALUES (records + n.count, n.count, moment, NULL, 'submit', NULL, the_pool, NULL, '{0}', n.ids,
+            ARRAY(SELECT generate_series(n.base + 1, n.base + n.count)),
+            CASE WHEN n.dues IS NULL THEN ARRAY[moment] ELSE n.dues END, n.keys, n.plains);
+END $$;
+
+-- Count new tasks, and write how the queue of their pool is now.
+CREATE FUNCTION millpond_count_submitted(
+    n millpond_new, p millpond_pool, pool_spot tid, meta_spot tid, moment double precision, new_group bigint
+) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    touched bigint;
+BEGIN
+    UPDATE millpond_pool AS o
+       SET next_seq = o.next_seq + n.count, live = o.live + n.count, fresh = o.fresh + n.count,
+           -- A verb that only looked may have raised it above the time of the store.
+           undue_since = least(o.undue_since, n.first_due),
+           ready = o.ready + n.count - n.later, later = o.later + n.later,
+           bands = p.bands, lows = p.lows, joins = p.joins, resting = p.resting, ring_turn = p.ring_turn, ring_join = p.ring_join,
+           writes = o.writes + 1, turn = (o.writes + 1) >> 5
+     WHERE o.ctid = pool_spot;
+    GET DIAGNOSTICS touched = ROW_COUNT;
+    IF touched <> 1 THEN PERFORM millpond_miscounted('pool', 1, touched); END IF;
+    UPDATE millpond_meta AS o
+       SET version = o.version + 1, turn = (o.version + 1) >> 5, latest = moment,
+           records = o.records + n.count, next_group = new_group
+     WHERE o.ctid = meta_spot;
+    GET DIAGNOSTICS touched = ROW_COUNT;
+    IF touched <> 1 THEN PERFORM millpond_miscounted('meta', 1, touched); END IF;
+END $$;

@@ -1,0 +1,201 @@
+-- The writes of a step, after all was decided.
+
+-- Write what a step does, and complete its answer.
+CREATE FUNCTION millpond_write_step(
+    a millpond_step_answer, p millpond_pool, spot tid, r millpond_rules, w millpond_room,
+    e millpond_ends, n millpond_next, meta tid, records bigint, claim_number bigint, lease_number bigint,
+    new_token bigint, ending integer, asked boolean, asker text
+) RETURNS millpond_step_answer
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    begun constant integer := coalesce(e.begun, 0);
+    beginning constant integer := coalesce(w.beginning, 0);
+    taken constant integer := coalesce(n.n, 0);
+    starting constant integer := least(taken, coalesce(w.slots, 0));
+    a_worker constant text := coalesce(e.worker, asker);
+    held jsonb := p.holding::jsonb;
+    left_held constant bigint := coalesce((held ->> a_worker)::bigint, 0) - ending + begun + starting + beginning;
+    own_claims constant bigint := coalesce(w.own_claims, 0) - beginning + taken - starting;
+    faded bigint := 0;
+    b record;
+BEGIN
+    IF r.fair AND p.fading > 0 THEN
+        faded := millpond_forget_faded(p.id, a.moment);
+        p.fading := p.fading - faded;
+    END IF;
+    IF ending > 0 THEN
+        records := records + ending + begun;
+        p.measured := millpond_note_ends(p.id, p.measured, e, ending, a.moment, records);
+        PERFORM millpond_complete_keys(e, ending);
+        a.finished_runs := millpond_leave_runs(e, ending, p.name, a.moment);
+        p.kept := p.kept + ending;
+        p.totals := jsonb_set(p.totals::jsonb, '{completed}', to_jsonb(
+            coalesce((p.totals::jsonb ->> 'completed')::bigint, 0) + ending))::text;
+    END IF;
+    IF beginning > 0 THEN
+        records := records + beginning;
+        SELECT * INTO b FROM millpond_begin_claims(p.id, asker, beginning, a.moment, lease_number, records);
+    END IF;
+    IF taken > 0 THEN
+        p := millpond_remove_queued(p, r, n);
+        PERFORM millpond_store_leases(n, starting, p.id, p.revision, asker, a.moment, new_token, records,
+                                      claim_number, lease_number);
+        records := records + taken;
+        a.ids := n.ids;
+        a.places := n.places;
+        a.submitted := n.submitted_at;
+        a.dues := n.due;
+        a.bodies := n.bodies;
+        IF r.flow THEN
+            p.tats := r.tats::text;
+            PERFORM millpond_store_budgets(r);
+        END IF;
+    END IF;
+    IF a.finished_runs IS NOT NULL THEN
+        records := records + cardinality(a.finished_runs);
+        INSERT INTO millpond_audit
+        VALUES (records, cardinality(a.finished_runs), a.moment, NULL, 'run finished', NULL, p.id, NULL,
+                '{}', a.finished_runs, '{}', '{}', '{}', '{}');
+    END IF;
+    IF beginning > 0 THEN
+        -- They come first: they were next before anything that is queued now.
+        a.tokens := b.tokens;
+        a.submitted := b.submitted_at || CASE WHEN taken > 0 THEN millpond_each(a.submitted, taken) END;
+        a.dues := b.due || CASE WHEN taken > 0 THEN millpond_each(a.dues, taken) END;
+        a.ids := b.ids || a.ids;
+        a.places := b.places || a.places;
+        a.bodies := b.bodies || a.bodies;
+    END IF;
+    a.starting := starting + beginning;
+    a.running_now := a.running_now + a.starting;
+    a.give_back := own_claims > 0 AND a.running_now > r.a_limit;
+    a.processed := coalesce((p.totals::json ->> 'completed')::bigint, 0)
+                   + coalesce((p.totals::json ->> 'failed')::bigint, 0);
+    p.claimed := p.claimed - begun - beginning + taken - starting;
+    a.has_room := a.running_now < r.a_limit OR p.claimed < r.prefetch;
+    p.live := a.live_left;
+    p.running := a.running_now;
+    p.fresh := p.fresh - coalesce(n.fresh, 0);
+    p.ready := p.ready - taken;
+    IF ending + taken + beginning + faded > 0 THEN
+        p.holding := (CASE WHEN left_held > 0 THEN held || jsonb_build_object(a_worker, left_held)
+                           ELSE held - a_worker END)::text;
+        IF asked THEN
+            -- Nothing is due: that was seen before.
+            p.undue_since := a.moment;
+        END IF;
+        PERFORM millpond_write_counts(p, spot, meta, a.moment, records, claim_number + taken - starting,
+                                      lease_number, a_worker, taken - starting - begun - beginning);
+    END IF;
+    IF asked AND a.running_now < r.a_limit AND a.live_left > a.running_now THEN
+        a.next_at := millpond_next_at(p, r, taken, own_claims > 0 OR (starting = w.slots AND p.ready > 0));
+    END IF;
+    RETURN a;
+END $$;
+
+-- Take tasks out of the queue of a pool; return the pool with its queue as it is then.
+CREATE FUNCTION millpond_remove_queued(p millpond_pool, r millpond_rules, n millpond_next)
+RETURNS millpond_pool
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    last_rank constant bigint := n.ranks[cardinality(n.ranks)];
+    last_place constant bigint := n.places[n.n];
+    touched bigint;
+BEGIN
+    DELETE FROM millpond_live WHERE ctid = ANY(n.spots);
+    GET DIAGNOSTICS touched = ROW_COUNT;
+    IF touched <> n.n THEN PERFORM millpond_miscounted('live', n.n, touched); END IF;
+    IF r.fair THEN
+        RETURN millpond_take_turns(p, r, n);
+    END IF;
+    IF p.bands IS NULL THEN
+        RETURN p;
+    END IF;
+    -- What stood before the last of them has left.
+    IF p.ready <= n.n THEN
+        p.bands := '{}';
+        p.lows := '{}';
+    ELSIF cardinality(p.bands) = 1 THEN
+        p.lows := ARRAY[last_place + 1];
+    ELSE
+        SELECT array_agg(u.rank), array_agg(CASE WHEN u.rank = last_rank THEN last_place + 1 ELSE u.low END)
+          INTO p.bands, p.lows
+          FROM unnest(p.bands, p.lows) AS u (rank, low) WHERE u.rank >= last_rank;
+    END IF;
+    RETURN p;
+END $$;
+
+-- Store the first `starting` tasks as running and the others as prefetched, with the audit of both, whose
+-- records come after number `records`.
+CREATE FUNCTION millpond_store_leases(
+    n millpond_next, starting integer, the_pool bigint, revision bigint, asker text,
+    moment double precision, new_token bigint, records bigint, claim_number bigint, lease_number bigint
+) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    claiming constant integer := n.n - starting;
+    low constant integer := starting + 1;
+BEGIN
+    IF starting > 0 THEN
+        INSERT INTO millpond_lease
+        VALUES (new_token, moment, the_pool, asker, NULL, NULL, n.ids[:starting], n.places[:starting],
+                n.ranks[:starting], n.submitted_at[:starting], n.due[:starting], n.keys[:starting],
+                n.plain[:starting], lease_number);
+        INSERT INTO millpond_audit
+        VALUES (records + starting, starting, moment, NULL, 'lease', NULL, the_pool, asker,
+                ARRAY[new_token], n.ids[:starting], n.places[:starting], n.due[:starting],
+                n.keys[:starting], n.plain[:starting]);
+    END IF;
+    IF claiming > 0 THEN
+        INSERT INTO millpond_lease
+        VALUES (new_token, 'infinity', the_pool, asker, revision,
+                ARRAY(SELECT generate_series(claim_number, claim_number + claiming - 1)),
+                n.ids[low:], n.places[low:], millpond_part(n.ranks, low, n.n),
+                millpond_part(n.submitted_at, low, n.n), millpond_part(n.due, low, n.n),
+                millpond_part(n.keys, low, n.n), millpond_part(n.plain, low, n.n), lease_number);
+        INSERT INTO millpond_audit
+        VALUES (records + n.n, claiming, moment, NULL, 'claim', NULL, the_pool, asker,
+                ARRAY[new_token], n.ids[low:], n.places[low:], millpond_part(n.due, low, n.n),
+                millpond_part(n.keys, low, n.n), millpond_part(n.plain, low, n.n));
+    END IF;
+END $$;
+
+-- Write the counts of a pool, of the store, and of what a worker has prefetched.
+CREATE FUNCTION millpond_write_counts(
+    p millpond_pool, spot tid, meta tid, moment double precision, last_record bigint,
+    claim_number bigint, lease_number bigint, a_worker text, more_ahead bigint
+) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    touched bigint;
+BEGIN
+    UPDATE millpond_pool
+       SET live = p.live, running = p.running, claimed = p.claimed, fresh = p.fresh, ready = p.ready,
+           kept = p.kept, measured = p.measured, totals = p.totals, holding = p.holding,
+           joins = p.joins, passed_turn = p.passed_turn, passed_join = p.passed_join,
+           resting = p.resting, fading = p.fading, tats = p.tats, bands = p.bands, lows = p.lows,
+           undue_since = p.undue_since, ring_turn = p.ring_turn, ring_join = p.ring_join,
+           writes = p.writes + 1, turn = (p.writes + 1) >> 5
+     WHERE ctid = spot;
+    GET DIAGNOSTICS touched = ROW_COUNT;
+    IF touched <> 1 THEN PERFORM millpond_miscounted('pool', 1, touched); END IF;
+    UPDATE millpond_meta AS o
+       SET version = o.version + 1, latest = moment, records = last_record, next_claim = claim_number,
+           leases = lease_number, turn = (o.version + 1) >> 5
+     WHERE o.ctid = meta;
+    GET DIAGNOSTICS touched = ROW_COUNT;
+    IF touched <> 1 THEN PERFORM millpond_miscounted('meta', 1, touched); END IF;
+    IF more_ahead <> 0 THEN
+        UPDATE millpond_worker AS o
+           SET ahead = o.ahead + more_ahead, writes = o.writes + 1, turn = (o.writes + 1) >> 5
+         WHERE o.ctid = (SELECT x.ctid FROM millpond_worker AS x
+                          WHERE x.id = a_worker ORDER BY x.turn DESC LIMIT 1);
+        GET DIAGNOSTICS touched = ROW_COUNT;
+        IF touched <> 1 THEN PERFORM millpond_miscounted('worker', 1, touched); END IF;
+    END IF;
+    IF lease_number % 512 = 0 THEN
+        -- Those that stay stand among the recent again.
+        UPDATE millpond_lease AS o SET n = lease_number
+         WHERE o.n >= lease_number - 1024 AND o.n <= lease_number - 512;
+    END IF;
+END $$;

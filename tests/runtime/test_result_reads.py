@@ -1,0 +1,181 @@
+"""Results reach waiters in batches: how many reads a wait for many handles costs."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.runtime.durable import Harbour
+from tests.runtime.test_fleet_hints import declared, ship_of, two
+
+from millpond import Handle, Millpond, Retry, Status, TaskFailed
+from millpond.errors import UnknownTask
+from millpond.pool.internals import internals_of
+from millpond.runtime.waiting.result_reader import AT_ONCE
+
+MANY = 1_000
+READS = ("task", "status", "results")
+
+
+async def gather(_: Millpond, handles: Sequence[Handle[Any]]) -> list[Any]:
+    return list(await asyncio.gather(*handles))
+
+
+async def wait(mp: Millpond, handles: Sequence[Handle[Any]]) -> list[Any]:
+    return [handle.result for handle in await mp.wait(handles)]
+
+
+async def as_completed(mp: Millpond, handles: Sequence[Handle[Any]]) -> list[Any]:
+    return [handle.result async for handle in mp.as_completed(handles)]
+
+
+WAYS = pytest.mark.parametrize("way", [gather, wait, as_completed])
+Way = Callable[[Millpond, Sequence[Handle[Any]]], Awaitable[list[Any]]]
+
+
+def reads(mp: Millpond) -> int:
+    """How often a process has read tasks from its store."""
+    return sum(ship_of(mp).asked[name] for name in READS)
+
+
+@WAYS
+async def test_results_of_this_process_need_one_read_per_batch(way: Way) -> None:
+    """Thousands of waits ask together whether their tasks had ended before; the rest is local."""
+    harbour = Harbour(threads=False)
+    mp = harbour.millpond(work=True)
+    pool = declared(mp)
+    async with mp:
+        before = reads(mp)
+        handles = await pool.submit_many(mp.tasks["job"].bind() for _ in range(3 * MANY))
+        assert {internals_of(mp).runtime.owner} == set(await way(mp, handles))
+        assert reads(mp) - before <= 1 + 3 * MANY // AT_ONCE
+
+
+@WAYS
+async def test_results_of_another_process_are_fetched_once_per_wake_up(way: Way) -> None:
+    """No wait reads for itself: there are far fewer reads than handles."""
+    harbour = Harbour(threads=False)
+    client, worker = two(harbour)
+    async with client, worker:
+        before = reads(client)
+        job = client.tasks["job"]
+        handles = await client.get_pool("work").submit_many(job.bind(0.1) for _ in range(MANY))
+        assert {internals_of(worker).runtime.owner} == set(await way(client, handles))
+        # 5 slots: at most 200 wake-ups, and a poll each second.
+        assert reads(client) - before <= MANY // 5 + 25
+
+
+async def test_waits_without_hints_are_ended_by_the_poll() -> None:
+    """Polling alone finds them all, with a read per second."""
+    harbour = Harbour(hints=False, threads=False)
+    client, worker = two(harbour)
+    async with client, worker:
+        job = client.tasks["job"]
+        handles = await client.get_pool("work").submit_many(job.bind(0.0) for _ in range(MANY))
+        before, began = reads(client), asyncio.get_running_loop().time()
+        assert MANY == len(await asyncio.gather(*handles))
+        waited = asyncio.get_running_loop().time() - began
+        assert reads(client) - before <= 2 * (waited + 2)
+
+
+async def test_a_read_that_fails_is_an_error_of_the_waits_that_asked() -> None:
+    """Who began to wait before goes on; who begins to wait now is answered."""
+    harbour = Harbour(threads=False)
+    client, worker = two(harbour)
+    async with client, worker:
+        handle = await client.tasks["job"].submit(5.0)
+        first = asyncio.create_task(handle.wait())
+        await asyncio.sleep(1)
+        view = ship_of(client).view
+        view.results = broken  # type: ignore[attr-defined]
+        again = await client.handle(handle.id)
+        with pytest.raises(ConnectionError, match="away"):
+            await again.wait()
+        del view.results
+        assert (await first).result == internals_of(worker).runtime.owner
+
+
+async def broken(_tasks: Sequence[int]) -> Any:
+    raise ConnectionError("the store is away")
+
+
+async def test_an_unknown_task_ends_its_own_wait_only() -> None:
+    """The others of the same read get their results."""
+    harbour = Harbour(threads=False)
+    client, worker = two(harbour)
+    async with client, worker:
+        known = await client.tasks["job"].submit(1.0)
+        unknown = await client.tasks["job"].submit(1.0)
+        internals_of(unknown).id = 12345
+        found = await asyncio.gather(known, unknown, return_exceptions=True)
+        assert found[0] == internals_of(worker).runtime.owner
+        assert isinstance(found[1], UnknownTask)
+
+
+async def test_a_cancelled_task_and_a_failed_one_arrive_in_one_read() -> None:
+    """How a task ended arrives with its result, also from another process."""
+    harbour = Harbour(threads=False)
+    client, worker = two(harbour)
+    pools = client.get_pool("work"), worker.get_pool("work")
+    for pool in pools:
+
+        @pool.task(name="fail")
+        async def fail() -> None:
+            raise ValueError("no")
+
+    async with client, worker:
+        bad = await client.tasks["fail"].options(retry=Retry.never()).submit()
+        late = await client.tasks["job"].options(delay=1000).submit()
+        waiting = asyncio.gather(bad, late, return_exceptions=True)
+        await asyncio.sleep(1)
+        await worker.get_pool("work").cancel(late.id)
+        failed, _ = await waiting
+        assert isinstance(failed, TaskFailed)
+        assert (bad.status, late.status) == (Status.FAILED, Status.CANCELLED)
+
+
+@WAYS
+async def test_nothing_is_kept_of_waits_that_are_over(way: Way) -> None:
+    """Neither an ended wait nor one that was given up leaves anything behind."""
+    harbour = Harbour(threads=False)
+    client, worker = two(harbour)
+    async with client, worker:
+        pool, job = client.get_pool("work"), client.tasks["job"]
+        await way(client, await pool.submit_many(job.bind() for _ in range(20)))
+        handles = await pool.submit_many(job.bind(1000.0) for _ in range(20))
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(1):
+                await way(client, handles)
+        waiting = internals_of(client).runtime.waiting
+        assert not waiting.any_waiting
+        assert not waiting._reader._wanted
+        await pool.cancel_all()
+
+
+@pytest.mark.parametrize("way", ["wait", "as_completed"])
+def test_a_thread_that_waits_for_many_handles_reads_them_together(tmp_path: Path, way: str) -> None:
+    """The API for threads is the same one: a file, a worker beside it, counted reads."""
+    mp = Millpond(f"sqlite:///{tmp_path}/work.db", work=True)
+    pool = mp.pool("many", max_concurrent=50)
+
+    @pool.task
+    async def double(n: int) -> int:
+        return 2 * n
+
+    with mp.sync:
+        handles = pool.sync.submit_many(double.bind(n) for n in range(MANY))
+        count = 0
+        view = internals_of(mp).runtime.view
+        read = view.results
+
+        async def counted(tasks: Sequence[int]) -> Any:
+            nonlocal count
+            count += 1
+            return await read(tasks)
+
+        view.results = counted  # type: ignore[method-assign]
+        found = mp.sync.wait(handles) if way == "wait" else mp.sync.as_completed(handles)
+        assert sorted(one.result or 0 for one in found) == [2 * n for n in range(MANY)]
+        # One to begin with, and one for each look that another process's write would bring.
+        assert count <= 20

@@ -1,0 +1,336 @@
+"""What the API changes, and that the audit tells who did it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from tests import stores
+from tests.server.desk import BEARER, TOKEN, Desk, desk
+from tests.server.test_reading import shop, submitted
+
+from millpond import Context, Millpond, bounded, fail_fast, fair_round_robin
+from millpond.errors import RunStopped
+
+Place = stores.Places | None
+
+
+async def orders_by(at: Desk, actor: str) -> list[str]:
+    """Return what the audit says that somebody ordered, oldest first."""
+    page = await at.get("/audit?kind=control&limit=500")
+    return [one["detail"] for one in reversed(page["items"]) if one["by"] == actor]
+
+
+async def test_a_pool_is_paused_resized_and_resumed(place: Place) -> None:
+    async with desk(shop, place, allow_actions=True) as at:
+        await at.post("/pools/orders/pause")
+        assert (await at.get("/pools/orders"))["pool"]["paused"]
+        await at.post("/pools/orders/resize", {"limit": 9})
+        pool = (await at.get("/pools/orders"))["pool"]
+        assert (pool["limit"], pool["declared_limit"], pool["revision"]) == (9, 2, 2)
+        await at.post("/pools/orders/resume")
+        await at.post("/pools/orders/resize", {"limit": None})
+        pool = (await at.get("/pools/orders"))["pool"]
+        assert (pool["paused"], pool["limit"]) == (False, 2)
+        assert await orders_by(at, "http:127.0.0.1") == [
+            "pause",
+            "resize max_concurrent=9",
+            "resume",
+            "reset max_concurrent=2",
+        ]
+
+
+async def test_one_key_is_paused(place: Place) -> None:
+    async with desk(shop, place, allow_actions=True) as at:
+        await at.post("/pools/orders/pause", {"key": "acme"})
+        pool = (await at.get("/pools/orders"))["pool"]
+        assert (pool["paused"], pool["paused_units"]) == (False, ["acme"])
+
+
+async def test_a_lane_that_is_not_there_is_refused(place: Place) -> None:
+    async with desk(shop, place, allow_actions=True) as at:
+        told = await at.post("/pools/orders/pause", {"lane": "3"}, status=422)
+        assert told["error"]["code"] == "MILL-003"
+
+
+async def test_a_stale_revision_is_refused(place: Place) -> None:
+    async with desk(shop, place, allow_actions=True) as at:
+        await at.post("/pools/orders/resize", {"limit": 3, "revision": 7})
+        told = await at.post("/pools/orders/resize", {"limit": 4, "revision": 7}, status=409)
+        assert told["error"]["fields"]["current"] == 7
+
+
+async def test_what_waits_is_purged(place: Place) -> None:
+    async with desk(shop, place, work=False, allow_actions=True) as at:
+        await at.put("orders", 3, key="a")
+        (other,) = await at.put("orders", 1, key="b")
+        told = await at.post("/pools/orders/purge", {"key": "a"})
+        assert told["changed"] == 3
+        left = (await at.get("/tasks?status=queued"))["items"]
+        assert [one["id"] for one in left] == [str(other)]
+        assert await orders_by(at, "http:127.0.0.1") == ["purge"]
+
+
+async def test_a_closed_pool_takes_nothing_more(place: Place) -> None:
+    async with desk(shop, place, allow_actions=True) as at:
+        await at.post("/pools/orders/close")
+        told = await at.post("/pools/orders/tasks", {"function": "pay"}, status=422)
+        assert told["error"]["code"] == "MILL-013"
+        body = {"function": "pay", "kwargs": {"amount": 1}}
+        told = await at.post("/pools/orders/tasks", body, status=409)
+        assert told["error"]["code"] == "MILL-006"
+
+
+async def test_a_task_is_cancelled(place: Place) -> None:
+    async with desk(shop, place, work=False, allow_actions=True) as at:
+        (task,) = await at.put("orders")
+        told = await at.post(f"/tasks/{task}/cancel")
+        assert (told["changed"], told["status"]) == (1, "cancelled")
+        again = await at.post(f"/tasks/{task}/cancel", {"interrupt": True})
+        assert (again["changed"], again["status"]) == (0, "cancelled")
+
+
+async def test_a_dead_letter_is_redriven_by_whom_the_audit_tells(place: Place) -> None:
+    tokens = {"ada": TOKEN}
+    async with desk(shop, place, allow_actions=True, token=tokens) as at:
+        at.client.headers.update(BEARER)
+        (task,) = await submitted(at, -1)
+        await at.mp.get_pool("orders").pause()
+        told = await at.post(f"/tasks/{task}/redrive")
+        assert (told["changed"], told["status"]) == (1, "queued")
+        assert await orders_by(at, "http:ada") == ["redrive"]
+        history = (await at.get(f"/tasks/{task}"))["history"]
+        assert "http:ada" in [one["by"] for one in history]
+
+
+async def test_a_bulk_redrive_does_what_was_counted(place: Place) -> None:
+    async with desk(shop, place, allow_actions=True) as at:
+        await submitted(at, -1, -2, -3)
+        await submitted(at, 1)
+        await at.mp.get_pool("orders").pause()
+        count = await at.get("/tasks/count?pool=orders&status=failed&error=negative")
+        assert (count["count"], count["more"]) == (3, False)
+        chosen = {"pool": "orders", "status": "failed", "error": "negative"}
+        wrong = {"action": "redrive", "filter": chosen, "expect": 2}
+        told = await at.post("/tasks/bulk", wrong, status=409)
+        assert told["error"]["fields"] == {"count": 3, "expect": 2, "more": False}
+        assert (await at.get("/pools/orders"))["pool"]["dead"] == 3
+        told = await at.post("/tasks/bulk", {"action": "redrive", "filter": chosen, "expect": 3})
+        assert (told["matched"], told["changed"]) == (3, 3)
+        pool = (await at.get("/pools/orders"))["pool"]
+        assert (pool["dead"], pool["queued"]) == (0, 3)
+
+
+async def test_a_bulk_cancel_in_pages(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("millpond.server.api.actions.PAGE", 4)
+    monkeypatch.setattr("millpond.server.api.tasks.PAGE", 3)
+    async with desk(shop, place, work=False, allow_actions=True) as at:
+        await at.put("orders", 10, key="a")
+        await at.put("orders", 2, key="b")
+        body = {"action": "cancel", "filter": {"status": "queued", "key": "a"}, "expect": 10}
+        assert (await at.post("/tasks/bulk", body))["changed"] == 10
+        assert (await at.get("/tasks/count?status=queued"))["count"] == 2
+
+
+async def test_what_came_after_the_count_is_left_out(place: Place) -> None:
+    async with desk(shop, place, work=False, allow_actions=True) as at:
+        await at.put("orders", 2)
+        await asyncio.sleep(1.0)
+        counted_at = (await at.get("/tasks/count?status=queued"))["at"]
+        await asyncio.sleep(1.0)
+        await at.put("orders", 1)
+        chosen = {"status": "queued", "before": counted_at}
+        told = await at.post("/tasks/bulk", {"action": "cancel", "filter": chosen, "expect": 2})
+        assert told["changed"] == 2
+        assert (await at.get("/tasks/count?status=queued"))["count"] == 1
+
+
+async def test_a_run_is_stopped(place: Place) -> None:
+    async with desk(shop, place, allow_actions=True) as at:
+        pool, pay = at.mp.get_pool("orders"), at.mp.tasks["pay"]
+        await pool.pause()
+        with pytest.raises(RunStopped):
+            async with pool.run("r") as run:
+                await run.submit(pay.bind(1))
+                (open_run,) = (await at.get("/runs"))["items"]
+                await at.post(f"/runs/{open_run['id']}/cancel")
+        (over,) = (await at.get("/runs?status=finished"))["items"]
+        assert over["ended"] == {"cancelled": 1}
+
+
+async def test_a_schedule_is_fired_paused_and_resumed(place: Place) -> None:
+    def declare(mp: Millpond) -> None:
+        shop(mp)
+        mp.cron("hourly", every=3600.0, into="orders", task=mp.tasks["pay"].bind(1), emits="tick")
+
+    async with desk(declare, place, allow_actions=True) as at:
+        before = (await at.get("/schedules"))["items"]
+        told = await at.post("/schedules/hourly/fire", status=202)
+        result = await at.get(f"/tasks/{told['task']}/result?wait=30")
+        assert result["result"]["paid"] == 1
+        story = await at.get(f"/tasks/{told['task']}")
+        assert story["task"]["submitted_by"] == "http:127.0.0.1"
+        (event,) = (await at.get("/events?name=tick"))["items"]
+        assert event["id"] == told["event"]
+        assert (await at.get("/schedules"))["items"] == before
+        await at.post("/schedules/hourly/pause")
+        assert (await at.get("/schedules"))["items"][0]["state"] == "paused"
+        await at.post("/schedules/hourly/resume")
+        assert (await at.get("/schedules"))["items"][0]["state"] == "waiting"
+        await at.post("/schedules/none/fire", status=404)
+
+
+# Submit by name
+
+
+async def test_a_call_of_a_function_that_the_server_does_not_know(place: Place) -> None:
+    async with desk(shop, place, work=False, allow_actions=True) as at:
+        body = {
+            "function": "mail.send",
+            "kwargs": {"to": "ada@example.com", "n": 1 << 60},
+            "options": {"key": "ada", "labels": {"tenant": "acme"}, "priority": 3, "delay": 5.0},
+        }
+        answer = await at.client.post("/api/v1/pools/orders/tasks", json=body)
+        assert answer.status_code == 202
+        receipt = answer.json()
+        assert answer.headers["location"] == f"/api/v1/tasks/{receipt['id']}"
+        story = (await at.client.get(f"{answer.headers['location']}?payload=1")).json()
+        task = story["task"]
+        assert (task["function"], task["key"], task["priority"]) == ("mail.send", "ada", 3)
+        assert (task["state"], task["labels"]) == ("scheduled", {"tenant": "acme"})
+        assert (task["submitted_by"], task["attempts"]) == ("http:127.0.0.1", 3)
+        assert story["payload"]["arguments"] == body["kwargs"]
+
+
+async def test_a_worker_runs_what_was_submitted_by_name(place: Place) -> None:
+    async with desk(shop, place, allow_actions=True) as at:
+        body: dict[str, Any] = {"function": "pay", "kwargs": {"amount": 4}}
+        receipt = await at.post("/pools/orders/tasks", body, status=202)
+        told = await at.get(f"/tasks/{receipt['id']}/result?wait=30")
+        assert told["result"] == {"paid": 4, "api_key": "k"}
+        body = {"function": "pay", "args": [5]}
+        receipt = await at.post("/pools/orders/tasks", body, status=202)
+        told = await at.get(f"/tasks/{receipt['id']}/result?wait=30")
+        assert told["result"] == {"paid": 5, "api_key": "k"}
+
+
+async def test_an_idempotency_key_stands_for_one_task(place: Place) -> None:
+    async with desk(shop, place, work=False, allow_actions=True) as at:
+        body: dict[str, Any] = {"function": "f", "kwargs": {"n": 1}}
+        headers = {"idempotency-key": "order-1"}
+        first = await at.post("/pools/orders/tasks", body, status=202, headers=headers)
+        again = await at.post("/pools/orders/tasks", body, status=200, headers=headers)
+        assert (again["id"], again["duplicate"]) == (first["id"], True)
+        body["kwargs"] = {"n": 2}
+        told = await at.post("/pools/orders/tasks", body, status=409, headers=headers)
+        assert told["error"]["code"] == "MILL-007"
+        assert told["error"]["fields"]["task_id"] == first["id"]
+
+
+@pytest.mark.parametrize(
+    ("body", "code", "status"),
+    [
+        ({"kwargs": {}}, "invalid_request", 422),
+        ({"function": "f", "surprise": 1}, "invalid_request", 422),
+        ({"function": "f", "options": {"retries": 3}}, "invalid_request", 422),
+        ({"function": "f", "options": {"priority": "high"}}, "invalid_request", 422),
+        ({"function": "f", "args": [1]}, "MILL-013", 422),
+        ({"function": "pay", "kwargs": {"amount": "many"}}, "MILL-013", 422),
+        ({"function": "pay", "args": [1, 2, 3, 4]}, "MILL-013", 422),
+        ({"function": "pay", "args": [1], "kwargs": {"amount": 1}}, "MILL-013", 422),
+        ({"function": "f", "options": {"run_at": 1e300}}, "MILL-003", 422),
+        ({"function": "f", "options": {"labels": {"a": "\0"}}}, "MILL-003", 422),
+        ({"function": "f", "kwargs": {"text": "x" * 1_060_000}}, "MILL-014", 413),
+    ],
+)
+async def test_what_cannot_be_submitted(body: Any, code: str, status: int) -> None:
+    async with desk(shop, allow_actions=True) as at:
+        told = await at.post("/pools/orders/tasks", body, status=status)
+        assert told["error"]["code"] == code
+
+
+async def test_bodies_that_are_not_json() -> None:
+    async with desk(shop, allow_actions=True) as at:
+        headers = {"content-type": "application/json"}
+        for body in (b"{", b'{"function": NaN}', b'{"function": "\\ud800"}', b"[" * 100_000):
+            answer = await at.client.post(
+                "/api/v1/pools/orders/tasks", content=body, headers=headers
+            )
+            assert answer.status_code in (400, 422), body[:40]
+
+
+async def test_a_full_pool_says_when_to_try_again(place: Place) -> None:
+    def declare(mp: Millpond) -> None:
+        mp.pool("full", backpressure=bounded(1, "fail_submitter"))
+        mp.pool("dropping", backpressure=bounded(1, "drop_newest"))
+        mp.pool("waiting", backpressure=bounded(1))
+        mp.pool("quick", backpressure=fail_fast())
+
+    async with desk(declare, place, work=False, allow_actions=True) as at:
+        for pool, code in (("full", "MILL-001"), ("dropping", "MILL-033"), ("waiting", "MILL-001")):
+            await at.post(f"/pools/{pool}/tasks", {"function": "f"}, status=202)
+            answer = await at.client.post(f"/api/v1/pools/{pool}/tasks", json={"function": "f"})
+            assert (answer.status_code, answer.json()["error"]["code"]) == (429, code)
+            assert int(answer.headers["retry-after"]) >= 1
+        await at.post("/pools/quick/pause")
+        answer = await at.client.post("/api/v1/pools/quick/tasks", json={"function": "f"})
+        assert (answer.status_code, answer.json()["error"]["code"]) == (503, "MILL-002")
+        assert answer.json()["error"]["fields"]["reason"] == "no_capacity"
+        assert int(answer.headers["retry-after"]) >= 1
+
+
+async def test_pools_of_the_system_take_no_submits() -> None:
+    async with desk(shop, allow_actions=True) as at:
+        await at.post("/events", {"name": "a"}, status=202)
+        await at.post("/pools/~events/tasks", {"function": "~dispatch"}, status=404)
+
+
+async def test_events_are_emitted_once(place: Place) -> None:
+    async with desk(shop, place, allow_actions=True) as at:
+        body = {"name": "order.paid", "payload": {"n": 1}, "id": "e1"}
+        first = await at.post("/events", body, status=202)
+        again = await at.post("/events", body, status=202)
+        assert (first["duplicate"], again["duplicate"]) == (False, True)
+        (event,) = (await at.get("/events?payload=1"))["items"]
+        assert (event["emitted_by"], event["payload"]) == ("http:127.0.0.1", {"n": 1})
+        told = await at.post("/events", {**body, "payload": {"n": 2}}, status=409)
+        assert told["error"]["code"] == "MILL-007"
+
+
+async def test_a_fair_pool_shares_by_what_a_submit_says(place: Place) -> None:
+    def declare(mp: Millpond) -> None:
+        mp.pool("fair", queue=fair_round_robin("tenant"))
+
+    async with desk(declare, place, work=False, allow_actions=True) as at:
+        for body in (
+            {"function": "f", "kwargs": {"tenant": "a"}, "options": {"key": "k1"}},
+            {"function": "f", "options": {"key": "k2", "labels": {"tenant": "b"}}},
+            {"function": "f", "options": {"key": "k3"}},
+        ):
+            await at.post("/pools/fair/tasks", body, status=202)
+        units = (await at.get("/pools/fair"))["units"]
+        assert [(one["unit"], one["share"]) for one in units] == [
+            ("k1", "a"),
+            ("k2", "b"),
+            ("k3", "k3"),
+        ]
+
+
+async def test_actions_reach_running_handlers_of_this_process(place: Place) -> None:
+    stopped = asyncio.Event()
+
+    def declare(mp: Millpond) -> None:
+        pool = mp.pool("slow")
+
+        @pool.task
+        async def wait(ctx: Context) -> None:
+            await ctx.cancelled.wait()
+            stopped.set()
+
+    async with desk(declare, place, allow_actions=True) as at:
+        handle = await at.mp.get_pool("slow").submit(at.mp.tasks["wait"].bind())
+        await asyncio.sleep(1.0)
+        told = await at.post(f"/tasks/{handle.id}/cancel")
+        assert (told["changed"], told["status"]) == (1, "running")
+        await asyncio.wait_for(stopped.wait(), 60.0)

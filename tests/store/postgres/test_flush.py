@@ -1,0 +1,249 @@
+"""Early lock release: others write while a commit waits for the disk, and see it."""
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+
+import psycopg
+import pytest
+from verify.servers.postgres import USER, OwnServer, database_of, slow_server
+
+from millpond.core.control import Declare, Register
+from millpond.core.lease import LeaseRequest
+from millpond.core.spec import PoolSpec
+from millpond.core.task import Call, NewTask
+from millpond.errors import OutcomeUnknown
+from millpond.store.postgres.connect import connect, may_flush, settings
+from millpond.store.postgres.encoding import Sent, sent
+from millpond.store.postgres.flush import Flush
+from millpond.store.postgres.pipeline import PostgresConnection
+from millpond.store.postgres.store import PostgresStore
+from millpond.store.postgres.url import Address, address_of
+from millpond.store.protocol import Batch
+
+pytestmark = [
+    pytest.mark.real_loop,
+    pytest.mark.stores("postgres"),
+    pytest.mark.slow_disk,
+]
+
+FLUSH = 0.15
+"""Seconds of a flush: much longer than all else that happens here."""
+
+LOCK = "LOCK TABLE public.one IN SHARE UPDATE EXCLUSIVE MODE"
+LOOK = "SELECT extract(epoch FROM clock_timestamp())::double precision, 5, true, false"
+COUNT = "SELECT count(*) FROM public.one"
+ADD = "SELECT value FROM public.add($1) AS value"
+"""A call of a function that takes the lock and writes."""
+MAKE = """
+CREATE TABLE public.one (value bigint PRIMARY KEY);
+CREATE FUNCTION public.add(bigint) RETURNS bigint LANGUAGE plpgsql AS $$ BEGIN
+    LOCK TABLE public.one IN SHARE UPDATE EXCLUSIVE MODE;
+    INSERT INTO public.one VALUES ($1) ON CONFLICT DO NOTHING;
+    RETURN $1;
+END $$;
+"""
+
+
+@pytest.fixture(scope="module")
+def slow() -> Iterator[OwnServer]:
+    """Give a server on which only those flush the log who wait for it, and slowly."""
+    with slow_server(FLUSH, {"wal_writer_delay": "10s", "autovacuum": "off"}) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def url(slow: OwnServer) -> Iterator[str]:
+    """Give the URL of a database with one table in it."""
+    with slow.database() as url:
+        with psycopg.connect(url, autocommit=True) as driver:
+            driver.execute(MAKE.encode())
+        yield url
+
+
+@pytest.fixture
+def address(url: str) -> Address:
+    """Give the address of that database, with the table empty."""
+    with psycopg.connect(url, autocommit=True) as driver:
+        driver.execute("TRUNCATE public.one")
+    return address_of(url)
+
+
+def opened(address: Address, *, pooled: bool = False, flushes: bool = True) -> PostgresConnection:
+    """Open a connection as a store does."""
+    if pooled:
+        address = Address(address.conninfo, address.shown, pooler=True)
+    return PostgresConnection(
+        connect(address, flushes=True),
+        {},
+        settings=settings("full", flushes=True) if pooled else None,
+        flushes=flushes,
+    )
+
+
+def value(number: int) -> list[Sent]:
+    """Return the argument of a call."""
+    return [sent(number)]
+
+
+@pytest.mark.parametrize("pooled", [False, True])
+def test_the_lock_is_free_while_a_call_waits_for_the_disk(address: Address, pooled: bool) -> None:
+    """Another session has the lock, and sees the new row, before the call is answered."""
+    with closing(opened(address, pooled=pooled)) as one, closing(opened(address)) as other:
+        other.execute(COUNT).fetchone()
+        call = one.start(ADD, value(7))
+        rows = (0,)
+        while rows == (0,):
+            other.begin(LOCK, LOOK)
+            rows = other.execute(COUNT).fetchone() or ()
+            other.execute("ROLLBACK")
+        assert (1,) == rows
+        assert call.proceed() is None
+        assert ("COMMIT", (7,)) == call.finish()
+        assert not one.in_doubt
+
+
+def test_a_transaction_of_several_statements_frees_the_lock_as_well(address: Address) -> None:
+    """When it returns its commit is on the disk, though the session's commits do not wait."""
+    with closing(opened(address)) as one:
+        one.begin(LOCK, LOOK)
+        one.execute("INSERT INTO public.one VALUES (1)")
+        assert "COMMIT" == one.commit()
+        shown = one.execute("SELECT current_setting('synchronous_commit')").fetchone()
+        assert ("off",) == shown
+        assert _is_flushed(one)
+
+
+def _is_flushed(connection: PostgresConnection) -> bool:
+    query = "SELECT pg_current_wal_insert_lsn() <= pg_current_wal_flush_lsn()"
+    row = connection.execute(query).fetchone()
+    assert row is not None
+    return bool(row[0])
+
+
+@pytest.mark.parametrize("flush", [Flush.NOTHING, Flush.OWN])
+@pytest.mark.parametrize("pooled", [False, True])
+def test_a_call_that_writes_nothing_waits_for_no_flush(
+    address: Address, flush: Flush, pooled: bool
+) -> None:
+    """Even while others have written what is not on the disk yet."""
+    with (
+        closing(opened(address, flushes=False)) as careless,
+        closing(opened(address, pooled=pooled)) as one,
+    ):
+        one.call(ADD, value(1))
+        careless.call(ADD, value(2))
+        assert ("COMMIT", (2,)) == one.call("SELECT count(*) FROM public.one", [], flush)
+        assert ("COMMIT", (1,)) == one.call(ADD, value(1), flush)
+        assert not _is_flushed(one)
+
+
+@pytest.mark.parametrize("pooled", [False, True])
+def test_an_answer_that_rests_on_others_waits_until_they_are_on_the_disk(
+    address: Address, pooled: bool
+) -> None:
+    """It writes nothing: the task of its idempotency key is there, as another wrote it."""
+    with (
+        closing(opened(address, flushes=False)) as careless,
+        closing(opened(address, pooled=pooled)) as one,
+    ):
+        careless.call(ADD, value(2))
+        assert not _is_flushed(one)
+        assert ("COMMIT", (1,)) == one.call(COUNT, [], Flush.SEEN)
+        assert _is_flushed(one)
+
+
+def test_a_failed_call_is_not_in_doubt_and_the_next_one_works(address: Address) -> None:
+    """What waits for the disk behind it does no harm."""
+    with closing(opened(address)) as one:
+        with pytest.raises(psycopg.errors.DivisionByZero):
+            one.call("SELECT 1 / $1::bigint", value(0))
+        assert not one.unflushed
+        assert not one.closed
+        assert ("COMMIT", (3,)) == one.call(ADD, value(3))
+
+
+REVOKE = """
+DO $$ DECLARE f regprocedure; BEGIN
+    FOR f IN SELECT oid FROM pg_proc WHERE proname = 'pg_logical_emit_message' LOOP
+        EXECUTE format('REVOKE EXECUTE ON FUNCTION %s FROM PUBLIC', f);
+    END LOOP;
+END $$
+"""
+
+
+@pytest.fixture
+def hardened(slow: OwnServer) -> Iterator[tuple[Address, Callable[[], None]]]:
+    """Give the address of a database for a plain user, and what forbids him to flush."""
+    slow.execute(
+        "DO $$BEGIN CREATE ROLE hardened LOGIN; EXCEPTION WHEN duplicate_object THEN END$$"
+    )
+    with slow.database() as url:
+        slow.execute(f'GRANT CREATE ON DATABASE "{database_of(url)}" TO hardened')
+
+        def revoke() -> None:
+            with psycopg.connect(url, autocommit=True) as admin:
+                admin.execute(REVOKE.encode())
+
+        yield address_of(url.replace(f"//{USER}@", "//hardened@")), revoke
+
+
+def submitting(number: int) -> Batch:
+    """Return a batch of one task."""
+    return Batch(tasks=(NewTask(id=number, pool="p", call=Call("f")),))
+
+
+async def test_a_commit_whose_flush_failed_is_in_doubt(
+    hardened: tuple[Address, Callable[[], None]],
+) -> None:
+    """Others see it, and a crash could undo it. The next connection waits at each commit."""
+    address, revoke = hardened
+    store = PostgresStore(address)
+    try:
+        await store.control(Declare(PoolSpec(name="p")))
+        await store.submit([submitting(1)])
+        revoke()
+        with pytest.raises(OutcomeUnknown):
+            await store.submit([submitting(2)])
+        assert ("queued", "queued") == await store.view.status((1, 2))
+        await store.submit([submitting(3)])
+    finally:
+        await store.close()
+
+
+async def test_who_may_not_flush_waits_at_each_commit(
+    hardened: tuple[Address, Callable[[], None]],
+) -> None:
+    """The promise is the same; the lock is held for longer."""
+    address, revoke = hardened
+    revoke()
+    with closing(connect(address, flushes=True)) as driver:
+        assert not may_flush(driver)
+        assert ("on",) == driver.execute("SHOW synchronous_commit").fetchone()
+    store = PostgresStore(address)
+    try:
+        await store.control(Declare(PoolSpec(name="p")))
+        await store.submit([submitting(1)])
+        with closing(opened(address)) as other:
+            assert _is_flushed(other)
+    finally:
+        await store.close()
+
+
+async def test_asking_an_empty_pool_writes_nothing_to_the_log(address: Address) -> None:
+    """Neither a row nor what would have to be flushed."""
+    store = PostgresStore(address)
+    try:
+        await store.control(Declare(PoolSpec(name="p")))
+        await store.control(Register("w", 60.0, owner="me"))
+        ask = LeaseRequest(pool="p", worker="w", want=5)
+        await store.lease(ask)
+        with closing(opened(address)) as other:
+            before = other.execute(_NEXT_TRANSACTION).fetchone()
+            for _ in range(3):
+                assert not (await store.lease(ask)).leased
+            assert before == other.execute(_NEXT_TRANSACTION).fetchone()
+    finally:
+        await store.close()
+
+
+_NEXT_TRANSACTION = "SELECT pg_snapshot_xmax(pg_current_snapshot())::text"
