@@ -320,6 +320,7 @@ class SyncMapped(Generic[R_co]):
 
     def get(self) -> list[R_co]:
         """Wait for all results; the first failure stops the map and is raised."""
+        self._bridge.check_transaction()
         if self._feed is None:
             return self._bridge.call(self._all)
         return self._bridge.fed(self._feed, self._all)
@@ -328,6 +329,7 @@ class SyncMapped(Generic[R_co]):
         return await self._mapped
 
     def __iter__(self) -> Iterator[R_co]:
+        self._bridge.check_transaction()
         return self._bridge.iterate(self._mapped.__aiter__, self._feed)
 
 

@@ -51,6 +51,9 @@ class PoolSubmitter:
             return (await self._submit_joined([work], options, connection))[0]
         pool = self.pool
         runtime = pool.runtime
+        check_caller = runtime.shared_store.check_caller
+        if check_caller is not None:
+            check_caller()
         if runtime.hooks.probes is not None:
             # Telemetry sees each submit as a batch.
             return (await self.submit_batch([work], checked(options), wait))[0]
@@ -136,6 +139,9 @@ class PoolSubmitter:
         opening: NewRun | None = None,
     ) -> tuple[Batch, list[SubmittedTask], dict[int, Closure]]:
         """Make all tasks of a batch, and none if one cannot be made."""
+        check_caller = self.pool.runtime.shared_store.check_caller
+        if check_caller is not None:
+            check_caller()
         await self.pool.ready()
         era = self.pool.runtime.waiting.era
         new_tasks: list[NewTask] = []

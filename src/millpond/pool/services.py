@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import logging
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import TYPE_CHECKING
 
 from millpond.core import validation as check
 from millpond.core.control import CancelAll, Close
+from millpond.core.log_fields import about
 from millpond.core.validation import Seconds
 from millpond.errors import NotSupported
 from millpond.pool.all_tasks import AllTasks
@@ -31,6 +33,8 @@ if TYPE_CHECKING:
     from millpond.runtime.observe.hooks import Observed
     from millpond.runtime.runtime import Runtime
     from millpond.runtime.worker.worker import Worker
+
+log = logging.getLogger("millpond")
 
 
 class Services:
@@ -72,6 +76,24 @@ class Services:
         except BaseException:
             await owner.close()
             raise
+
+    async def close(self, *, warn: bool = True) -> None:
+        """Close the store; `warn` logs how many tasks a store in memory loses."""
+        lost = 0
+        try:
+            if warn and self.owner.is_open:
+                # A store that does not answer must not prevent closing.
+                with contextlib.suppress(Exception):
+                    lost = await self.tasks.count_lost_by_closing()
+        finally:
+            await self.owner.close()
+        if lost:
+            log.warning(
+                "closed with %d task(s) queued or running, which a store in memory loses; "
+                "`await pool.drain()` at the end of the block waits for them",
+                lost,
+                extra=about("millpond.closed_with_work", count=lost),
+            )
 
     @contextlib.asynccontextmanager
     async def worker(

@@ -31,9 +31,9 @@ from millpond.pool.schedules.schedule import Schedule, SyncSchedule
 from millpond.pool.task import Optioned, SyncTaskFunction
 
 MILLPOND = """
-    add_middleware as_completed audit budget cancel counts cron emit end_scope events get_pool
-    get_trigger handle is_open observe pool pools replay schedules status submit task tasks trigger
-    triggers unsettled wait why worker
+    add_middleware as_completed audit budget cancel close counts cron emit end_scope events get_pool
+    get_trigger handle is_open observe open pool pools replay schedules status submit task tasks
+    trigger triggers unsettled wait why worker
 """
 POOL = """
     batch_task cancel cancel_all close created_at drain id lanes map name pause purge redrive resize

@@ -149,8 +149,8 @@ class SyncSchedule(_Shown):
     def __repr__(self) -> str:
         return f"<sync {self._schedule!r}>"
 
-    pause = on_loop(Schedule.pause, "_schedule")
-    resume = on_loop(Schedule.resume, "_schedule")
-    fire = on_loop(Schedule.fire, "_schedule")
-    remove = on_loop(Schedule.remove, "_schedule")
+    pause = on_loop(Schedule.pause, "_schedule", writes=True)
+    resume = on_loop(Schedule.resume, "_schedule", writes=True)
+    fire = on_loop(Schedule.fire, "_schedule", writes=True)
+    remove = on_loop(Schedule.remove, "_schedule", writes=True)
     status = on_loop(Schedule.status, "_schedule")
