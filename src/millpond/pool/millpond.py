@@ -24,6 +24,7 @@ from millpond.pool.store_url import shown
 from millpond.runtime.retention import Keep
 
 if TYPE_CHECKING:
+    from types import TracebackType
     from typing import Self
 
     from millpond.pool.sync_millpond import SyncMillpond
@@ -95,7 +96,12 @@ class Millpond(RegistersTasks):
         await self._life.enter()
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         await self._life.close(warn=kind is None)
 
     @property
