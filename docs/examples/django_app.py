@@ -14,7 +14,13 @@ settings.configure(
     ROOT_URLCONF=__name__,
     SECRET_KEY="only for this example",  # noqa: S106 - no secret
     ALLOWED_HOSTS=["*"],
-    DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "work.db"}},
+    DATABASES={
+        "default": {
+            "ENGINE": "django.db.backends.sqlite3",
+            "NAME": "work.db",
+            "OPTIONS": {"transaction_mode": "IMMEDIATE"},  # atomic() may write after it has read
+        }
+    },
     MIDDLEWARE=[f"{__name__}.millpond_middleware"],
 )
 django.setup()

@@ -5,6 +5,13 @@ from django.conf import settings
 
 from millpond import Retry
 
+DATABASES = {
+    "default": {
+        "ENGINE": "django.db.backends.sqlite3",
+        "NAME": "shop.db",
+        "OPTIONS": {"transaction_mode": "IMMEDIATE"},  # atomic() may write after it has read
+    }
+}
 TASKS = {
     "default": {
         "BACKEND": "millpond.integrations.django.backend.MillpondBackend",
@@ -16,7 +23,7 @@ TASKS = {
 settings.configure(
     SECRET_KEY="only for this example",  # noqa: S106 - no secret
     USE_TZ=True,
-    DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "shop.db"}},
+    DATABASES=DATABASES,
     INSTALLED_APPS=["django_tasks", "millpond.integrations.django"],
     TASKS=TASKS,
 )

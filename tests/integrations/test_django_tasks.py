@@ -44,12 +44,17 @@ class Project:
         self.manage("millpond_worker", "--once")
 
 
+def on_file(folder: Path, options: dict[str, str]) -> dict[str, Any]:
+    """A database in a file."""
+    name = str(folder / "shop.db")
+    return {"ENGINE": "django.db.backends.sqlite3", "NAME": name, "OPTIONS": options}
+
+
 @pytest.fixture(params=["sqlite", "postgres"])
 def project(request: pytest.FixtureRequest, tmp_path: Path) -> Project:
     """A project on a file, and one on a server."""
     if request.param == "sqlite":
-        database = {"ENGINE": "django.db.backends.sqlite3", "NAME": str(tmp_path / "shop.db")}
-        return Project(tmp_path, database)
+        return Project(tmp_path, on_file(tmp_path, {"transaction_mode": "IMMEDIATE"}))
     url = urlsplit(request.getfixturevalue("postgres_url"))
     place = {name.upper(): values[0] for name, values in parse_qs(url.query).items()}
     return Project(
@@ -143,6 +148,14 @@ def test_failed_tasks_are_read_and_queued_again_in_the_admin(project: Project) -
         assert 302 == client.post(page, data=chosen).status_code, server.log
         assert "READY" == result_of(client, failed, server)["status"]
         assert "No task has failed" in client.get(page).text
+
+
+def test_a_check_warns_of_transactions_that_begin_as_readers(tmp_path: Path) -> None:
+    """On SQLite they fail as soon as another process writes."""
+    warned = Project(tmp_path, on_file(tmp_path, {}))
+    assert "millpond.W001" in warned.manage("check")
+    fine = Project(tmp_path, on_file(tmp_path, {"transaction_mode": "IMMEDIATE"}))
+    assert "no issues" in fine.manage("check")
 
 
 def test_a_first_enqueue_inside_a_transaction_says_what_to_do(project: Project) -> None:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
+from django.core import checks
 from django.db import close_old_connections, connections
 from django.utils.module_loading import import_string
 
@@ -130,6 +131,24 @@ class MillpondBackend(BaseTaskBackend):  # type: ignore[misc] # Django has no ty
         return _stored_result(
             self, record, handle.result if record.status is Status.COMPLETED else None
         )
+
+    def check(self, **kwargs: Any) -> list[Any]:  # noqa: ANN401 - checks of Django
+        """Warn of transactions on SQLite that cannot write after they have read."""
+        found = list(super().check(**kwargs))
+        database = settings.DATABASES.get(self.database, {})
+        mode = str(database.get("OPTIONS", {}).get("transaction_mode", "DEFERRED"))
+        is_sqlite = str(database.get("ENGINE", "")).endswith("sqlite3")
+        if self.transactional and is_sqlite and mode.upper() == "DEFERRED":
+            found.append(
+                checks.Warning(
+                    f"atomic() on the SQLite database {self.database!r} begins as a reader: "
+                    "enqueue() raises StoreLocked if another process has written since",
+                    hint=f"Set DATABASES[{self.database!r}]['OPTIONS'] = "
+                    "{'transaction_mode': 'IMMEDIATE'}.",
+                    id="millpond.W001",
+                )
+            )
+        return found
 
     def _open(self, mp: Millpond) -> None:
         """Open it in this process; a transaction of this thread on the file would block that."""
