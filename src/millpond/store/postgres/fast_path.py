@@ -363,7 +363,10 @@ def why_not_submit(batches: Sequence[Batch]) -> str | None:
 
 
 def _why_not_store(new: NewTask) -> str | None:
-    if not math.isfinite((new.run_at or 0.0) + new.delay + (new.expires_in or 0.0)):
+    if new.delay or new.run_at is not None:
+        # The verbs note where the queue of delayed tasks begins, so that dead rows are passed over.
+        return "delay"
+    if not math.isfinite(new.expires_in or 0.0):
         return "not a number"
     if is_plain(new):
         return None

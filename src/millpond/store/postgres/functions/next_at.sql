@@ -21,7 +21,7 @@ BEGIN
     END IF;
     IF p.later > 0 THEN
         SELECT least(next_at, o.due) INTO next_at FROM millpond_live AS o
-         WHERE o.pool = p.id AND o.grp = 0 ORDER BY o.due, o.place LIMIT 1;
+         WHERE o.pool = p.id AND o.grp = 0 AND o.due >= p.undue_since ORDER BY o.due, o.place LIMIT 1;
     END IF;
     RETURN next_at;
 END $$;
