@@ -26,6 +26,7 @@ from millpond.pool.store_url import shown
 from millpond.runtime.retention import Keep
 
 if TYPE_CHECKING:
+    from types import TracebackType
     from typing import Self
 
     from millpond.pool.sync_millpond import SyncMillpond
@@ -84,7 +85,12 @@ class Millpond(RegistersTasks):
         await self._internals.open()
         return self
 
-    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         lost = 0
         try:
             if kind is None and self.is_open:
