@@ -43,8 +43,9 @@ venv: $(VENV)/ready  ## set up .venv (every other target does so by itself)
 # Tests of pools that durable stores pass too. In none of them a process polls for days: on a server
 # a day is a hundred thousand questions.
 AGAIN := control/test_cancel control/test_control events/test_triggers handlers/test_callbacks \
-    handlers/test_retry lifecycle/test_recovery lifecycle/test_states limits/test_limits \
-    order/test_lanes results/test_dead_letters runs/test_runs submit/test_idempotency submit/test_submit
+    handlers/test_cancelled handlers/test_retry lifecycle/test_recovery lifecycle/test_states \
+    limits/test_limits order/test_lanes results/test_dead_letters runs/test_runs \
+    submit/test_idempotency submit/test_submit
 
 test: venv      ## the whole suite; ARGS="-k name" narrows it
 	@$(PY) -m pytest -n $(JOBS) $(ARGS)

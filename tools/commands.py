@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import click
 
-from millpond.cli import doctor, run, worker
+from millpond.cli import doctor, health, run, worker
 from millpond.cli.exits import OPERATOR_EXITS, WORKER_EXITS
 from millpond.cli.main import COMMANDS, load_command
 from millpond.cli.run.arguments import SIGNALS as SIGNALS_OF_A_RUN
@@ -44,6 +44,7 @@ COMMON = ("store", "app", "help")
 
 PARSERS: dict[str, Callable[[], argparse.ArgumentParser]] = {
     "worker": worker.parser,
+    "health": health.parser,
     "run": run.parser,
     "doctor": doctor.parser,
     "demo": lambda: demo.parser("millpond demo"),
@@ -96,6 +97,8 @@ ARGUMENTS = {
     "name": "the name of the event",
     "payload": "the payload as JSON; - reads it from standard input",
     "event_id": "the id of the event",
+    "function": "the name of the function",
+    "arguments": "the arguments by name, as a JSON object; - reads it from standard input",
     "shell": "bash, zsh or fish (default: the shell in $SHELL)",
 }
 

@@ -2,10 +2,11 @@
 
 import asyncio
 
-from millpond import Context, Handle, Millpond, Retry, TaskCancelled, TaskFailed
+from millpond import Cancelled, Context, Handle, Millpond, Retry, TaskCancelled, TaskFailed
 
 mp = Millpond()
 jobs = mp.pool("jobs", max_concurrent=2)
+USERS = {"ada"}
 
 
 @jobs.task(timeout=60)
@@ -25,6 +26,12 @@ async def wait_for_ever() -> None:
 @jobs.task(timeout=0.01, retry=Retry.never())
 async def too_slow() -> None:
     await asyncio.sleep(60)
+
+
+@jobs.task
+async def greet(user: str) -> None:
+    if user not in USERS:
+        raise Cancelled(f"{user} has left")  # not a failure, and no attempt would help
 
 
 async def until_running(handle: Handle[object]) -> None:
@@ -90,6 +97,7 @@ async def main() -> None:
         await one_that_is_late()
         await stop_waiting()
         await many()
+        assert (await (await greet.submit("bob")).wait()).status == "cancelled"
 
 
 asyncio.run(main())

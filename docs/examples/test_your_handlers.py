@@ -2,9 +2,9 @@
 
 import asyncio
 
-from millpond import Context, Millpond, Retry
+from millpond import Context, Millpond, Retry, SyncHandle
 from millpond.errors import StoreError
-from millpond.testing import lab
+from millpond.testing import eager, lab
 
 mp = Millpond()
 mail = mp.pool("mail", max_concurrent=2, retry=Retry(attempts=3, initial=10.0, jitter=0.0))
@@ -27,6 +27,19 @@ def test_a_mail_is_sent() -> None:
         bench.run_until_idle()  # the handler runs until it sleeps
         bench.advance(2)  # two seconds later it goes on
         assert bench.result(handle) == "sent to ada@example.com at attempt 1"
+
+
+def sign_up(to: str) -> SyncHandle[str]:
+    """Do what a view of Flask or Django does."""
+    return send.sync.submit(to)
+
+
+def test_a_view_sends_a_mail() -> None:
+    with eager(mp) as bench:
+        handle = sign_up("ada@example.com")  # it calls send.sync.submit(...)
+        assert bench.snapshot(mail).running == 1  # it sleeps two seconds, in virtual time
+        bench.advance(2)
+        assert handle.get() == "sent to ada@example.com at attempt 1"
 
 
 def test_a_mail_is_tried_again() -> None:

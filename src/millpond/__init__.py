@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from millpond.core.backoff import Retry
     from millpond.core.event import Event
     from millpond.core.gate import RejectReason
-    from millpond.core.handler_signals import GiveUp, RetryLater, Throttled
+    from millpond.core.handler_signals import Cancelled, GiveUp, RetryLater, Throttled
     from millpond.core.lifecycle import Status
     from millpond.core.rate import Rate
     from millpond.core.rejection import Rejection
@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from millpond.pool.events.receipt import Emission, EventInfo, Receipt
     from millpond.pool.events.trigger import Trigger
     from millpond.pool.handle import Handle, SyncHandle
+    from millpond.pool.middleware import Middleware
     from millpond.pool.millpond import Millpond
     from millpond.pool.options import Options
     from millpond.pool.outcome import Outcome
@@ -87,6 +88,7 @@ __all__ = [
     "Bulkhead",
     "BulkheadRejected",
     "CancelReason",
+    "Cancelled",
     "Capacity",
     "ConfigConflict",
     "ConfigError",
@@ -105,6 +107,7 @@ __all__ = [
     "Keep",
     "LaneStatus",
     "Leftover",
+    "Middleware",
     "Millpond",
     "MillpondError",
     "NoCapacity",
@@ -211,10 +214,11 @@ _HOME = {
             "priority",
             "ring_buffer",
         ),
-        "millpond.core.handler_signals": ("GiveUp", "RetryLater", "Throttled"),
+        "millpond.core.handler_signals": ("Cancelled", "GiveUp", "RetryLater", "Throttled"),
         "millpond.pool.context": ("Context", "SyncContext"),
         "millpond.pool.events.receipt": ("Emission", "EventInfo", "Receipt"),
         "millpond.pool.handle": ("Handle", "SyncHandle"),
+        "millpond.pool.middleware": ("Middleware",),
         "millpond.pool.millpond": ("Millpond",),
         "millpond.pool.options": ("Options",),
         "millpond.pool.outcome": ("Outcome",),

@@ -466,7 +466,7 @@ class TaskFailed(TaskEnded):
 
 
 class TaskCancelled(TaskEnded):
-    """The task was cancelled, alone or with its run."""
+    """The task was cancelled: alone, with its run, or by its handler, which raised `Cancelled`."""
 
     code = "MILL-032"
     reason: str | None
@@ -639,7 +639,7 @@ class SQLiteTooOld(StoreError):
 
 
 class StoreForked(StoreError):
-    """A forked process used the store of its parent; it must open its own."""
+    """A forked process used its parent's store, or a SQLite file that its parent had open."""
 
     code = "MILL-053"
     path: str

@@ -86,3 +86,17 @@ def test_a_store_without_schedules(tmp_path: Path, capsys: pytest.CaptureFixture
     assert (Exit.CLEAN, "") == (answer.code, answer.out)
     assert "no schedules" in answer.err
     assert [] == call("cron", "--store", url, "--json").json
+
+
+def test_a_schedule_fires_now(millpond: Call) -> None:
+    """Its task waits in its pool; its next firing stays as it was, also if it is paused."""
+    before = {one["id"]: one["next_at"] for one in millpond("cron", "--json").json}
+    millpond("cron", "nightly", "--pause")
+    answer = millpond("cron", "nightly", "often", "--fire", "--json")
+    assert (Exit.CLEAN, ["often", "nightly"]) == (answer.code, [one["id"] for one in answer.json])
+    assert [1, 1] == [len(one["tasks"]) for one in answer.json]
+    (task,) = millpond("tasks", "--pool", "reports", "--json").json["tasks"]
+    assert answer.json[1]["tasks"] == [task["id"]]
+    assert ("report", "nightly") == (task["function"], task["labels"]["cron"])
+    assert before == {one["id"]: one["next_at"] for one in millpond("cron", "--json").json}
+    assert millpond("cron", "nightly", "--fire").out.startswith("nightly fired: ")

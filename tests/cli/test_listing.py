@@ -18,6 +18,7 @@ POOL_KEYS = {
     *("max_concurrent", "declared_max_concurrent", "max_per_key", "queue", "on_full", "bound"),
     *("lanes", "ordered", "oldest_queued_age", "waits", "run_times", "stale_settles", "revision"),
     *("created_at", "callbacks", "keep", "dead", "held_until", "held_for", "held_units"),
+    "wanted_slots",
 }
 TASK_KEYS = {
     *("id", "pool", "function", "status", "state", "key", "labels", "lane", "priority", "seq"),

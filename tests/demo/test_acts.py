@@ -179,7 +179,9 @@ def test_a_pool_that_runs_one_too_many_is_found_out(
     """Starts are counted from the audit, not from the pool's own counts."""
 
     class Lavish(Millpond):
-        def pool(self, name: str, *, max_concurrent: Any = None, **options: Any) -> Any:
+        def pool(
+            self, name: str | None = None, *, max_concurrent: Any = None, **options: Any
+        ) -> Any:
             return super().pool(name, max_concurrent=(max_concurrent or 0) + 1, **options)
 
     monkeypatch.setattr(flood_act, "Millpond", Lavish)

@@ -6,11 +6,11 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import asyncpg
-import django  # type: ignore[import-untyped]
+import django
 import psycopg
 import sqlalchemy
-from django.conf import settings  # type: ignore[import-untyped]
-from django.db import connections, transaction  # type: ignore[import-untyped]
+from django.conf import settings
+from django.db import connections, transaction
 from sqlalchemy.ext.asyncio import AsyncSession, create_async_engine
 from sqlalchemy.orm import Session
 from tests import stores

@@ -15,7 +15,7 @@ import asyncpg
 import psycopg
 import pytest
 import sqlalchemy
-from django.db import connections, transaction  # type: ignore[import-untyped]
+from django.db import connections, transaction
 from tests.durable.buyers import BUYERS, django_alias
 from tests.waiting import eventually
 

@@ -95,11 +95,8 @@ async def test_a_submit_whose_answer_is_lost_is_one_task(
     shop = Shop(proxy.through(direct))
     async with shop.mp:
         await shop.job.submit(1)
-        if key is None:
-            # A plain one is a statement by itself, known by what it carries.
-            proxy.lose_answer(request=b'"number":4711')
-        else:
-            proxy.lose_answer(answer=b"COMMIT\0")
+        # It is one statement, recognised by what it carries.
+        proxy.lose_answer(request=b'"number":4711')
         job = shop.job if key is None else shop.job.options(idempotency_key=key)
         handle = await job.submit(4711)
         assert 1 == proxy.answers_lost
@@ -115,15 +112,15 @@ async def test_a_submit_that_cannot_be_checked_has_an_unknown_outcome(
     shop = Shop(proxy.through(direct))
     async with shop.mp:
         await shop.job.submit(1)
-        proxy.lose_answer(answer=b"COMMIT\0")
+        proxy.lose_answer(request=b'"number":4711')
         proxy.refuse()
         keyed = shop.job.options(idempotency_key="once")
         with pytest.raises(OutcomeUnknown, match="idempotency key"):
-            await keyed.submit(2)
+            await keyed.submit(4711)
         with pytest.raises(StoreUnreachable):
-            await keyed.submit(2)
+            await keyed.submit(4711)
         proxy.accept()
-        assert (await keyed.submit(2)).duplicate
+        assert (await keyed.submit(4711)).duplicate
         assert 2 == (await shop.pool.snapshot()).queued
 
 
@@ -138,7 +135,7 @@ async def test_a_step_whose_answer_is_lost_is_taken_once(
     def lose_the_next_step() -> None:
         # A new session is told the statement anew, and so it can be seen.
         proxy.cut()
-        proxy.lose_answer(request=b"step")
+        proxy.lose_answer(request=b"settle_and_lease")
 
     def during(number: int) -> None:
         if number == 2:

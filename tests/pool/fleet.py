@@ -1,6 +1,7 @@
 """Millponds that share one store, as processes share a database, and can crash."""
 
 import asyncio
+import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,8 +44,8 @@ class Cable:
 
     def __getattr__(self, verb: str) -> Any:
         ability = getattr(self._store, verb)  # A store that cannot do it is not asked for it.
-        if not callable(ability):
-            return ability
+        if not inspect.iscoroutinefunction(ability):
+            return ability  # not a call to the store
 
         async def send(*args: Any, **kwargs: Any) -> Any:
             trouble = self._next(verb)

@@ -9,7 +9,16 @@ from typing import Any
 
 from tests.waiting import for_ever, until
 
-from millpond import ConfigError, GiveUp, Millpond, Retry, RetryLater, SyncContext, Throttled
+from millpond import (
+    Cancelled,
+    ConfigError,
+    GiveUp,
+    Millpond,
+    Retry,
+    RetryLater,
+    SyncContext,
+    Throttled,
+)
 
 mp = Millpond()
 pool = mp.pool("processes", max_concurrent=2, retry=Retry.never())
@@ -50,6 +59,16 @@ def leave(code: int) -> None:
 @pool.task(executor="process")
 def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pool.task(executor="process")
+def not_wanted(reason: str) -> None:
+    raise Cancelled(reason)
+
+
+@pool.task(executor="process", ignore_result=True)
+def silent() -> object:
+    return object()
 
 
 @pool.task(executor="process")

@@ -52,7 +52,7 @@ def visit(page: Page, dashboard: Dashboard, place: str) -> None:
     """Go to a place, and wait until it shows what it has."""
     page.goto(dashboard.address + f"#/{place}")
     expect(page.locator("main h1")).to_be_visible()
-    expect(page.locator(".skeleton, .plots.is-waiting")).to_have_count(0)
+    expect(page.locator(".skeleton, .plots.is-waiting, .is-busy")).to_have_count(0)
     expect(page.locator("main .panel, main .empty").first).to_be_visible()
 
 

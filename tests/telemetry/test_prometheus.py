@@ -96,6 +96,7 @@ async def test_what_happened_is_there_to_be_read() -> None:
             seen["millpond_workers"],
             seen["millpond_pool_limit"],
         )
+        assert 1 == seen["millpond_pool_wanted_slots"]
         await asyncio.sleep(30)
         seen = await scraped(collector)
         assert {"completed": 1, "failed": 1, "cancelled": 0, "rejected": 0} == seen.by(

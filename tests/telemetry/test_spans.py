@@ -19,6 +19,7 @@ from tests.telemetry.tracing import Traced, identity, links, parent
 from millpond import (
     Context,
     Failed,
+    Middleware,
     Millpond,
     Outcome,
     PoolFull,
@@ -569,3 +570,28 @@ async def test_the_name_of_a_span_does_not_say_whose_pool_it_is(tmp_path: Path) 
         await (await reviews.submit(time.time))
     for name in ("submit reviews", "process reviews"):
         assert "tenant:acme:reviews" == app.attributes(app.span(name))["messaging.destination.name"]
+
+
+@pytest.mark.real_loop
+async def test_the_span_of_an_attempt_is_current_in_a_middleware() -> None:
+    """On the loop and in a thread: an attribute that it sets is on that span."""
+
+    class Marking(Middleware):
+        def before(self, ctx: Context | SyncContext) -> None:
+            trace.get_current_span().set_attribute("seen", ctx.function)
+
+    app = Traced()
+    mail = app.mp.pool("mail")
+    app.mp.add_middleware(Marking())
+
+    @mail.task
+    async def on_loop() -> None: ...
+
+    @mail.task
+    def in_thread() -> None: ...
+
+    async with app.mp:
+        for task in (on_loop, in_thread):
+            await asyncio.wait_for(await task.submit(), 20)
+    spans = app.spans("process mail")
+    assert ["on_loop", "in_thread"] == [app.attributes(span)["seen"] for span in spans]

@@ -87,12 +87,13 @@ assert_type(mp.pools(), list[Pool])
 webhooks = mp.pool("webhooks", lanes=8)
 mp.pool("orders", ordered=True, queue=fifo(), retry=my_policy)
 mp.pool("hot", queue=priority(aging=timedelta(minutes=1)), backpressure=ring_buffer(10))
+mp.pool("first", queue="fifo")
+unnamed = mp.pool()
 mp.pool("newest", queue=lifo(), backpressure=fail_fast(), retry=Retry.never())
 
-mp.pool()  # type: ignore[call-arg]
 mp.pool("x", 5)  # type: ignore[call-arg]
 mp.pool("x", max_concurrent="5")  # type: ignore[arg-type]
-mp.pool("x", queue="fifo")  # type: ignore[arg-type]
+mp.pool("x", queue="random")  # type: ignore[arg-type]
 mp.pool("x", backpressure=1000)  # type: ignore[arg-type]
 mp.pool("x", rate=100)  # type: ignore[arg-type]
 mp.pool("x", retry=3)  # type: ignore[arg-type]

@@ -7,7 +7,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from millpond.cli.exits import Exit, Refusal
-from millpond.cli.iterate_tasks import TaskSelection, iterate_tasks, selection_options
+from millpond.cli.iterate_tasks import (
+    TaskSelection,
+    content_options,
+    iterate_tasks,
+    selection_options,
+)
 from millpond.cli.store_options import (
     DURATION,
     POOL,
@@ -30,6 +35,9 @@ _JSON = "Print the result as one JSON document."
 
 REDRIVEN = ("failed", "cancelled", "parked")
 """The states that a redrive queues again."""
+
+NARROWING = ("key", "function", "labels", "error", "older_than", "newer_than")
+"""Options that select some tasks of a pool."""
 
 AT_ONCE = 500
 """Most tasks per transaction, so that other writers get a turn in between."""
@@ -220,21 +228,28 @@ def purge(**options: Any) -> int:  # noqa: ANN401 - the options above
     metavar="AGE",
     help="Only tasks submitted at least this long ago.",
 )
+@click.option(
+    "--newer-than", type=DURATION, metavar="AGE", help="Only tasks submitted at most this long ago."
+)
+@content_options
+@click.option("--waiting", is_flag=True, help="Only tasks that wait; running ones go on.")
 @click.option("--interrupt", is_flag=True, help="Also interrupt running handlers.")
 @yes
 def cancel(**options: Any) -> int:  # noqa: ANN401 - the options above
-    """Cancel tasks: some by their ids, or all of a pool, or of one of its lanes or keys.
+    """Cancel tasks: some by their ids, or all of a pool, or those of it that match the options.
 
     Waiting tasks are cancelled at once. Running handlers get a cancel request, and are not retried;
     a handler that returns anyway has completed.
     """
     if bool(options["tasks"]) == (options["pool"] is not None):
         raise Refusal(Exit.USAGE, "give either ids of tasks or --pool")
-    narrowed = [name for name in ("lane", "key", "older_than") if options[name] is not None]
-    if options["tasks"] and narrowed:
-        option = narrowed[0].replace("_", "-")
-        raise Refusal(Exit.USAGE, f"--{option} goes with --pool, not with ids")
-    return carry_out(_cancel_some(options) if options["tasks"] else _cancel_all(options))
+    if options["tasks"]:
+        _refuse_narrowing(options, ("lane", *NARROWING, "waiting"))
+        return carry_out(_cancel_some(options))
+    is_narrow = any(options[name] for name in ("function", "labels", "error", "waiting"))
+    if is_narrow or options["newer_than"] is not None:
+        return carry_out(_cancel_matching(options))
+    return carry_out(_cancel_all(options))
 
 
 async def _cancel_some(options: dict[str, Any]) -> int:
@@ -293,6 +308,45 @@ def _outcome(before: str, after: str, order: str) -> str:
     return f"{after}, was {before}"
 
 
+async def _cancel_matching(options: dict[str, Any]) -> int:
+    """Cancel the tasks of a pool that match; they are read first, and cancelled by their ids."""
+    from millpond.cli.open_store import open_store
+    from millpond.cli.render import counted
+
+    states = ("queued",) if options["waiting"] else ("queued", "running")
+    async with open_store(options["store"], options["app"]) as store:
+        view, _ = await _pool_and_unit(store, options["pool"], options["lane"], options["key"])
+        narrowed = {name: options[name] for name in NARROWING}
+        found: dict[int, None] = {}
+        for state in states:
+            selection = TaskSelection(pools=(view.spec.name,), state=state, **narrowed)
+            async for task, _ in iterate_tasks(store, selection):
+                if options["lane"] in (None, task.lane):
+                    found[task.new.id] = None
+        if found:
+            confirm(
+                f"Cancel {counted(len(found), 'task')} of {view.spec.name}?", yes=options["yes"]
+            )
+        tasks = list(found)
+        for at in range(0, len(tasks), AT_ONCE):
+            some = tuple(tasks[at : at + AT_ONCE])
+            await store.runtime.control.cancel(some, interrupt=options["interrupt"])
+        after = await store.view.status(tasks)
+    running = sum(status == "running" for status in after)
+    _report(
+        {
+            "pool": view.spec.name,
+            "found": len(tasks),
+            "cancelled": sum(status == "cancelled" for status in after),
+            "told_to_stop": running,
+        },
+        f"{counted(len(tasks) - running, 'task')} of {view.spec.name} cancelled"
+        + (f", {running} running asked to stop" if running else ""),
+        as_json=options["as_json"],
+    )
+    return Exit.CLEAN
+
+
 async def _cancel_all(options: dict[str, Any]) -> int:
     from millpond.cli.open_store import open_store
     from millpond.cli.render import counted
@@ -335,14 +389,24 @@ async def _cancel_all(options: dict[str, Any]) -> int:
 def redrive(**options: Any) -> int:  # noqa: ANN401 - the options above
     """Queue failed or cancelled tasks again, at the tail and with a new budget of attempts.
 
-    Give ids of tasks, or --pool for all failed tasks of a pool, narrowed by key and age. A parked
-    task returns to its old position, and every worker may try it again.
+    Give ids of tasks, or --pool for all failed tasks of a pool, narrowed by function, key, label,
+    error and age. A parked task returns to its old position, and every worker may try it again.
     """
     if options["cancelled"] and options["parked"]:
         raise Refusal(Exit.USAGE, "--cancelled and --parked exclude each other")
     if bool(options["tasks"]) == bool(options["pools"]):
         raise Refusal(Exit.USAGE, "give either ids of tasks or --pool")
+    if options["tasks"]:
+        _refuse_narrowing(options, NARROWING)
     return carry_out(_redrive_some(options) if options["tasks"] else _redrive_all(options))
+
+
+def _refuse_narrowing(options: dict[str, Any], names: Sequence[str]) -> None:
+    """Refuse options that select tasks of a pool where ids are given."""
+    for name in names:
+        if options[name] not in (None, (), False):
+            option = {"labels": "label"}.get(name, name).replace("_", "-")
+            raise Refusal(Exit.USAGE, f"--{option} goes with --pool, not with ids")
 
 
 async def _redrive_some(options: dict[str, Any]) -> int:
@@ -369,9 +433,7 @@ async def _redrive_all(options: dict[str, Any]) -> int:
     selection = TaskSelection(
         pools=options["pools"],
         state=state,
-        key=options["key"],
-        older_than=options["older_than"],
-        newer_than=options["newer_than"],
+        **{name: options[name] for name in NARROWING},
         callbacks=options["callbacks"],
     )
     async with open_store(options["store"], options["app"]) as store:

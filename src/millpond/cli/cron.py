@@ -22,6 +22,12 @@ if TYPE_CHECKING:
 @click.option("--pause", "order", flag_value="pause", help="Pause these schedules.")
 @click.option("--resume", "order", flag_value="resume", help="Resume these schedules.")
 @click.option(
+    "--fire",
+    "order",
+    flag_value="fire",
+    help="Fire these schedules once more, now; their next firings stay as they are.",
+)
+@click.option(
     "--remove",
     "order",
     flag_value="remove",
@@ -32,7 +38,7 @@ def main(names: tuple[str, ...], order: str | None, **options: Any) -> int:  # n
     """Show the schedules of a store, all or those named, the next to fire first.
 
     After --remove, an application that still declares a schedule restores it when it opens the
-    store. --pause lasts.
+    store. --pause lasts. --fire also fires a paused schedule.
     """
     from millpond.cli.open_store import open_store
 
@@ -45,7 +51,10 @@ def main(names: tuple[str, ...], order: str | None, **options: Any) -> int:  # n
             if order == "remove":
                 confirm(f"Remove {len(found)} schedule(s)?", yes=options["yes"])
             if order is not None:
-                await _carry_out(store, order, [one.id for one in found])
+                answers = await _carry_out(store, order, [one.id for one in found])
+                if order == "fire":
+                    _show_fired(answers, as_json=options["as_json"])
+                    return Exit.CLEAN
                 found = [] if order == "remove" else await _named(store, names)
             _show(found, store, as_json=options["as_json"])
         return Exit.CLEAN
@@ -64,18 +73,33 @@ async def _named(store: OpenStore, names: Sequence[str]) -> list[ScheduleInfo]:
     return found
 
 
-async def _carry_out(store: OpenStore, order: str, names: Sequence[str]) -> None:
+async def _carry_out(store: OpenStore, order: str, names: Sequence[str]) -> dict[str, Any]:
+    """Carry out an order; return what each schedule answered."""
     from millpond.core.control import Pause, Resume
+    from millpond.pool.internals import internals_of
     from millpond.pool.schedules.firing import CRON
-    from millpond.pool.schedules.stored import remove
+    from millpond.pool.schedules.stored import fire, remove
 
     orders: dict[str, Callable[[str], Awaitable[object]]] = {
         "pause": lambda name: store.runtime.control.order(Pause(CRON, name)),
         "resume": lambda name: store.runtime.control.order(Resume(CRON, name)),
+        "fire": lambda name: fire(store.runtime, name, internals_of(store.millpond).events.as_task),
         "remove": lambda name: remove(store.runtime, name),
     }
-    for name in names:
-        await orders[order](name)
+    return {name: await orders[order](name) for name in names}
+
+
+def _show_fired(fired: dict[str, list[int]], *, as_json: bool) -> None:
+    """Print the tasks that each schedule submitted."""
+    from millpond.cli.render import emit, say
+    from millpond.core.escape import plain
+
+    if as_json:
+        emit(
+            [{"id": name, "tasks": [str(task) for task in tasks]} for name, tasks in fired.items()]
+        )
+    else:
+        say(*(plain(f"{name} fired: {' '.join(map(str, tasks))}") for name, tasks in fired.items()))
 
 
 def _show(found: list[ScheduleInfo], store: OpenStore, *, as_json: bool) -> None:

@@ -255,8 +255,8 @@ def _notes(seen: Health) -> Iterator[str]:
     live, size = (sum(getattr(t, name) for t in seen.tables) for name in ("live", "bytes"))
     yield f"{live:,} rows and {dead:,} dead ones, {size / (1 << 20):,.1f} MiB with indexes"
     if seen.detours:
-        told = ", ".join(f"{one.verb}: {one.reason} {one.count:,}" for one in seen.detours[:10])
-        yield f"verbs that left the fast path: {told}"
+        detours = ", ".join(f"{one.verb}: {one.reason} {one.count:,}" for one in seen.detours[:10])
+        yield f"verbs that left the fast path: {detours}"
     if not seen.pins:
         yield "no session pins the horizon: dead rows can be removed"
         return

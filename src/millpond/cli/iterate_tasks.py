@@ -41,11 +41,38 @@ class TaskSelection(NamedTuple):
     pools: tuple[str, ...] = ()
     state: str | None = None
     key: str | None = None
+    function: str | None = None
+    labels: tuple[str, ...] = ()
+    """NAME=VALUE, or NAME for any value; a task must have all of them."""
+    error: str | None = None
+    """A part of the type or the message of the latest error, in any case."""
     older_than: float | None = None
     newer_than: float | None = None
     callbacks: bool = False
     """Select the callbacks (on_complete) of the pools instead of their own tasks."""
     after: str | None = None
+
+
+def content_options(function: Given) -> Given:
+    """Add the options that select tasks by what they call, carry and failed with."""
+    options = [
+        click.option("--function", help="Only calls of this function."),
+        click.option(
+            "--label",
+            "labels",
+            multiple=True,
+            metavar="NAME[=VALUE]",
+            help="Only tasks with this label; repeatable.",
+        ),
+        click.option(
+            "--error",
+            metavar="TEXT",
+            help="Only tasks whose latest error has this text in its type or message.",
+        ),
+    ]
+    for option in reversed(options):
+        function = option(function)
+    return function
 
 
 def selection_options(*, state: bool = True) -> Callable[[Given], Given]:
@@ -55,6 +82,7 @@ def selection_options(*, state: bool = True) -> Callable[[Given], Given]:
         options = [
             click.option("--pool", "pools", type=POOL, multiple=True, help="Only this pool."),
             click.option("--key", help="Only this key."),
+            content_options,
             click.option(
                 "--older-than",
                 type=DURATION,
@@ -122,9 +150,30 @@ async def iterate_tasks(
                 limit=PAGE,
             )
             for task in page.tasks:
-                if state not in ("scheduled", "parked") or view_of(task, now) == state:
+                if state in ("scheduled", "parked") and view_of(task, now) != state:
+                    continue
+                if matches(task, selection):
                     yield task, f"{task.seq}:{pool}"
             after = page.next
+
+
+def matches(task: Task, selection: TaskSelection) -> bool:
+    """Return whether a task has the function, the labels and the error of a selection."""
+    if selection.function not in (None, task.new.call.function):
+        return False
+    for label in selection.labels:
+        name, equals, value = label.partition("=")
+        if name not in task.new.labels or (equals and task.new.labels[name] != value):
+            return False
+    return selection.error is None or _has_error(task, selection.error)
+
+
+def _has_error(task: Task, text: str) -> bool:
+    from millpond.runtime.error_info import read
+
+    error = read(task.error)
+    found = f"{task.reason or ''}\n" + ("" if error is None else f"{error.type}\n{error}")
+    return text.casefold() in found.casefold()
 
 
 def _parse_place(place: str | None) -> tuple[str | None, int]:

@@ -14,6 +14,7 @@ from millpond.cli.render import bare
 from millpond.core.lifecycle import Status, Transition
 from millpond.core.retention import TIMES, in_force
 from millpond.pool.snapshot import TaskInfo, state_of
+from millpond.pool.wanted_slots import wanted_slots
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -50,6 +51,9 @@ def pool_json(
         "scheduled": view.scheduled,
         "parked": view.parked,
         "claimed": view.claimed,
+        "wanted_slots": wanted_slots(
+            view, 0 if callbacks is None else callbacks.queued + callbacks.running, now
+        ),
         "kept": view.kept,
         "dead": view.dead,
         "held_until": view.held_until or None,

@@ -23,9 +23,12 @@ if TYPE_CHECKING:
 
 COMMANDS = {
     "worker": "run the tasks of an application until a signal stops it",
+    "health": "ask a worker whether it is live and ready, for container probes",
     "run": "run a command for each item and store each result: a durable xargs",
+    "submit": "submit a task by the names of its pool and function",
+    "workers": "show workers: what each runs, and since when",
     "pools": "show pools: running and waiting tasks, waits and run times",
-    "tasks": "list tasks by pool, status, key and age",
+    "tasks": "list tasks by pool, status, function, key, label, error and age",
     "task": "show one task: attempts, errors, times, and why it does not run",
     "dead": "list failed tasks (dead letters)",
     "top": "watch pools live; pause, resume and resize them",
@@ -36,7 +39,7 @@ COMMANDS = {
     "purge": "cancel all waiting tasks of a pool, a lane or a key",
     "cancel": "cancel tasks, waiting or running",
     "redrive": "queue failed or cancelled tasks again",
-    "cron": "show schedules and when each fires next; pause, resume and remove them",
+    "cron": "show schedules and when each fires next; pause, resume, fire and remove them",
     "triggers": "show triggers: the events each takes, and how many it submitted",
     "emit": "emit an event to the triggers of a store",
     "events": "list events and the triggers that took them",

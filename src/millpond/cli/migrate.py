@@ -173,8 +173,8 @@ def _print_missing_functions(place: str, version: int, *, as_json: bool) -> int:
     from millpond.core.escape import plain
 
     if as_json:
-        told = {"store": place, "before": version, "version": version, "needed": version}
-        emit({**told, "functions": "missing"})
+        facts = {"store": place, "before": version, "version": version, "needed": version}
+        emit({**facts, "functions": "missing"})
     else:
         say(
             plain(

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from millpond.server.application import Server
 
-TOKEN = "MILLPOND_TOKEN"  # noqa: S105 - where it is looked for
+TOKEN = "MILLPOND_TOKEN"  # noqa: S105 - the variable's name
 NEEDED = ("fastapi", "starlette", "uvicorn")
 
 
@@ -106,7 +106,7 @@ def _read(file: str) -> dict[str, str]:
 
 
 def _check_public(host: str, tokens: dict[str, str]) -> None:
-    """Refuse to be reached from other machines by whoever likes."""
+    """Refuse an address that other machines reach unless a token is set."""
     from millpond.server.security import is_loopback
 
     if not is_loopback(host) and not tokens:

@@ -6,6 +6,8 @@ import argparse
 import logging
 import math
 import os
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from millpond.cli import logs
@@ -17,21 +19,29 @@ from millpond.pool.internals import internals_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from millpond.cli.supervise.health_server import Address
     from millpond.pool.millpond import Millpond
 
 log = logging.getLogger("millpond.cli")
 
-GRACE = 30.0
+GRACE, GRACE_OF_RELOAD = 30.0, 1.0
+
+MOST_PROCESSES = 256
+
+HEALTH_PORT = "MILLPOND_HEALTH_PORT"
+"""The environment variable with the address of the health endpoint."""
 
 USAGE = """\
-millpond worker [--pools A,B] [--concurrency N] [--once] [--grace SECONDS]
-                       [--store URL] [--log-level LEVEL] APP"""
+millpond worker [--pools A,B] [--concurrency N] [--processes N] [--once]
+                       [--grace SECONDS] [--reload] [--reload-dir FOLDER]
+                       [--health-port [HOST:]PORT] [--store URL] [--log-level LEVEL] APP"""
 
 SIGNALS = """\
 signals:
   The first SIGTERM, SIGINT (Ctrl-C) or SIGHUP drains: the worker starts no more tasks, and running
   tasks have --grace seconds to end; then it gives them back without counting the attempt. A second
-  signal gives them back now. A third signal exits at once."""
+  signal gives them back now. A third signal exits at once. With --processes or --reload, the parent
+  process passes signals on."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -61,7 +71,15 @@ def parser() -> argparse.ArgumentParser:
         "--concurrency",
         type=whole_number,
         metavar="N",
-        help="run at most N tasks at a time, over all pools (default: as many as each pool allows)",
+        help="run at most N tasks at a time in each process, over all pools (default: as many as "
+        "each pool allows)",
+    )
+    options.add_argument(
+        "--processes",
+        type=process_count,
+        metavar="N",
+        help="run N worker processes; one that ends is started again (default: 1, without a parent "
+        "process)",
     )
     options.add_argument(
         "--once",
@@ -72,9 +90,28 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument(
         "--grace",
         type=seconds,
-        default=GRACE,
         metavar="SECONDS",
-        help=f"time for running tasks to end after the first signal (default: {GRACE:g})",
+        help=f"time for running tasks to end after the first signal (default: {GRACE:g}; with "
+        f"--reload {GRACE_OF_RELOAD:g})",
+    )
+    options.add_argument(
+        "--reload",
+        action="store_true",
+        help="for development: restart when a .py, .toml or .env file changes",
+    )
+    options.add_argument(
+        "--reload-dir",
+        action="append",
+        type=folder,
+        metavar="FOLDER",
+        help="with --reload: watch this folder (default: the current one); may be repeated",
+    )
+    options.add_argument(
+        "--health-port",
+        type=address,
+        metavar="[HOST:]PORT",
+        help="answer health probes over HTTP: /live, /ready and /health (default: "
+        f"${HEALTH_PORT}, or none; the default host is 127.0.0.1)",
     )
     options.add_argument(
         "--store",
@@ -109,6 +146,32 @@ def whole_number(text: str) -> int:
     return int(text)
 
 
+def process_count(text: str) -> int:
+    """Return a number of processes."""
+    count = whole_number(text)
+    if count > MOST_PROCESSES:
+        raise argparse.ArgumentTypeError(f"{count} is more than {MOST_PROCESSES} processes")
+    return count
+
+
+def folder(text: str) -> Path:
+    """Return a folder that exists."""
+    path = Path(text)
+    if not path.is_dir():
+        raise argparse.ArgumentTypeError(f"there is no folder {text!r}")
+    return path
+
+
+def address(text: str) -> Address:
+    """Return the address of the health endpoint."""
+    from millpond.cli.supervise.health_server import Address
+
+    try:
+        return Address.parse(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not [HOST:]PORT") from None
+
+
 def seconds(text: str) -> float:
     """Return a number of seconds."""
     try:
@@ -121,8 +184,31 @@ def seconds(text: str) -> float:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the worker, and return the exit code."""
-    parsed = parser().parse_args(arguments)
+    """Run the worker, or the parent of worker processes, and return the exit code."""
+    options = parser()
+    parsed = options.parse_args(arguments)
+    if parsed.reload_dir and not parsed.reload:
+        options.error("--reload-dir goes with --reload")
+    if parsed.once and parsed.reload:
+        options.error("--once and --reload exclude each other")
+    if parsed.grace is None:
+        parsed.grace = GRACE_OF_RELOAD if parsed.reload else GRACE
+    if parsed.health_port is None and os.environ.get(HEALTH_PORT):
+        parsed.health_port = _address_of_environment()
+    if parsed.processes is not None or parsed.reload:
+        return _supervise(parsed)
+    return _serve(parsed)
+
+
+def _address_of_environment() -> Address:
+    try:
+        return address(os.environ[HEALTH_PORT])
+    except argparse.ArgumentTypeError as error:
+        raise Refusal(Exit.USAGE, f"${HEALTH_PORT}: {error}") from None
+
+
+def _serve(parsed: argparse.Namespace) -> int:
+    """Run one worker in this process."""
     import asyncio
 
     from millpond.cli import gc_tuning as collector
@@ -144,10 +230,57 @@ def main(arguments: Sequence[str]) -> int:
         concurrency=parsed.concurrency,
         once=parsed.once,
         grace=parsed.grace,
+        health=parsed.health_port,
     )
     collector.tune_garbage_collection()
     threads.switch_threads_quickly()
     return asyncio.run(serve(mp, options))
+
+
+def _supervise(parsed: argparse.Namespace) -> int:
+    """Run worker processes, and restart those that end."""
+    if os.name != "posix":
+        raise Refusal(Exit.USAGE, "--processes and --reload need a POSIX system")
+    from millpond.cli.supervise.file_watcher import FileWatcher
+    from millpond.cli.supervise.health_server import HealthServer
+    from millpond.cli.supervise.supervisor import Supervisor, SupervisorOptions
+    from millpond.cli.supervise.systemd import Systemd
+
+    logs.set_up(parsed.log_level)
+    watcher = FileWatcher(parsed.reload_dir or [Path.cwd()]) if parsed.reload else None
+    options = SupervisorOptions(
+        command=command_of_child(parsed),
+        processes=parsed.processes or 1,
+        once=parsed.once,
+        grace=parsed.grace,
+    )
+    supervisor = Supervisor(options, Systemd.from_environment(), watcher)
+    # The processes answer to their parent, which has the port.
+    os.environ.pop(HEALTH_PORT, None)
+    if parsed.health_port is None:
+        return supervisor.run()
+    server = HealthServer(parsed.health_port, supervisor.health)
+    server.start()
+    try:
+        return supervisor.run()
+    finally:
+        server.close()
+
+
+def command_of_child(parsed: argparse.Namespace) -> tuple[str, ...]:
+    """Return the command line of one worker process."""
+    options = [f"--grace={parsed.grace!r}"]
+    if parsed.pools is not None:
+        options.append(f"--pools={','.join(parsed.pools)}")
+    if parsed.concurrency is not None:
+        options.append(f"--concurrency={parsed.concurrency}")
+    if parsed.store is not None:
+        options.append(f"--store={parsed.store}")
+    if parsed.log_level is not None:
+        options.append(f"--log-level={parsed.log_level}")
+    if parsed.once:
+        options.append("--once")
+    return (sys.executable, "-m", "millpond", "worker", *options, "--", parsed.app)
 
 
 def _use_store(mp: Millpond, url: str) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import time
 import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +17,9 @@ from millpond.cli.exit_process import blocking_threads, exit_within
 from millpond.cli.exits import Exit, Refusal
 from millpond.cli.idle import until_idle
 from millpond.cli.signals import StopSignals
+from millpond.cli.supervise.health_server import Address, Health, HealthServer
+from millpond.cli.supervise.heartbeat import READY, STALLED_AFTER, Heartbeat, StatusPipe
+from millpond.cli.supervise.systemd import Systemd, SystemdListener
 from millpond.core.escape import plain
 from millpond.core.log_fields import about
 from millpond.errors import MillpondError
@@ -23,6 +27,8 @@ from millpond.pool.internals import internals_of
 from millpond.pool.store_url import shown
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
     from millpond.pool.millpond import Millpond
     from millpond.runtime.worker.worker import Worker
 
@@ -49,6 +55,7 @@ class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
     concurrency: int | None
     once: bool
     grace: float
+    health: Address | None = None
 
 
 async def serve(mp: Millpond, options: WorkerOptions) -> Exit:
@@ -70,10 +77,13 @@ async def _serve(mp: Millpond, options: WorkerOptions) -> Exit:
     code: Exit | None = None
     try:
         async with contextlib.AsyncExitStack() as stack:
+            heartbeat = await stack.enter_async_context(_heartbeat(options, stop))
             worker = await _start(mp, options, stop, stack)
             if worker is None:
                 return Exit.CLEAN
+            heartbeat.follow(worker)
             await _wait_until_over(worker, stop, once=options.once)
+            heartbeat.drain()
             code = await _drain(worker, stop, options.grace)
     except (Exception, SystemExit) as error:
         if code is None:
@@ -86,6 +96,40 @@ async def _serve(mp: Millpond, options: WorkerOptions) -> Exit:
             extra=about("worker.close_failed", reason=str(error)),
         )
     return code
+
+
+@contextlib.asynccontextmanager
+async def _heartbeat(options: WorkerOptions, stop: StopSignals) -> AsyncIterator[Heartbeat]:
+    """Report the state of the process to probes, systemd and a parent process."""
+    heartbeat = Heartbeat()
+    parent = StatusPipe.from_environment(
+        lambda: stop.receive("the parent process is gone", time.monotonic())
+    )
+    if parent is not None:
+        heartbeat.add_listener(parent.send)
+    heartbeat.add_listener(SystemdListener(Systemd.from_environment()))
+    server = None
+    if options.health is not None:
+        server = HealthServer(options.health, lambda: health_of(heartbeat))
+        server.start()
+    writing = asyncio.ensure_future(heartbeat.keep_writing())
+    try:
+        yield heartbeat
+    finally:
+        writing.cancel()
+        if server is not None:
+            server.close()
+
+
+def health_of(heartbeat: Heartbeat) -> Health:
+    """Return the health of a single worker process."""
+    beat, live = heartbeat.beat, heartbeat.age < STALLED_AFTER
+    return Health(
+        live=live,
+        ready=live and beat.state == READY,
+        state=beat.state if live else "stalled",
+        running=beat.running,
+    )
 
 
 async def _start(

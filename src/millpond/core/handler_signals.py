@@ -15,6 +15,13 @@ class GiveUp(Exception):
     """Fail at once: trying again would not help."""
 
 
+class Cancelled(Exception):
+    """End the task as cancelled: its work is no longer wanted. It is not retried.
+
+    The message says why; `handle.error` and the error that a waiting caller gets have it.
+    """
+
+
 class RetryLater(Exception):
     """Try again after `seconds`; with spend=False the attempt is not charged."""
 

@@ -55,7 +55,10 @@ class Interrupted(msgspec.Struct, frozen=True):
 
 
 class Stopped(msgspec.Struct, frozen=True):
-    """The handler ended because it was cancelled."""
+    """The handler ended because it was cancelled, or ended its task as cancelled itself."""
+
+    error: bytes | None = None
+    """What the handler said, where it decided so itself."""
 
 
 class Unfit(msgspec.Struct, frozen=True):
@@ -176,8 +179,8 @@ def _not_a_success(
             return Settlement(
                 fence=fence, event=Transition.RELEASE, spend=False, begun=begun, reason=reason
             )
-        case Stopped():
-            return Settlement(fence=fence, event=Transition.CANCEL)
+        case Stopped(error=error):
+            return Settlement(fence=fence, event=Transition.CANCEL, error=error)
         case Unfit(corrupt=True, error=error):
             return Settlement(fence=fence, event=Transition.CORRUPT, spend=False, error=error)
         case Unfit(misfit=misfit, error=error):

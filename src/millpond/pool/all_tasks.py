@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from millpond.core import validation as check
 from millpond.core.lifecycle import Status
 from millpond.core.task import CALLBACKS
 from millpond.core.validation import Seconds
+from millpond.errors import BadPayload
 from millpond.pool.handle import CancelMode, Handle
 from millpond.pool.internals import internals_of
+from millpond.pool.named_call import NamedCall
 from millpond.pool.schedules.firing import CRON
 from millpond.pool.snapshot import TaskInfo
 from millpond.pool.submitted_task import SubmittedTask
+from millpond.pool.task import BoundCall
 from millpond.pool.wait_many import as_completed, wait_for_all
 from millpond.pool.why import why
+from millpond.runtime.jobs.outcome import Unreadable
 
 if TYPE_CHECKING:
+    from typing import Unpack
+
     from millpond.core.audit import Record
+    from millpond.pool.options import Options
     from millpond.pool.pool import Pool
     from millpond.pool.pools import Pools
     from millpond.pool.runtime_owner import RuntimeOwner
@@ -27,6 +34,15 @@ if TYPE_CHECKING:
     from millpond.pool.task import TaskFunction
 
 T = TypeVar("T")
+
+
+def check_names(pool: object, function: object) -> None:
+    """Raise for a submit by name that is given a call or a function: name the right call."""
+    if callable(pool) or isinstance(pool, BoundCall) or not isinstance(function, str):
+        raise TypeError(
+            'mp.submit("pool", "function", {...}) takes names; a call or a function goes to a '
+            "pool: pool.submit(...), with pool = mp.pool(name) or mp.get_pool(name)"
+        )
 
 
 class AllTasks:
@@ -78,6 +94,58 @@ class AllTasks:
         found = SubmittedTask(internals_of(pool), record.new, decode)
         found.read(record)
         return found
+
+    def submit(
+        self,
+        pool: str | Pool,
+        function: str = "",
+        arguments: Mapping[str, Any] | None = None,
+        /,
+        *,
+        wait: Seconds | None = None,
+        connection: object = None,
+        **options: Unpack[Options],
+    ) -> Coroutine[Any, Any, Handle[Any]]:
+        """Submit a call by the names of its pool and function; their code need not be here.
+
+        Arguments are plain data by name, as JSON can say it. Where the function is registered here,
+        they are checked against its types, and its own options apply. Elsewhere the worker checks
+        them, `key` and `retry` are those given, and the result comes back as plain data.
+        """
+        check_names(pool, function)
+        return self._submit(pool, function, arguments, wait, connection, options)
+
+    async def _submit(
+        self,
+        pool: str | Pool,
+        function: str,
+        arguments: Mapping[str, Any] | None,
+        wait: Any,  # noqa: ANN401 - checked by the pool
+        connection: object,
+        options: Options,
+    ) -> Handle[Any]:
+        target = await self._pools.in_store(pool)
+        work: Any = self.named_call(function, arguments)
+        return await target.submit(work, wait=wait, connection=connection, **options)
+
+    def named_call(self, function: str, arguments: Mapping[str, Any] | None) -> Any:  # noqa: ANN401 - some work
+        """Return a call by name: typed, where the function is registered here."""
+        if arguments is None:
+            arguments = {}
+        call = NamedCall(function, arguments, self._owner.max_payload)
+        known = self._pools.functions.by_name.get(function)
+        if known is None:
+            return call
+        try:
+            args, kwargs = internals_of(known).signature.decode(call.encode().payload)
+        except Unreadable as error:
+            raise BadPayload(
+                f"the arguments are not those of {function}: {error}",
+                task=function,
+                parameter=None,
+                reason=str(error),
+            ) from error
+        return BoundCall(known, tuple(args), kwargs)
 
     async def status(self, tasks: Iterable[int]) -> list[str]:
         """Return the status of tasks: queued, running, how they ended, expired, or unknown."""

@@ -91,5 +91,5 @@ class SyncBudget:
         """Its name, one for all pools and processes of the store."""
         return self._budget.name
 
-    resize = on_loop(Budget.resize, "_budget")
+    resize = on_loop(Budget.resize, "_budget", writes=True)
     snapshot = on_loop(Budget.snapshot, "_budget")

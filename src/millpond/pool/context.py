@@ -108,6 +108,11 @@ class _Attempt:
         return self._job.leased.pool.removesuffix(CALLBACKS)
 
     @property
+    def function(self) -> str:
+        """The name of the function, as the task was submitted with it."""
+        return self._job.leased.call.function
+
+    @property
     def attempt(self) -> int:
         """Which charged run this is, from 1."""
         return self._job.leased.fence.attempt

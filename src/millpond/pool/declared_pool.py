@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
+from millpond.core.log_fields import about
 from millpond.pool.scope import check_scope, default_scope
 from millpond.runtime.jobs.policy import DEFAULT_RETRY
 
@@ -14,6 +16,11 @@ if TYPE_CHECKING:
     from millpond.pool.runtime_owner import RuntimeOwner
     from millpond.runtime.jobs.policy import Policy
     from millpond.runtime.runtime import Runtime
+
+log = logging.getLogger("millpond.runtime")
+
+WAITING = 10
+"""How many tasks wait when a pool warns that its default limit holds them up."""
 
 UNLIMITED = 1_000_000
 """Attempts of a task whose own policy decides when to give up."""
@@ -33,6 +40,7 @@ class DeclaredPool:
         retry: Policy | None = None,
         created_at: float = 0.0,
         foreign: bool = False,
+        serial_by_default: bool = False,
     ) -> None:
         self.owner = owner
         self.spec = spec
@@ -46,6 +54,8 @@ class DeclaredPool:
         self.created_at = created_at
         self.foreign = foreign
         """Whether another process declared it: this one submits to it and does not declare it."""
+        self.warns_at = WAITING if serial_by_default else None
+        """How many tasks wait when it warns that it runs one at a time; None = it does not."""
 
     @property
     def scope(self) -> str:
@@ -70,6 +80,19 @@ class DeclaredPool:
     def loop(self) -> asyncio.AbstractEventLoop:
         """The event loop of the open Millpond."""
         return self.owner.runtime.loop
+
+    def waiting(self, depth: int) -> None:
+        """Warn once that tasks wait because the limit was left at its default."""
+        if self.warns_at is None or depth < self.warns_at:
+            return
+        self.warns_at = None
+        log.warning(
+            "pool %s runs one task at a time over all workers, and %d tasks wait: "
+            "max_concurrent is not given; give a higher one, or max_concurrent=1 to keep it",
+            self.name,
+            depth,
+            extra=about("pool.serial_by_default", pool=self.spec.name, depth=depth),
+        )
 
     async def ready(self) -> None:
         """Declare the pool to the store if it does not know it; NotOpen while closed."""

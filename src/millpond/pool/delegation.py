@@ -37,13 +37,18 @@ def delegated(
 
 
 def on_loop(
-    method: Callable[Concatenate[S, P], Coroutine[Any, Any, R]], part: str
+    method: Callable[Concatenate[S, P], Coroutine[Any, Any, R]], part: str, *, writes: bool = False
 ) -> Callable[Concatenate[Any, P], R]:
-    """Return a method for threads: it calls `method` of a part on the loop, and waits for it."""
+    """Return a method for threads: it calls `method` of a part on the loop, and waits for it.
+
+    One that `writes` raises if a transaction of the thread's own would block it.
+    """
 
     @functools.wraps(method)
     def call_part(whole: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:  # noqa: ANN401
-        result: R = whole._bridge.call(method, getattr(whole, part), *args, **kwargs)  # noqa: SLF001
+        bridge = whole._bridge  # noqa: SLF001 - of our own classes
+        call = bridge.write if writes else bridge.call
+        result: R = call(method, getattr(whole, part), *args, **kwargs)
         return result
 
     return call_part

@@ -38,6 +38,7 @@ class Functions:
         executor: str | None,
         defaults: Mapping[str, Any],
         batch: tuple[int, float] | None = None,
+        ignore_result: bool = False,
     ) -> Any:  # noqa: ANN401 - a task, or the decorator that makes one
         """Register a function under its name and aliases."""
         if batch is not None and pool is not None and pool.spec.strict:
@@ -52,6 +53,7 @@ class Functions:
                 executor=executor,
                 defaults=defaults,
                 batch=batch,
+                ignore_result=ignore_result,
             )
         if not callable(fn):
             raise TypeError(f"task() decorates a function, not {fn!r}")
@@ -70,6 +72,7 @@ class Functions:
             executor=executor,
             batch=batch,
             defaults=defaults,
+            ignore_result=ignore_result,
         )
         return self._add(registered, pool)
 
@@ -79,7 +82,9 @@ class Functions:
             if one in self.by_name:
                 message = f"a task named {one!r} is registered already; give this one name="
                 raise DuplicateName(message, kind="task", name=one)
-        handler = TaskHandler(registered, self.decoder_of, self._owner.hooks)
+        handler = TaskHandler(
+            registered, self.decoder_of, self._owner.hooks, self._owner.middlewares
+        )
         task: TaskFunction[..., Any, Any] = TaskFunction(registered, pool, handler.run_encoded)
         for one in names:
             self.by_name[one] = task

@@ -55,13 +55,14 @@ class LoopBridge:
             runtime = self._open_runtime()
         except NotOpen:
             raise NotOpen(
-                "this Millpond is not open; put `with mp.sync:` around the work, or `async with "
-                "mp:` where its loop runs"
+                "this Millpond is not open; call `mp.sync.open()` or put `with mp.sync:` around "
+                "the work, or `async with mp:` where its loop runs"
             ) from None
         if runtime.process != os.getpid():
             raise NotOpen(
                 "this Millpond was opened before this process was forked, and its loop runs in "
-                "the parent only; make and open one in the child, or start children by spawn"
+                "the parent only; call `mp.sync.open()` in the child (`await mp.open()` on a "
+                "loop), or open it after the fork only"
             )
         if runtime.thread == threading.get_ident():
             raise RuntimeError(
@@ -75,6 +76,10 @@ class LoopBridge:
             )
         return runtime
 
+    def check_thread(self) -> None:
+        """Raise if it is not open, or if this thread may not wait for its loop."""
+        _ = self.runtime
+
     def call(
         self, fn: Callable[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
     ) -> T:
@@ -82,6 +87,19 @@ class LoopBridge:
         loop = self.runtime.loop
         future: Future[T] = Future()
         return _outcome(loop, future, partial(_start, loop, fn(*args, **kwargs), future))
+
+    def write(
+        self, fn: Callable[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Do the same for what writes; raise if a transaction of this thread would block it."""
+        self.check_transaction()
+        return self.call(fn, *args, **kwargs)
+
+    def check_transaction(self) -> None:
+        """Raise if this thread has a transaction open that a write would wait for."""
+        check_caller = self.runtime.shared_store.check_caller
+        if check_caller is not None:
+            check_caller()
 
     def here(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
         """Call a plain function in this thread, if this thread may wait for the loop."""
@@ -514,7 +532,21 @@ class OwnedLoop(Held[T]):
             raise
 
     def _main(self) -> None:
-        asyncio.run(self.hold())
+        try:
+            asyncio.run(self.hold())
+        except RuntimeError:
+            # Python 3.12 starts no thread at the end of a process, where asyncio wants one.
+            if not self._ended.done():
+                raise
+
+    def end(self, patience: float) -> None:
+        """Leave; TimeoutError if that takes more than so many seconds."""
+        try:
+            self.leave(None).result(patience)
+        except TimeoutError:
+            raise TimeoutError(f"it was not over after {patience:g} seconds") from None
+        if self._thread is not None:
+            self._thread.join(patience)
 
     def _wait_for_end(self, ended: Future[bool]) -> bool:
         try:

@@ -14,6 +14,7 @@ from collections.abc import (
     Iterable,
     Iterator,
     Mapping,
+    Sized,
 )
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from millpond.core.spec import OnFull
 from millpond.pool.loop_bridge import Feed
 from millpond.pool.map_chunk import ChunkedMap, fits
+from millpond.pool.map_progress import MapProgress, map_progress
 from millpond.pool.pool_submitter import PoolSubmitter
 from millpond.pool.task import BoundCall, Optioned, TaskFunction
 from millpond.pool.temporary_worker import serving
@@ -51,16 +53,23 @@ class Mapped(Generic[R_co]):
         fn: Callable[[Any], Any] | TaskFunction[..., R_co, Any],
         items: Iterable[Any] | AsyncIterable[Any],
         options: Mapping[str, Any],
+        *,
+        progress: bool = False,
+        total: int | None = None,
     ) -> None:
         self._pool = pool
         self._fn = fn
         self._items = items
         self._options = options
+        self._progress = progress
+        self._total = len(items) if isinstance(items, Sized) else total
 
     def __await__(self) -> Generator[Any, None, list[R_co]]:
         return self._all().__await__()
 
     async def _all(self) -> list[R_co]:
+        if self._progress:
+            return [result async for result in self]
         results: list[R_co] = []
         async with self._flow() as flow:
             while True:
@@ -71,11 +80,26 @@ class Mapped(Generic[R_co]):
 
     async def __aiter__(self) -> AsyncGenerator[R_co, None]:
         async with self._flow() as flow:
-            while True:
-                found, result = await flow.next()
-                if not found:
-                    return
-                yield result
+            with self._bar() as bar:
+                while True:
+                    found, result = await flow.next()
+                    if not found:
+                        return
+                    if bar is not None:
+                        bar.advance()
+                    yield result
+
+    @contextlib.contextmanager
+    def _bar(self) -> Iterator[MapProgress | None]:
+        """Draw progress, if asked to, until the map is over."""
+        if not self._progress:
+            yield None
+            return
+        bar = map_progress(self._total, getattr(self._fn, "__name__", None) or self._pool.name)
+        try:
+            yield bar
+        finally:
+            bar.close()
 
     @contextlib.asynccontextmanager
     async def _flow(self) -> AsyncIterator[ChunkedMap | ItemFlow]:
@@ -282,15 +306,21 @@ class SyncMapped(Generic[R_co]):
         fn: Callable[[Any], Any] | TaskFunction[..., R_co, Any],
         items: Iterable[Any] | AsyncIterable[Any],
         options: Mapping[str, Any],
+        *,
+        progress: bool = False,
     ) -> None:
         self._bridge = bridge
+        total = len(items) if isinstance(items, Sized) else None
         self._feed: Feed[Any] | None = None
         if isinstance(items, Iterable) and type(items) not in _NEVER_BLOCK:
             items = self._feed = Feed(items)
-        self._mapped: Mapped[R_co] = Mapped(pool, fn, items, options)
+        self._mapped: Mapped[R_co] = Mapped(
+            pool, fn, items, options, progress=progress, total=total
+        )
 
     def get(self) -> list[R_co]:
         """Wait for all results; the first failure stops the map and is raised."""
+        self._bridge.check_transaction()
         if self._feed is None:
             return self._bridge.call(self._all)
         return self._bridge.fed(self._feed, self._all)
@@ -299,6 +329,7 @@ class SyncMapped(Generic[R_co]):
         return await self._mapped
 
     def __iter__(self) -> Iterator[R_co]:
+        self._bridge.check_transaction()
         return self._bridge.iterate(self._mapped.__aiter__, self._feed)
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from millpond.core.backoff import Retry
 from millpond.core.backoff import delay as backoff
 from millpond.core.control import Hold
-from millpond.core.handler_signals import GiveUp, RetryLater, Throttled
+from millpond.core.handler_signals import Cancelled, GiveUp, RetryLater, Throttled
 from millpond.core.lifecycle import Status
 from millpond.core.spec import OnFull, OrderKind
 from millpond.pool.pool_submitter import PoolSubmitter
@@ -221,7 +221,7 @@ class ChunkedMap:
             attempts, pause = attempts + 1, error.retry_after
             if error.scope == "pool":
                 self._runtime.spawn(self._hold_pool(error.retry_after))
-        elif isinstance(error, GiveUp) or not may_retry(policy, error):
+        elif isinstance(error, (GiveUp, Cancelled)) or not may_retry(policy, error):
             attempts = 0
         else:
             pause = backoff(policy, 1, jitter=self._runtime.random())

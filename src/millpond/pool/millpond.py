@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from millpond.core import validation as check
-from millpond.core.log_fields import about
 from millpond.core.validation import Seconds
 from millpond.errors import ConfigError
 from millpond.pool.all_tasks import AllTasks
@@ -18,6 +15,7 @@ from millpond.pool.events.emit import Events
 from millpond.pool.handle import Handle
 from millpond.pool.payload.signature import LARGEST
 from millpond.pool.pools import Pools
+from millpond.pool.process_life import ProcessLife
 from millpond.pool.registration import RegistersTasks
 from millpond.pool.runtime_owner import Durability, Resources, RuntimeOwner
 from millpond.pool.schedules.declared import Schedules
@@ -33,13 +31,13 @@ if TYPE_CHECKING:
     from millpond.pool.task import TaskFunction
     from millpond.runtime.observe.hooks import Counts
 
-log = logging.getLogger("millpond")
-
 T = TypeVar("T")
 
 
 class Millpond(RegistersTasks):
     """Pools and tasks over one store. Making it does no I/O; `async with mp:` opens the store.
+
+    Where no block fits, `await mp.open()` opens it and `await mp.close()` closes it.
 
     `None` keeps everything in this process, while it is open; `sqlite:///work.db` in a file that
     outlives it and that other processes of this machine share;
@@ -77,12 +75,25 @@ class Millpond(RegistersTasks):
         self._tasks = services.tasks
         self._events = services.events
         self._schedules = services.schedules
+        self._life = ProcessLife(services)
         self._sync: SyncMillpond | None = None
 
     # Opening and closing
 
+    async def open(self) -> Self:
+        """Open it, unless it is open on this event loop; return it.
+
+        Nothing counts the calls: one `close()` closes it.
+        """
+        await self._life.open()
+        return self
+
+    async def close(self) -> None:
+        """Close it, whatever opened it; nothing happens if it is closed."""
+        await self._life.close()
+
     async def __aenter__(self) -> Self:
-        await self._internals.open()
+        await self._life.enter()
         return self
 
     async def __aexit__(
@@ -91,21 +102,7 @@ class Millpond(RegistersTasks):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        lost = 0
-        try:
-            if kind is None and self.is_open:
-                # A store that does not answer must not prevent closing.
-                with contextlib.suppress(Exception):
-                    lost = await self._tasks.count_lost_by_closing()
-        finally:
-            await self._internals.owner.close()
-        if lost:
-            log.warning(
-                "closed with %d task(s) queued or running, which a store in memory loses; "
-                "`await pool.drain()` at the end of the block waits for them",
-                lost,
-                extra=about("millpond.closed_with_work", count=lost),
-            )
+        await self._life.close(warn=kind is None)
 
     @property
     def url(self) -> str | None:
@@ -135,7 +132,7 @@ class Millpond(RegistersTasks):
         if self._sync is None:
             from millpond.pool.sync_millpond import SyncMillpond  # noqa: PLC0415 - rarely needed
 
-            self._sync = SyncMillpond(self._internals, self)
+            self._sync = SyncMillpond(self._internals, self._life, self)
         return self._sync
 
     def __repr__(self) -> str:
@@ -147,7 +144,7 @@ class Millpond(RegistersTasks):
 
         def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - it never returns
             """Name the right call for methods that pools have and a Millpond has not."""
-            if name in ("submit", "submit_many", "try_submit", "map", "stream"):
+            if name in ("submit_many", "try_submit", "map", "stream"):
                 raise AttributeError(
                     f"a Millpond has no {name}(), its pools have: pool.{name}(...), with "
                     "pool = mp.pool(name) or mp.get_pool(name)"
@@ -156,6 +153,7 @@ class Millpond(RegistersTasks):
 
     worker = delegated(Services.worker, "_internals")
     observe = delegated(Services.observe, "_internals")
+    add_middleware = delegated(Services.add_middleware, "_internals")
     end_scope = delegated(Services.end_scope, "_internals")
 
     # Declaring
@@ -185,6 +183,7 @@ class Millpond(RegistersTasks):
 
     # Tasks of all pools
 
+    submit = delegated(AllTasks.submit, "_tasks")
     wait = delegated(AllTasks.wait, "_tasks")
     as_completed = delegated(AllTasks.as_completed, "_tasks")
 

@@ -14,6 +14,7 @@ from millpond.core.spec import OrderKind
 from millpond.core.task import Call, Dedupe, NewTask
 from millpond.errors import ConfigError
 from millpond.pool.declared_pool import UNLIMITED
+from millpond.pool.named_call import NamedCall
 from millpond.pool.payload.codec import plain_result
 from millpond.pool.payload.signature import fingerprint
 from millpond.pool.registered import is_async
@@ -55,6 +56,19 @@ def new_task(
         key = call.key()
     retry = given.get("retry")
     return _task(pool, encoded, given, key, call, retry, run=run)
+
+
+def new_named_task(
+    pool: DeclaredPool,
+    call: NamedCall,
+    options: Mapping[str, Any],
+    *,
+    run: int | None = None,
+) -> NewTask:
+    """Return the task for a call by name; the options of its function are not known here."""
+    return _task(
+        pool, call.encode(), options, options.get("key"), call, options.get("retry"), run=run
+    )
 
 
 def new_closure(
@@ -119,7 +133,7 @@ def _task(
     encoded: Call,
     given: Mapping[str, Any],
     key: str | None,
-    call: Invocation | None,
+    call: Invocation | NamedCall | None,
     retry: Policy | None,
     *,
     run: int | None,
@@ -176,7 +190,7 @@ def _task(
 
 
 def _share(
-    name: str, given: Mapping[str, Any], key: str | None, call: Invocation | None
+    name: str, given: Mapping[str, Any], key: str | None, call: Invocation | NamedCall | None
 ) -> str | None:
     """Return the partition in a fair pool: labels, else the argument, else the key."""
     labelled: str | None = given.get("labels", _NO_LABELS).get(name)
@@ -199,10 +213,12 @@ def _carried(retry: Retry | None, probes: Probes | None) -> bytes:
     return msgspec.msgpack.encode(Carried(retry=retry, trace=trace))
 
 
-def _retry_to_carry(given: Mapping[str, Any], call: Invocation | None) -> Retry | None:
+def _retry_to_carry(given: Mapping[str, Any], call: Invocation | NamedCall | None) -> Retry | None:
     """Return the policy that was given with the call, which its worker cannot know otherwise."""
     retry: Policy | None = given.get("retry")
-    if retry is None or call is None or retry is call.registered.defaults.get("retry"):
+    if retry is None or call is None:
+        return None
+    if not isinstance(call, NamedCall) and retry is call.registered.defaults.get("retry"):
         return None
     if callable(retry):
         raise ConfigError(

@@ -66,8 +66,7 @@ def checked(options: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 _ELSEWHERE = {
-    "progress": "a map shows none: iterate over it and count (async for result in pool.map(...)), "
-    "or use pool.drain(calls, progress=True)",
+    "progress": "pool.map(fn, items, progress=True) and pool.drain(calls, progress=True) have it",
     "max_concurrent": "it is an option of the pool: mp.pool(name, max_concurrent=...), or "
     "pool.resize(...)",
     "concurrency": "it is max_concurrent of the pool, or concurrency of mp.worker(...)",

@@ -159,6 +159,8 @@ class Pool(PoolProperties, RegistersBatchTasks):
         fn: TaskFunction[[T], R, Any] | Optioned[[T], R],
         items: Iterable[T] | AsyncIterable[T],
         /,
+        *,
+        progress: bool = False,
         **options: Unpack[Options],
     ) -> Mapped[R]: ...
     @overload
@@ -167,6 +169,8 @@ class Pool(PoolProperties, RegistersBatchTasks):
         fn: Callable[[T], Coroutine[Any, Any, R]],
         items: Iterable[T] | AsyncIterable[T],
         /,
+        *,
+        progress: bool = False,
         **options: Unpack[Options],
     ) -> Mapped[R]: ...
     @overload
@@ -175,6 +179,8 @@ class Pool(PoolProperties, RegistersBatchTasks):
         fn: Callable[[T], R],
         items: Iterable[T] | AsyncIterable[T],
         /,
+        *,
+        progress: bool = False,
         **options: Unpack[Options],
     ) -> Mapped[R]: ...
     def map(
@@ -182,13 +188,16 @@ class Pool(PoolProperties, RegistersBatchTasks):
         fn: Any,
         items: Iterable[Any] | AsyncIterable[Any],
         /,
+        *,
+        progress: bool = False,
         **options: Unpack[Options],
     ) -> Mapped[Any]:
         """Run `fn` on each item; await it for the list of results, or iterate over them, in order.
 
         It takes items as the pool has room for them, so there may be endlessly many.
+        `progress` draws a bar on stderr, of rich or tqdm where one is installed.
         """
-        return Mapped(self._internals, fn, items, checked(options))
+        return Mapped(self._internals, fn, items, checked(options), progress=progress)
 
     # Runs
 

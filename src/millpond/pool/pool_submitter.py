@@ -10,7 +10,8 @@ from millpond.core import validation as check
 from millpond.core.lifecycle import Status
 from millpond.core.validation import Seconds
 from millpond.pool.caller_transaction import submit_joined, submit_within
-from millpond.pool.new_task import new_closure, new_task
+from millpond.pool.named_call import NamedCall, decode_plain
+from millpond.pool.new_task import new_closure, new_named_task, new_task
 from millpond.pool.options import checked
 from millpond.pool.refusals import error_of
 from millpond.pool.registered import Invocation
@@ -50,6 +51,9 @@ class PoolSubmitter:
             return (await self._submit_joined([work], options, connection))[0]
         pool = self.pool
         runtime = pool.runtime
+        check_caller = runtime.shared_store.check_caller
+        if check_caller is not None:
+            check_caller()
         if runtime.hooks.probes is not None:
             # Telemetry sees each submit as a batch.
             return (await self.submit_batch([work], checked(options), wait))[0]
@@ -74,6 +78,8 @@ class PoolSubmitter:
             raise error_of(answer.refusal, 1)
         admission = answer.admissions[0]
         task.admitted(admission, runtime.clock())
+        if pool.warns_at is not None:
+            pool.waiting(admission.depth or 0)
         if admission.duplicate or admission.status is Status.REJECTED:
             runtime.closures.pop(new.id, None)
             if admission.duplicate:
@@ -133,6 +139,9 @@ class PoolSubmitter:
         opening: NewRun | None = None,
     ) -> tuple[Batch, list[SubmittedTask], dict[int, Closure]]:
         """Make all tasks of a batch, and none if one cannot be made."""
+        check_caller = self.pool.runtime.shared_store.check_caller
+        if check_caller is not None:
+            check_caller()
         await self.pool.ready()
         era = self.pool.runtime.waiting.era
         new_tasks: list[NewTask] = []
@@ -175,6 +184,8 @@ class PoolSubmitter:
         if isinstance(work, Invocation):
             new = new_task(self.pool, work, options, run=run)
             return new, None, work.registered.signature.decode_result
+        if isinstance(work, NamedCall):
+            return new_named_task(self.pool, work, options, run=run), None, decode_plain
         new, closure = new_closure(self.pool, work, options, run=run)
         return new, closure, None
 
@@ -182,6 +193,8 @@ class PoolSubmitter:
         now = self.pool.runtime.clock()
         for task, admission in zip(tasks, answer.admissions, strict=True):
             task.admitted(admission, now)
+        if self.pool.warns_at is not None:
+            self.pool.waiting(max((one.depth or 0 for one in answer.admissions), default=0))
         await look_up_duplicates(tasks)
 
     # Inside a transaction of the caller's

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from millpond.core import validation as check
 from millpond.core.adaptive import Adaptive
 from millpond.core.rate import Rate
-from millpond.core.spec import Backpressure, BudgetSpec, PoolSpec, fifo, priority
+from millpond.core.spec import Backpressure, BudgetSpec, PoolSpec, fifo, lifo, priority
 from millpond.core.spec import Order as QueueOrder
 from millpond.errors import ConfigError, DuplicateName, UnknownPool
 from millpond.pool.budget import Budget, SyncBudget
@@ -17,6 +17,7 @@ from millpond.pool.declared_pool import DeclaredPool
 from millpond.pool.functions import Functions
 from millpond.pool.internals import internals_of
 from millpond.pool.options import policy
+from millpond.pool.place_in_code import name_from_code
 from millpond.pool.pool import Pool
 from millpond.pool.scope import check_scope, stored_name
 from millpond.pool.sync_pool import SyncPool
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
     from millpond.pool.runtime_owner import RuntimeOwner
     from millpond.runtime.jobs.policy import Policy
     from millpond.runtime.observe.hooks import DeadLetter, Empty
+
+
+QueueName: TypeAlias = Literal["fifo", "lifo", "priority"]
+"""Orders that need no settings, by name."""
 
 
 class Pools:
@@ -40,10 +45,10 @@ class Pools:
 
     def pool(
         self,
-        name: str,
+        name: str | None = None,
         *,
         max_concurrent: int | Adaptive | None = None,
-        queue: QueueOrder | None = None,
+        queue: QueueOrder | QueueName | None = None,
         backpressure: Backpressure | None = None,
         max_per_key: int | None = None,
         rate: Rate | Sequence[Rate] | None = None,
@@ -63,8 +68,11 @@ class Pools:
         """Declare a pool; the store gets to know it when the Millpond is open.
 
         max_concurrent is 1 by default, or the number of lanes in a pool with lanes. With
-        `adaptive(1, 50)` latency and failures move it, for the whole fleet.
+        `adaptive(1, 50)` latency and failures move it, for the whole fleet. Without a name, the
+        pool is named by its place in the code: `mail = mp.pool()` in module `shop` is `shop.mail`.
         """
+        if name is None:
+            name = name_from_code()
         check_scope(scope, scope_id, durable=self._owner.durable)
         stored = stored_name(name, scope, scope_id)
         if stored in self.by_name:
@@ -77,7 +85,7 @@ class Pools:
         spec = PoolSpec(
             name=stored,
             max_concurrent=(lanes or 1) if max_concurrent is None else max_concurrent,
-            order=queue if queue is not None else (fifo() if strict else priority()),
+            order=_order(queue, strict=strict),
             backpressure=backpressure,
             max_per_key=max_per_key,
             rates=_rates(rate),
@@ -98,6 +106,7 @@ class Pools:
             scope_id=scope_id,
             retry=policy("retry", retry),
             created_at=time.time(),
+            serial_by_default=max_concurrent is None and spec.max_concurrent == 1,
         )
         return self._add(declared, on_dead_letter, on_empty)
 
@@ -218,6 +227,24 @@ class Pools:
         if self._owner.budgets.get(budget.name) is not budget.spec:
             raise ConfigError("budgets", budget.name, "is a budget of another Millpond")
         return budget.name
+
+
+_ORDERS: dict[str, Callable[[], QueueOrder]] = {
+    "fifo": fifo,
+    "lifo": lifo,
+    "priority": priority,
+}
+
+
+def _order(queue: QueueOrder | QueueName | None, *, strict: bool) -> QueueOrder:
+    """Return an order: as given, by its name, or the default."""
+    if queue is None:
+        return fifo() if strict else priority()
+    if isinstance(queue, str):
+        if queue in ("fair", "fair_round_robin"):
+            raise ConfigError("queue", queue, 'needs a key: fair_round_robin("tenant")')
+        return _ORDERS[check.one_of("queue", queue, tuple(_ORDERS))]()
+    return queue
 
 
 def _rates(rate: Rate | Sequence[Rate] | None) -> tuple[Rate, ...]:

@@ -39,6 +39,7 @@ class Registered:
         executor: str | None = None,
         batch: tuple[int, float] | None = None,
         defaults: Mapping[str, Any] | None = None,
+        ignore_result: bool = False,
     ) -> None:
         self.fn = fn
         self.name = name
@@ -49,6 +50,8 @@ class Registered:
         self.aliases = tuple(check.name("aliases", alias) for alias in aliases)
         self.defaults: Mapping[str, Any] = defaults or {}
         """Options of each of its calls."""
+        self.ignore_result = ignore_result
+        """Whether results are dropped: nothing is stored, and a caller gets None."""
         self._context_types = context_types
         self._largest = largest
         self.signature = Signature(

@@ -124,6 +124,7 @@ class RegistersTasks:
         executor: str | None,
         defaults: Mapping[str, Any],
         batch: tuple[int, float] | None = None,
+        ignore_result: bool = False,
     ) -> Any:  # noqa: ANN401 - a task, or the decorator that makes one
         """Register a function; without one, return the decorator that does."""
 
@@ -170,6 +171,7 @@ class RegistersTasks:
         retry: Policy | None = None,
         priority: int | None = None,
         executor: Executor | None = None,
+        ignore_result: bool = False,
     ) -> TaskDecorator: ...
     def task(
         self,
@@ -183,6 +185,7 @@ class RegistersTasks:
         retry: Policy | None = None,
         priority: int | None = None,
         executor: Executor | None = None,
+        ignore_result: bool = False,
     ) -> Any:
         """Register a function as a task; any pool of the Millpond takes its calls.
 
@@ -195,6 +198,7 @@ class RegistersTasks:
             aliases=aliases,
             executor=executor,
             defaults=default_options(timeout, retry, priority),
+            ignore_result=ignore_result,
         )
 
 
@@ -212,6 +216,7 @@ class RegistersBatchTasks(RegistersTasks):
         timeout: Seconds | None = None,
         retry: Policy | None = None,
         priority: int | None = None,
+        ignore_result: bool = False,
     ) -> BatchDecorator:
         """Register a function that takes a list: several tasks in one call, each settled alone.
 
@@ -226,6 +231,7 @@ class RegistersBatchTasks(RegistersTasks):
             executor=None,
             defaults=default_options(timeout, retry, priority),
             batch=(size, check.seconds("linger", linger)),
+            ignore_result=ignore_result,
         )
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from types import MappingProxyType
@@ -17,6 +18,7 @@ from millpond.core import validation as check
 from millpond.core.validation import Seconds
 from millpond.errors import AlreadyOpen, NotOpen
 from millpond.pool.loop_bridge import LoopBridge
+from millpond.pool.middleware_stack import MiddlewareStack
 from millpond.pool.store_url import place_of
 from millpond.runtime.environment import evidence_of, lasting_clock, wall_clock
 from millpond.runtime.identity import Identity
@@ -74,6 +76,7 @@ class RuntimeOwner:
         """The retry policies of pools, by their stored names."""
         self.budgets: dict[str, BudgetSpec] = {}
         self.hooks = Hooks()
+        self.middlewares = MiddlewareStack()
         self.counts = Counts()
         """The counters of the latest opening; they stay readable after it is closed."""
         self.make_store: Callable[[], Store] | None = None
@@ -85,7 +88,9 @@ class RuntimeOwner:
         self.bridge = LoopBridge(lambda: self.runtime)
         """Calls to the loop from other threads, for the sync API."""
         self._runtime: Runtime | None = None
-        self._opening = False
+        self.opening = False
+        """Whether a task opens the store at this moment."""
+        self._of_parent: list[object] = []
         self._workers: contextlib.AsyncExitStack | None = None
 
     @property
@@ -95,7 +100,7 @@ class RuntimeOwner:
 
     @url.setter
     def url(self, url: str | None) -> None:
-        if self.is_open or self._opening:
+        if self.is_open or self.opening:
             raise AlreadyOpen("this Millpond is open; the URL of its store cannot change now")
         self._place = place_of(url)
         self._url = url
@@ -112,28 +117,31 @@ class RuntimeOwner:
 
     @property
     def is_open(self) -> bool:
-        """Whether there is a runtime."""
-        return self._runtime is not None
+        """Whether there is a runtime, and this process made it."""
+        return self._runtime is not None and self._runtime.process == os.getpid()
 
     @property
     def runtime(self) -> Runtime:
         """The runtime while the Millpond is open; NotOpen otherwise."""
         if self._runtime is None:
-            raise NotOpen("this Millpond is not open; put `async with mp:` around the work")
+            raise NotOpen(
+                "this Millpond is not open; put `async with mp:` around the work, or call `await "
+                "mp.open()` before it"
+            )
         return self._runtime
 
     def must_be_closed(self) -> None:
         """Raise AlreadyOpen if the Millpond is open, or about to be."""
-        if self._runtime is not None or self._opening:
+        if self._runtime is not None or self.opening:
             raise AlreadyOpen("this Millpond is open already; use it, or make another one")
 
     async def open(self) -> Runtime:
         """Open the store and make the runtime over it."""
-        self._opening = True
+        self.opening = True
         try:
             runtime = self._runtime = await self._open_runtime()
         finally:
-            self._opening = False
+            self.opening = False
         self.counts = runtime.counts
         runtime.declarations.budgets = self.budgets
         return runtime
@@ -200,6 +208,13 @@ class RuntimeOwner:
             finally:
                 if self._runtime is runtime:
                     self._runtime = None
+
+    def forget_parent(self) -> None:
+        """Forget, in a forked child, the runtime that the parent opened."""
+        if self._runtime is not None and self._runtime.process != os.getpid():
+            # Kept, so that nothing closes its files and sockets: those are the parent's.
+            self._of_parent += [self._runtime, self._workers]
+            self.abandon()
 
     def abandon(self) -> None:
         """Forget the runtime without closing it, as a crash would; for tests that simulate one."""

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import logging
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import TYPE_CHECKING
 
 from millpond.core import validation as check
 from millpond.core.control import CancelAll, Close
+from millpond.core.log_fields import about
 from millpond.core.validation import Seconds
 from millpond.errors import NotSupported
 from millpond.pool.all_tasks import AllTasks
 from millpond.pool.events.emit import Events
+from millpond.pool.middleware import Middleware
 from millpond.pool.pools import Pools
 from millpond.pool.schedules.declared import Schedules
 from millpond.pool.schedules.firing import handlers as cron_handlers
@@ -31,6 +34,8 @@ if TYPE_CHECKING:
     from millpond.runtime.runtime import Runtime
     from millpond.runtime.worker.worker import Worker
 
+log = logging.getLogger("millpond")
+
 
 class Services:
     """Pools, tasks, events and schedules over one owner of the runtime."""
@@ -42,7 +47,7 @@ class Services:
         self.pools = Pools(owner)
         self.tasks = AllTasks(owner, self.pools)
         self.events = Events(owner, self.pools, self.tasks)
-        self.schedules = Schedules(owner, self.pools)
+        self.schedules = Schedules(owner, self.pools, self.events.as_task)
         owner.handlers.update(cron_handlers(self.events.as_task))
 
     @property
@@ -71,6 +76,24 @@ class Services:
         except BaseException:
             await owner.close()
             raise
+
+    async def close(self, *, warn: bool = True) -> None:
+        """Close the store; `warn` logs how many tasks a store in memory loses."""
+        lost = 0
+        try:
+            if warn and self.owner.is_open:
+                # A store that does not answer must not prevent closing.
+                with contextlib.suppress(Exception):
+                    lost = await self.tasks.count_lost_by_closing()
+        finally:
+            await self.owner.close()
+        if lost:
+            log.warning(
+                "closed with %d task(s) queued or running, which a store in memory loses; "
+                "`await pool.drain()` at the end of the block waits for them",
+                lost,
+                extra=about("millpond.closed_with_work", count=lost),
+            )
 
     @contextlib.asynccontextmanager
     async def worker(
@@ -106,6 +129,15 @@ class Services:
                 observers.remove(observer)
 
         return stop
+
+    def add_middleware(self, middleware: Middleware) -> Callable[[], None]:
+        """Run code around every handler of registered functions; return a function that ends it.
+
+        The first that is added is the outermost. For handlers in processes, add it when the module
+        of the application is imported: each process imports it.
+        """
+        check.instance("middleware", middleware, Middleware, "a Middleware")
+        return self.owner.middlewares.add(middleware)
 
     async def end_scope(self, scope: str, scope_id: str) -> None:
         """End a scope: its pools close for good, and tasks that wait or run are cancelled.

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from millpond.core import validation as check
 from millpond.core.admit import Reason, reason_of
+from millpond.core.handler_signals import Cancelled
 from millpond.core.lifecycle import Status
+from millpond.core.type_names import qualified_name
 from millpond.errors import TaskCancelled, TaskFailed, TaskRejected, UnknownTask
 from millpond.pool.outcome import closure_result, read_result, unknown_here
 from millpond.runtime.error_info import ErrorInfo, read
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
     from millpond.core.task import NewTask, Task
     from millpond.pool.declared_pool import DeclaredPool
     from millpond.store.protocol import Admission
+
+BY_HANDLER = qualified_name(Cancelled)
+_SILENT = "was cancelled by its handler"
 
 _REJECTED = Status.REJECTED
 """A global, because looking up the member of an enum is slow."""
@@ -211,7 +216,7 @@ class SubmittedTask:
             case Status.COMPLETED:
                 return self._value(end)
             case Status.CANCELLED:
-                raise self._error(TaskCancelled, end, "was cancelled")
+                raise self._error(TaskCancelled, end, _cancelled(end))
             case Status.REJECTED:
                 raise self._error(TaskRejected, end, "was dropped", policy=self.rejection_policy)
             case _:
@@ -250,3 +255,12 @@ class SubmittedTask:
             reason=reason_of(end.reason),
             **fields,
         )
+
+
+def _cancelled(end: TaskResult) -> str:
+    """Return in words how a task was cancelled."""
+    info = read(end.error)
+    if info is None or info.type != BY_HANDLER:
+        # It was asked to stop, and raised something else.
+        return "was cancelled"
+    return f"was cancelled by its handler: {info.message}" if info.message else _SILENT

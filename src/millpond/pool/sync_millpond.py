@@ -5,42 +5,43 @@
         report = handle.get(timeout=60)          # what `await handle` is on the loop
 
 Where the Millpond is open on a loop already (`async with mp:`), other threads use `mp.sync` as it
-is. While it is closed `mp.sync` raises NotOpen; on the loop's own thread it raises RuntimeError,
+is. Where no block fits, `mp.sync.open()` opens it for the rest of the process: any thread may call
+it at any time, and it does nothing while the Millpond is open. While it is closed `mp.sync` raises
+NotOpen; on the loop's own thread it raises RuntimeError,
 since it would wait for itself. Every method has the signature of its async twin; an object that is
 awaited there (a handle, a map) has `get` here.
 
-After a fork the child has no loop: `mp.sync` raises NotOpen there, and the parent goes on.
+After a fork the child has no loop: `mp.sync` raises NotOpen there until the child calls
+`mp.sync.open()`, and the parent goes on.
 """
 
 from __future__ import annotations
 
-import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from millpond.core.validation import Seconds
-from millpond.errors import AlreadyOpen
-from millpond.pool.all_tasks import AllTasks
+from millpond.pool.all_tasks import AllTasks, check_names
 from millpond.pool.delegation import delegated, on_loop, signature_of
 from millpond.pool.events.sync import SyncEvents
 from millpond.pool.handle import Handle, SyncHandle
 from millpond.pool.internals import internals_of
-from millpond.pool.loop_bridge import OwnedLoop, limit_of
+from millpond.pool.loop_bridge import limit_of
 from millpond.pool.pools import Pools
 from millpond.pool.registration import RegistersTasks
 from millpond.pool.schedules.declared import SyncSchedules
 from millpond.pool.services import Services
 
 if TYPE_CHECKING:
-    from contextlib import AbstractAsyncContextManager
     from types import TracebackType
     from typing import Self
 
     from millpond.core.audit import Record
     from millpond.pool.budget import SyncBudget
     from millpond.pool.pool import Pool
+    from millpond.pool.process_life import ProcessLife
     from millpond.pool.runtime_owner import Resources
     from millpond.pool.sync_pool import SyncPool
     from millpond.pool.task import TaskFunction
@@ -56,28 +57,31 @@ class SyncMillpond(RegistersTasks):
     As a context manager it opens the Millpond on a loop in a thread of its own, and closes it.
     """
 
-    def __init__(self, services: Services, opened: AbstractAsyncContextManager[object]) -> None:
+    def __init__(self, services: Services, life: ProcessLife, twin: object) -> None:
         self._services = services
+        self._life = life
+        self._twin = twin
         self._tasks = services.tasks
-        self._opened = opened
         self._bridge = services.owner.bridge
-        self._lock = threading.Lock()
-        self._owned: OwnedLoop[object] | None = None
         self._schedules = SyncSchedules(services.owner, services.schedules)
         self._events = SyncEvents(self._bridge, services.events)
 
     # Opening and closing
 
+    def open(self) -> Self:
+        """Open it on an event loop in a thread of its own, unless it is open; return it.
+
+        Nothing counts the calls: one `close()` closes it. The end of the process closes it, too.
+        """
+        self._life.open_in_thread()
+        return self
+
+    def close(self) -> None:
+        """Close it, whatever opened it; nothing happens if it is closed."""
+        self._life.close_in_thread()
+
     def __enter__(self) -> Self:
-        with self._lock:
-            if self._owned is not None:
-                raise AlreadyOpen("this Millpond is open already; use it, or make another one")
-            owned = self._owned = OwnedLoop(lambda: self._opened)
-        try:
-            owned.__enter__()
-        except BaseException:
-            self._owned = None
-            raise
+        self._life.enter_in_thread()
         return self
 
     def __exit__(
@@ -86,13 +90,7 @@ class SyncMillpond(RegistersTasks):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        owned = self._owned
-        if owned is None:
-            return
-        try:
-            owned.__exit__(kind, error, trace)
-        finally:
-            self._owned = None
+        self._life.leave_in_thread(kind, error, trace)
 
     @property
     def is_open(self) -> bool:
@@ -100,7 +98,7 @@ class SyncMillpond(RegistersTasks):
         return self._services.owner.is_open
 
     def __repr__(self) -> str:
-        return f"<sync {self._opened!r}>"
+        return f"<sync {self._twin!r}>"
 
     def _register(self, fn: Callable[..., Any] | None, **given: Any) -> Any:  # noqa: ANN401
         return self._services.pools.functions.register(None, fn, **given)
@@ -175,6 +173,25 @@ class SyncMillpond(RegistersTasks):
 
     # Many tasks
 
+    @signature_of(AllTasks.submit)
+    def submit(
+        self,
+        pool: str | Pool,
+        function: str = "",
+        arguments: Mapping[str, Any] | None = None,
+        /,
+        **options: Any,  # noqa: ANN401 - as there
+    ) -> SyncHandle[Any]:
+        """Submit a call by the names of its pool and function; their code need not be here.
+
+        Arguments are plain data by name, as JSON can say it. Where the function is registered here,
+        they are checked against its types, and its own options apply. Elsewhere the worker checks
+        them, `key` and `retry` are those given, and the result comes back as plain data.
+        """
+        check_names(pool, function)
+        target = self._bridge.call(self._services.pools.in_store, pool).sync
+        return target.submit(self._services.tasks.named_call(function, arguments), **options)
+
     def wait(
         self,
         handles: Iterable[SyncHandle[T]],
@@ -212,7 +229,7 @@ class SyncMillpond(RegistersTasks):
         """Return the status of tasks: queued, running, how they ended, expired, or unknown."""
         return self._bridge.call(self._tasks.status, list(tasks))
 
-    cancel = on_loop(AllTasks.cancel, "_tasks")
+    cancel = on_loop(AllTasks.cancel, "_tasks", writes=True)
     why = on_loop(AllTasks.why, "_tasks")
     unsettled = on_loop(AllTasks.unsettled, "_tasks")
 
@@ -221,4 +238,5 @@ class SyncMillpond(RegistersTasks):
         return self._bridge.iterate(lambda: self._tasks.audit(pool))
 
     observe = delegated(Services.observe, "_services")
-    end_scope = on_loop(Services.end_scope, "_services")
+    add_middleware = delegated(Services.add_middleware, "_services")
+    end_scope = on_loop(Services.end_scope, "_services", writes=True)

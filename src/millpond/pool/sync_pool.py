@@ -87,7 +87,7 @@ class SyncPool(PoolProperties, RegistersBatchTasks):
             raise misplaced_arguments("submit", work, misplaced)
         if connection is not None:
             return self._within([work], options, connection)[0]
-        task = self._bridge.call(self._submitter.submit, work, options, wait)
+        task = self._bridge.write(self._submitter.submit, work, options, wait)
         return SyncHandle(self._bridge, task)
 
     def _within(
@@ -129,7 +129,7 @@ class SyncPool(PoolProperties, RegistersBatchTasks):
         given = list(works)
         if connection is not None:
             return self._within(given, options, connection)
-        tasks = self._bridge.call(self._submitter.submit_many, given, options, wait)
+        tasks = self._bridge.write(self._submitter.submit_many, given, options, wait)
         return [SyncHandle(self._bridge, task) for task in tasks]
 
     @overload
@@ -154,7 +154,7 @@ class SyncPool(PoolProperties, RegistersBatchTasks):
         """Submit without ever waiting; return a falsy rejection where `submit` would raise."""
         if misplaced:
             raise misplaced_arguments("try_submit", work, misplaced)
-        answer = self._bridge.call(self._submitter.try_submit, work, options)
+        answer = self._bridge.write(self._submitter.try_submit, work, options)
         if isinstance(answer, Refusal):
             return rejection(answer, self.spec.backpressure)
         handle: SyncHandle[Any] = SyncHandle(self._bridge, answer)
@@ -167,6 +167,8 @@ class SyncPool(PoolProperties, RegistersBatchTasks):
         fn: TaskFunction[[T], R, Any] | Optioned[[T], R],
         items: Iterable[T] | AsyncIterable[T],
         /,
+        *,
+        progress: bool = False,
         **options: Unpack[Options],
     ) -> SyncMapped[R]: ...
     @overload
@@ -175,6 +177,8 @@ class SyncPool(PoolProperties, RegistersBatchTasks):
         fn: Callable[[T], Coroutine[Any, Any, R]],
         items: Iterable[T] | AsyncIterable[T],
         /,
+        *,
+        progress: bool = False,
         **options: Unpack[Options],
     ) -> SyncMapped[R]: ...
     @overload
@@ -183,6 +187,8 @@ class SyncPool(PoolProperties, RegistersBatchTasks):
         fn: Callable[[T], R],
         items: Iterable[T] | AsyncIterable[T],
         /,
+        *,
+        progress: bool = False,
         **options: Unpack[Options],
     ) -> SyncMapped[R]: ...
     def map(
@@ -190,13 +196,18 @@ class SyncPool(PoolProperties, RegistersBatchTasks):
         fn: Any,
         items: Iterable[Any] | AsyncIterable[Any],
         /,
+        *,
+        progress: bool = False,
         **options: Unpack[Options],
     ) -> SyncMapped[Any]:
         """Run `fn` on each item; `get()` for the list of results, or iterate over them, in order.
 
         It takes items as the pool has room for them, so there may be endlessly many.
+        `progress` draws a bar on stderr, of rich or tqdm where one is installed.
         """
-        return SyncMapped(self._bridge, self._internals, fn, items, checked(options))
+        return SyncMapped(
+            self._bridge, self._internals, fn, items, checked(options), progress=progress
+        )
 
     # Runs
 
@@ -250,18 +261,18 @@ class SyncPool(PoolProperties, RegistersBatchTasks):
 
     # Control
 
-    pause = on_loop(PoolControl.pause, "_control")
-    resume = on_loop(PoolControl.resume, "_control")
-    resize = on_loop(PoolControl.resize, "_control")
-    purge = on_loop(PoolControl.purge, "_control")
-    cancel = on_loop(PoolControl.cancel, "_control")
-    cancel_all = on_loop(PoolControl.cancel_all, "_control")
-    close = on_loop(PoolControl.close, "_control")
+    pause = on_loop(PoolControl.pause, "_control", writes=True)
+    resume = on_loop(PoolControl.resume, "_control", writes=True)
+    resize = on_loop(PoolControl.resize, "_control", writes=True)
+    purge = on_loop(PoolControl.purge, "_control", writes=True)
+    cancel = on_loop(PoolControl.cancel, "_control", writes=True)
+    cancel_all = on_loop(PoolControl.cancel_all, "_control", writes=True)
+    close = on_loop(PoolControl.close, "_control", writes=True)
 
     def redrive(self, tasks: Iterable[int | SyncHandle[Any]], /) -> int:
         """Queue failed or cancelled tasks again, with a new budget of attempts; return how many."""
         chosen = [one if isinstance(one, int) else one.id for one in tasks]
-        return self._bridge.call(self._control.redrive, chosen)
+        return self._bridge.write(self._control.redrive, chosen)
 
     # Reading
 

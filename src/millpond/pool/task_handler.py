@@ -9,18 +9,21 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from millpond.core.handler_signals import GiveUp, RetryLater, Throttled
+from millpond.core.handler_signals import Cancelled, GiveUp, RetryLater, Throttled
 from millpond.core.settle import Ending
 from millpond.core.task import CALLBACKS
 from millpond.core.type_names import qualified_name
 from millpond.errors import ResultUnreadable
 from millpond.pool.context import ChildJob, Context, SyncContext
+from millpond.pool.middleware_stack import MiddlewareStack
 from millpond.pool.outcome import Outcome
 from millpond.runtime.executors.processes.parent import Brief, Verdict
 from millpond.runtime.jobs.job import BatchShape, Handler, Job, Where
 from millpond.runtime.jobs.outcome import BadResult, Misfit, Unreadable
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from millpond.pool.outcome import DecoderOf
     from millpond.pool.registered import Registered
     from millpond.runtime.executors.processes.child import Channel
@@ -30,12 +33,20 @@ if TYPE_CHECKING:
 class TaskHandler:
     """Calls one registered function: decodes its arguments, gives it its context."""
 
-    def __init__(self, registered: Registered, decoder_of: DecoderOf, hooks: Hooks) -> None:
+    def __init__(
+        self,
+        registered: Registered,
+        decoder_of: DecoderOf,
+        hooks: Hooks,
+        middlewares: MiddlewareStack | None = None,
+    ) -> None:
         self._registered = registered
         self._fn = registered.fn
         self._signature = registered.signature
         self._decoder_of = decoder_of
         self._hooks = hooks
+        # Millpond's own functions have none.
+        self._middlewares = MiddlewareStack() if middlewares is None else middlewares
 
     def handler(self) -> Handler:
         """Return the function as workers know it."""
@@ -49,7 +60,7 @@ class TaskHandler:
             registered.name,
             registered.where,
             self._invoke,
-            self._signature.encode_result,
+            self._encode,
             registered.defaults.get("retry"),
             shape,
             process,
@@ -57,13 +68,27 @@ class TaskHandler:
             self._signature,
         )
 
+    def _encode(self, value: object) -> bytes | None:
+        """Return a result as it is stored; None = it is not stored."""
+        return None if self._registered.ignore_result else self._signature.encode_result(value)
+
     def _invoke(self, job: Job) -> Any:  # noqa: ANN401 - whatever the function returns
         if job.leased.pool.endswith(CALLBACKS):
             return self._call_back(job)
         args, kwargs = self._signature.decode(job.leased.call.payload)
+        if self._middlewares.installed:
+            return self._call_inside(job, args, kwargs)
         if self._signature.wants_context:
             return self._fn(self._context(job), *args, **kwargs)
         return self._fn(*args, **kwargs)
+
+    def _call_inside(self, job: Job, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:  # noqa: ANN401
+        """Call the function inside the middlewares, where it runs: on the loop, or in a thread."""
+        ctx = self._context(job)
+        given = [ctx, *args] if self._signature.wants_context else args
+        if isinstance(ctx, Context):
+            return self._middlewares.call_async(ctx, lambda: self._fn(*given, **kwargs))
+        return self._middlewares.call(ctx, lambda: self._fn(*given, **kwargs))
 
     def _call_back(self, job: Job) -> Any:  # noqa: ANN401
         args, kwargs = self._registered.callback_signature.decode(job.leased.call.payload)
@@ -72,6 +97,8 @@ class TaskHandler:
         except ResultUnreadable as error:
             # Another worker may have the release of the function that stored the result.
             raise Misfit(error.message, "outcome") from error
+        if self._middlewares.installed:
+            return self._call_inside(job, [outcome, *args], kwargs)
         if self._signature.wants_context:
             return self._fn(self._context(job), outcome, *args, **kwargs)
         return self._fn(outcome, *args, **kwargs)
@@ -80,6 +107,8 @@ class TaskHandler:
         return self._signature.decode(job.leased.call.payload)[0][0]
 
     def _call_batch(self, jobs: list[Job], items: list[Any]) -> Any:  # noqa: ANN401
+        if self._middlewares.installed:
+            return self._call_inside(jobs[0], [items], {})
         if self._signature.wants_context:
             return self._fn(self._context(jobs[0]), items)
         return self._fn(items)
@@ -99,13 +128,18 @@ class TaskHandler:
 
     def _run_in_child(self, payload: bytes, brief: Brief, channel: Channel) -> bytes:
         args, kwargs = self._signature.decode(payload)
-        if self._signature.wants_context:
-            args = [SyncContext(ChildJob(brief, channel)), *args]
+        ctx = SyncContext(ChildJob(brief, channel))
+        given = [ctx, *args] if self._signature.wants_context else args
+
+        def call() -> Any:  # noqa: ANN401 - whatever the function returns
+            result = self._fn(*given, **kwargs)
+            return asyncio.run(result) if inspect.iscoroutine(result) else result
+
         probes = self._hooks.probes
         with contextlib.nullcontext() if probes is None else probes.inside(brief.trace):
-            result = self._fn(*args, **kwargs)
-            if inspect.iscoroutine(result):
-                result = asyncio.run(result)
+            result = self._middlewares.call(ctx, call)
+        if self._registered.ignore_result:
+            return b""
         return self._signature.encode_result(result)
 
 
@@ -122,6 +156,7 @@ def _verdict(error: BaseException) -> Verdict:
     return Verdict(
         kinds=tuple(qualified_name(kind) for kind in type(error).__mro__),
         give_up=isinstance(error, GiveUp),
+        cancelled=isinstance(error, Cancelled),
         retry_in=_retry_in(error),
         spend=getattr(error, "spend", True),
         hold=error.scope if isinstance(error, Throttled) else None,

@@ -7,6 +7,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 from millpond.pool.internals import internals_of
+from millpond.pool.named_call import NamedCall
 from millpond.pool.registered import Invocation
 from millpond.pool.task import BoundCall, Optioned, TaskFunction
 
@@ -14,13 +15,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 
-def as_work(work: object) -> Invocation | Callable[[], Any]:
+def as_work(work: object) -> Invocation | NamedCall | Callable[[], Any]:
     """Return a call or a closure; a registered function itself means a call without arguments."""
     if isinstance(work, TaskFunction):
         return Invocation(internals_of(work), (), {})
     if isinstance(work, BoundCall):
         return internals_of(work)
-    if isinstance(work, Invocation):
+    if isinstance(work, (Invocation, NamedCall)):
         return work
     if callable(work):
         needed = _needed(work)

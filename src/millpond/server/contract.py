@@ -67,7 +67,7 @@ class Recent(msgspec.Struct, frozen=True, kw_only=True):
     failed_spark: list[float]
     """Failed tasks per second, 60 points, oldest first."""
     unknown: int
-    """Points at the beginning from before this server saw the pool: they are 0."""
+    """Points at the beginning from before this server saw the pool; 0 while all points are 0."""
 
 
 class PoolGlance(msgspec.Struct, frozen=True, kw_only=True):

@@ -96,7 +96,7 @@ class History:
             step=STEP,
             spark=completed,
             failed_spark=failed,
-            unknown=sum(one <= times[0] for one in moments[1:]) if times else POINTS,
+            unknown=_unknown(completed, failed, times, moments),
         )
         if samples and samples[-1].at >= end:
             # All that counts for these steps is known: they stay as they are until the next.
@@ -144,6 +144,18 @@ def _per_second(before: Sample | None, sample: Sample) -> tuple[float, float]:
         round(max(sample.completed - before.completed, 0) / length, 3),
         round(max(sample.failed - before.failed, 0) / length, 3),
     )
+
+
+def _unknown(
+    completed: list[float], failed: list[float], times: list[float], moments: list[float]
+) -> int:
+    """Return how many points are from before the first sample; 0 where all points are 0.
+
+    So what is said of an idle pool stays the same, and live streams have nothing to send.
+    """
+    if not any(completed) and not any(failed):
+        return 0
+    return sum(one <= times[0] for one in moments[1:])
 
 
 def _rates(

@@ -142,6 +142,10 @@ class SharedStore(Store, Protocol):
     ) -> Any:  # noqa: ANN401 - the answer and the caller's transaction, or an awaitable of both
         """Submit inside the transaction that is open on a connection of the caller."""
 
+    def check_caller(self) -> None:
+        """Raise if the calling thread has a transaction open that a write would wait for."""
+        return
+
     async def settle_with(
         self, settlement: Settlement, write: Callable[[Any], Any]
     ) -> tuple[SettleAnswer, Any]:
@@ -174,6 +178,7 @@ class SharedMembers:
         self.listen: Callable[[Callable[[Hint], None]], object] | None
         self.listen = getattr(store, "listen", None)
         self.submit_within: Callable[..., Any] | None = getattr(store, "submit_within", None)
+        self.check_caller: Callable[[], None] | None = getattr(store, "check_caller", None)
         self.settle_with: Callable[..., Awaitable[tuple[SettleAnswer, Any]]] | None
         self.settle_with = getattr(store, "settle_with", None)
         self.handler_transaction: Callable[[float], HandlerTransaction] | None = getattr(

@@ -68,6 +68,12 @@ class Metering(Probe):
             names.LIMIT, [self._callback(_limit)], "{message}", "How many may run at once"
         )
         meter.create_observable_gauge(
+            names.WANTED_SLOTS,
+            [self._callback(_wanted_slots)],
+            "{slot}",
+            "How many worker slots the backlog could use now: the figure for an autoscaler",
+        )
+        meter.create_observable_gauge(
             names.DEAD,
             [self._callback(_dead)],
             "{message}",
@@ -101,8 +107,8 @@ class Metering(Probe):
     def _detours(self, _options: CallbackOptions) -> Iterable[Observation]:
         reading = self._reader.read() if self.on else None
         for (verb, reason), count in ({} if reading is None else reading.detours).items():
-            told = {names.SYSTEM: names.MILLPOND, names.VERB: verb, names.REASON: reason}
-            yield Observation(count, told)
+            labels = {names.SYSTEM: names.MILLPOND, names.VERB: verb, names.REASON: reason}
+            yield Observation(count, labels)
 
     def submitting(self, pool: str, count: int) -> tuple[str, float]:  # noqa: ARG002
         """Return the pool and the start time of a submit."""
@@ -194,6 +200,10 @@ def _oldest(pool: PoolReading) -> Iterable[tuple[str, float]]:
 
 def _limit(pool: PoolReading) -> Iterable[tuple[str, float]]:
     yield "", pool.view.spec.max_concurrent
+
+
+def _wanted_slots(pool: PoolReading) -> Iterable[tuple[str, float]]:
+    yield "", pool.wanted_slots
 
 
 def _dead(pool: PoolReading) -> Iterable[tuple[str, float]]:

@@ -48,6 +48,7 @@ ENDED = "millpond.pool.ended"
 STALE = "millpond.pool.stale_settles"
 OLDEST = "millpond.pool.oldest"
 LIMIT = "millpond.pool.limit"
+WANTED_SLOTS = "millpond.pool.wanted_slots"
 DEAD = "millpond.pool.dead"
 DETOURS = "millpond.store.detours"
 

@@ -226,6 +226,11 @@ _GAUGES: tuple[tuple[str, str, Callable[[PoolReading], Iterable[tuple[str, float
         lambda one: [("", one.view.spec.max_concurrent)],
     ),
     (
+        "millpond_pool_wanted_slots",
+        "How many worker slots the backlog could use now: the figure for an autoscaler",
+        lambda one: [("", one.wanted_slots)],
+    ),
+    (
         "millpond_pool_bounded_tasks",
         "Tasks that count against the bound: from outside, and never claimed",
         lambda one: [("", one.view.fresh)],

@@ -14,6 +14,7 @@ import msgspec
 from millpond.core.log_fields import about
 from millpond.core.task import CALLBACKS
 from millpond.pool.internals import internals_of
+from millpond.pool.wanted_slots import wanted_slots
 from millpond.runtime.fleet.closure_worker import OWN
 from millpond.store.protocol import PoolView
 
@@ -37,6 +38,8 @@ class PoolReading(msgspec.Struct, frozen=True, kw_only=True):
     """Submitters of this process that wait for room."""
     oldest: float
     """Age in seconds of the oldest waiting task."""
+    wanted_slots: int
+    """How many worker slots the backlog could use now."""
 
     def states(self) -> Iterator[tuple[str, int]]:
         """Yield the number of tasks in each state; each task is in one state."""
@@ -85,12 +88,14 @@ async def _pool(runtime: Runtime, name: str) -> PoolReading | None:
         return None
     callbacks = await runtime.view.pool(name + CALLBACKS, measured=False)
     oldest = view.oldest_queued_at
+    unfinished = 0 if callbacks is None else callbacks.queued + callbacks.running
     return PoolReading(
         name=name,
         view=view,
-        callbacks=0 if callbacks is None else callbacks.queued + callbacks.running,
+        callbacks=unfinished,
         blocked=runtime.submitter.blocked(name),
         oldest=0.0 if oldest is None else max(now - oldest, 0.0),
+        wanted_slots=wanted_slots(view, unfinished, now),
     )
 
 

@@ -109,13 +109,17 @@ class Lab:
         self._restarts = 0
         self._ended = 0
         self._before: tuple[Callable[[], Store] | None, int | None] = (None, None)
+        self._worked: bool | None = None
 
     # Its life
 
     def __enter__(self) -> Self:
         _no_loop_here()
         self._loop = _LabLoop(self._clock, self._outside, self._patience)
-        self._before = (internals_of(self.mp).owner.make_store, internals_of(self.mp).owner.seed)
+        owner = internals_of(self.mp).owner
+        self._before, self._worked = (owner.make_store, owner.seed), owner.work
+        # The workers of an application on a database are other processes; here this is the one.
+        owner.work = owner.work is not False
         try:
             self._open()
         except BaseException:
@@ -162,7 +166,8 @@ class Lab:
 
     def _end(self) -> None:
         """Leave nothing behind: no task, no generator, no loop; and the Millpond as it was."""
-        internals_of(self.mp).owner.make_store, internals_of(self.mp).owner.seed = self._before
+        owner = internals_of(self.mp).owner
+        (owner.make_store, owner.seed), owner.work = self._before, self._worked
         loop, self._loop = self._loop, None
         if loop is None:
             return

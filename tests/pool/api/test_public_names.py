@@ -31,9 +31,9 @@ from millpond.pool.schedules.schedule import Schedule, SyncSchedule
 from millpond.pool.task import Optioned, SyncTaskFunction
 
 MILLPOND = """
-    as_completed audit budget cancel counts cron emit end_scope events get_pool get_trigger handle
-    is_open observe pool pools replay schedules status task tasks trigger triggers unsettled wait
-    why worker
+    add_middleware as_completed audit budget cancel close counts cron emit end_scope events get_pool
+    get_trigger handle is_open observe open pool pools replay schedules status submit task tasks
+    trigger triggers unsettled wait why worker
 """
 POOL = """
     batch_task cancel cancel_all close created_at drain id lanes map name pause purge redrive resize
@@ -46,12 +46,12 @@ HANDLE = """
     submitted_by wait
 """
 CONTEXT = """
-    attempt cancel_reason cancelled commit deadline is_retry key labels lane lease_lost max_attempts
-    once pool progress resources sequence settle_weight started_at submit submit_many submitted_at
-    task_id transaction weight
+    attempt cancel_reason cancelled commit deadline function is_retry key labels lane lease_lost
+    max_attempts once pool progress resources sequence settle_weight started_at submit submit_many
+    submitted_at task_id transaction weight
 """
 TRIGGER = "dead_letters deliveries id pause redrive remove resume spec"
-SCHEDULE = "id pause remove resume status timetable"
+SCHEDULE = "fire id pause remove resume status timetable"
 
 NAMES: dict[type, str] = {
     Millpond: MILLPOND + "sync url",

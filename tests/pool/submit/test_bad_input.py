@@ -230,7 +230,7 @@ async def test_submitting_anything_but_work_is_a_type_error(work: Any) -> None:
         ("max_concurrent", "many"),
         ("max_concurrent", 1.5),
         ("max_concurrent", -1),
-        ("queue", "fifo"),
+        ("queue", "random"),
         ("backpressure", "block"),
         ("max_per_key", 0),
         ("rate", 5),
@@ -305,7 +305,6 @@ async def test_every_refusal_is_a_millpond_error_with_a_code() -> None:
     ("option", "mistake", "advice"),
     [
         ("queue", fifo, "must be priority(), fifo(), lifo() or fair_round_robin()"),
-        ("queue", "fifo", "must be priority(), fifo(), lifo() or fair_round_robin()"),
         ("backpressure", 100, "must be bounded(...), fail_fast() or ring_buffer(...)"),
         ("rate", 5, "must be a Rate, such as Rate(100, per=60), or a list of them"),
         ("rate", [5], "must be a Rate, such as Rate(100, per=60)"),

@@ -54,7 +54,7 @@ async def test_an_option_that_is_elsewhere_is_named_there() -> None:
     shop = Shop()
     async with shop.mp:
         with pytest.raises(TypeError, match=r"pool\.drain\(calls, progress=True\)"):
-            shop.pool.map(shop.add, [1], progress=True)
+            await shop.pool.submit(shop.add.bind(1), progress=True)
         with pytest.raises(TypeError, match="did you mean 'priority'"):
             await shop.pool.submit(shop.add.bind(1), prioritiy=3)
         with pytest.raises(TypeError, match="it is delay, in seconds"):
@@ -66,8 +66,12 @@ async def test_an_option_that_is_elsewhere_is_named_there() -> None:
 async def test_pool_methods_on_a_millpond_raise_with_the_right_call() -> None:
     """mp.submit names pool.submit; any other name is missing as ever."""
     shop = Shop()
-    with pytest.raises(AttributeError, match=r"pool\.submit\(\.\.\.\)"):
-        shop.mp.submit(shop.add)
+    with pytest.raises(AttributeError, match=r"pool\.map\(\.\.\.\)"):
+        shop.mp.map(shop.add, [1])
+    for submit in (shop.mp.submit, shop.mp.sync.submit):
+        for work in (shop.add, shop.add.bind(1), print):
+            with pytest.raises(TypeError, match=r"pool\.submit\(\.\.\.\)"):
+                submit(work)
     with pytest.raises(AttributeError, match="has no attribute 'nonsense'"):
         _ = shop.mp.nonsense
     assert not hasattr(shop.mp, "map")

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
 
-import django  # type: ignore[import-untyped]
+import django
 import pytest
 import sqlalchemy
-from django.conf import settings  # type: ignore[import-untyped]
-from django.db import connections, transaction  # type: ignore[import-untyped]
+from django.conf import settings
+from django.db import connections, transaction
 
 from millpond import Millpond
+from millpond.errors import StoreLocked
 from millpond.pool.internals import internals_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from millpond import TaskFunction
@@ -107,3 +109,62 @@ async def test_a_transaction_of_django_is_joined(
             cursor.execute("SELECT count(*) FROM orders")
             (count,) = cursor.fetchone()
         assert (1, 1) == (count, await shop.pool.size())
+
+
+WRITES: dict[str, Callable[[Shop], object]] = {
+    "submit": lambda shop: shop.pool.sync.submit(shop.send.bind(8)),
+    "submit of a task": lambda shop: shop.send.sync.submit(8),
+    "submit_many": lambda shop: shop.pool.sync.submit_many([shop.send.bind(8)]),
+    "try_submit": lambda shop: shop.pool.sync.try_submit(shop.send.bind(8)),
+    "map": lambda shop: shop.pool.sync.map(shop.send, [8]).get(),
+    "map, one by one": lambda shop: list(shop.pool.sync.map(shop.send, [8])),
+    "run": lambda shop: shop.pool.sync.run().__enter__(),
+    "emit": lambda shop: shop.mp.sync.emit("bought", {}),
+    "pause": lambda shop: shop.pool.sync.pause(),
+}
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_a_plain_write_inside_atomic_is_refused_at_once(shop: Shop, alias: str, name: str) -> None:
+    """It would wait for the transaction that waits for it; the error says what to do instead."""
+    with shop.mp.sync:
+        own = connections[alias]
+        with own.cursor() as cursor:
+            cursor.execute(ORDERS)
+        with transaction.atomic(using=alias):
+            with own.cursor() as cursor:
+                cursor.execute(ADD)
+            begun = time.monotonic()
+            with pytest.raises(StoreLocked, match=r"its own transaction.* connection=") as caught:
+                WRITES[name](shop)
+            assert time.monotonic() - begun < 5
+            assert 0.0 == caught.value.waited
+            assert 0 == shop.pool.sync.size()  # reading goes on
+            shop.pool.sync.submit(shop.send.bind(7), connection=own)
+            transaction.on_commit(lambda: shop.send.sync.submit(8), using=alias)
+        assert 2 == shop.pool.sync.size()
+
+
+async def test_the_same_on_the_event_loop(
+    shop: Shop, alias: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where Django is allowed there at all."""
+    monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
+    async with shop.mp:
+        with transaction.atomic(using=alias), connections[alias].cursor():
+            with pytest.raises(StoreLocked, match="its own transaction"):
+                await shop.send.submit(7)
+            with pytest.raises(StoreLocked, match="its own transaction"):
+                await shop.pool.submit_many([shop.send.bind(7)])
+        await shop.send.submit(7)
+
+
+def test_a_transaction_on_another_file_or_thread_is_no_obstacle(
+    shop: Shop, alias: str, tmp_path: Path
+) -> None:
+    """Only a wait that cannot end is refused."""
+    connections[alias].settings_dict["NAME"] = str(tmp_path / "other.db")
+    with shop.mp.sync, transaction.atomic(using=alias), connections[alias].cursor() as cursor:
+        cursor.execute(ORDERS)
+        shop.send.sync.submit(7)
+        assert 1 == shop.pool.sync.size()

@@ -1,4 +1,4 @@
-"""Detours from the fast path: each is counted by verb and reason, and `doctor` tells of them."""
+"""Detours from the fast path: each is counted by verb and reason, and `doctor` shows them."""
 
 from collections.abc import Iterator
 
@@ -54,10 +54,10 @@ async def test_the_plain_path_has_none(schema: Schema) -> None:
     await store.close()
 
 
-async def test_each_is_counted_by_its_reason_and_told_by_the_doctor(schema: Schema) -> None:
+async def test_each_is_counted_by_its_reason_and_shown_by_the_doctor(schema: Schema) -> None:
     """Those that Python knows, those that the server answers, and those that are skipped after."""
     store = await opened(schema)
-    await store.submit(batch(1, owner="somebody"))
+    await store.submit(batch(1, owner="another"))
     await store.submit(batch(2, 2))
     await store.control(orders.Pause("p"))
     ask = LeaseRequest(pool="p", worker="one", want=1)
@@ -73,8 +73,8 @@ async def test_each_is_counted_by_its_reason_and_told_by_the_doctor(schema: Sche
     assert 1 == counted["settle", "weight"]
     await store.close()
     with connect(schema.address) as connection:
-        told = {(one.verb, one.reason) for one in health(connection, schema.address, 3).detours}
-    assert ("submit", "closure") in told
+        shown = {(one.verb, one.reason) for one in health(connection, schema.address, 3).detours}
+    assert ("submit", "closure") in shown
 
 
 async def test_a_refusal_by_an_error_has_its_reason(schema: Schema) -> None:

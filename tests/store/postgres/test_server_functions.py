@@ -130,13 +130,13 @@ def test_they_are_installed_once_and_again_where_they_differ(
     assert {server_functions.VERSION: server_functions.digest()} == installed_functions(
         connection, address
     )
-    asked = "SELECT max(oid::bigint) FROM pg_proc WHERE pronamespace = 'millpond'::regnamespace"
-    first = connection.execute(asked).fetchall()
+    query = "SELECT max(oid::bigint) FROM pg_proc WHERE pronamespace = 'millpond'::regnamespace"
+    first = connection.execute(query).fetchall()
     migrate(connection, address)
-    assert first == connection.execute(asked).fetchall()
+    assert first == connection.execute(query).fetchall()
     connection.execute("UPDATE millpond.millpond_functions SET digest = 'of another build'")
     migrate(connection, address)
-    assert first < connection.execute(asked).fetchall()
+    assert first < connection.execute(query).fetchall()
     assert server_functions.digest() in installed_functions(connection, address).values()
 
 

@@ -80,9 +80,9 @@ class SyncTrigger:
         """Its own pool: one task for each event, whose result is the receipt."""
         return self._trigger.deliveries.sync
 
-    pause = on_loop(Trigger.pause, "_trigger")
-    resume = on_loop(Trigger.resume, "_trigger")
-    remove = on_loop(Trigger.remove, "_trigger")
+    pause = on_loop(Trigger.pause, "_trigger", writes=True)
+    resume = on_loop(Trigger.resume, "_trigger", writes=True)
+    remove = on_loop(Trigger.remove, "_trigger", writes=True)
     dead_letters = on_loop(Trigger.dead_letters, "_trigger")
 
     def redrive(self, tasks: Iterable[int] | None = None) -> int:
@@ -126,7 +126,7 @@ class SyncEvents:
         if connection is not None:
             made = self._bridge.here(self._events.emit_within, name, payload, event_id, connection)
         else:
-            made = self._bridge.call(self._events.emit, name, payload, event_id=event_id)
+            made = self._bridge.write(self._events.emit, name, payload, event_id=event_id)
         return SyncEmission(self._bridge, made)
 
     def replay(self, name: str, event_id: str) -> SyncEmission:

@@ -141,7 +141,7 @@ class SyncRun:
         return self._run.finished_before
 
     def __enter__(self) -> Self:
-        self._bridge.call(self._run.__aenter__)
+        self._bridge.write(self._run.__aenter__)
         return self
 
     def submit(
@@ -165,7 +165,7 @@ class SyncRun:
     ) -> list[SyncHandle[T]]:
         """Submit tasks of the run as one batch."""
         given = list(works)
-        handles = self._bridge.call(lambda: self._run.submit_many(given, wait=wait, **options))
+        handles = self._bridge.write(lambda: self._run.submit_many(given, wait=wait, **options))
         return [SyncHandle(self._bridge, internals_of(handle)) for handle in handles]
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:

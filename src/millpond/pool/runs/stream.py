@@ -176,7 +176,7 @@ class SyncStream:
         return self._stream.report
 
     def __enter__(self) -> Self:
-        self._bridge.call(self._stream.__aenter__)
+        self._bridge.write(self._stream.__aenter__)
         return self
 
     def __iter__(self) -> Iterator[Outcome]:

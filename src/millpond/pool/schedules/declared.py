@@ -13,7 +13,7 @@ from millpond.errors import BadSchedule, ConfigError, DuplicateName
 from millpond.pool.delegation import on_loop, signature_of
 from millpond.pool.internals import internals_of
 from millpond.pool.registered import Invocation
-from millpond.pool.schedules.firing import Declaration, arm
+from millpond.pool.schedules.firing import Declaration, EventTask, arm
 from millpond.pool.schedules.schedule import DeclaredSchedule, Schedule, SyncSchedule
 from millpond.pool.schedules.stored import ScheduleInfo, schedules
 from millpond.pool.schedules.timetable import Missed, Timetable
@@ -37,9 +37,10 @@ NOT_FOR_A_FIRING = ("idempotency_key", "dedupe", "run_at", "submitted_by")
 class Schedules:
     """Schedules, by id."""
 
-    def __init__(self, owner: RuntimeOwner, pools: Pools) -> None:
+    def __init__(self, owner: RuntimeOwner, pools: Pools, event_task: EventTask) -> None:
         self._owner = owner
         self._pools = pools
+        self._event_task = event_task
         self._declared: dict[str, DeclaredSchedule] = {}
         self._arming: set[asyncio.Task[Any]] = set()
         """The tasks that store schedules which were declared while the Millpond is open."""
@@ -84,7 +85,9 @@ class Schedules:
             emits=None if emits is None else check.name("emits", emits),
             payload=_plain(payload),
         )
-        made = DeclaredSchedule(self._owner, declaration, work, pool, self.armed, self.forget)
+        made = DeclaredSchedule(
+            self._owner, declaration, work, pool, self.armed, self.forget, self._event_task
+        )
         return self._add(made)
 
     def _add(self, made: DeclaredSchedule) -> Schedule:

@@ -315,6 +315,19 @@ async def _fire(job: Job, firing: Firing, event_task: EventTask) -> dict[str, An
     }
 
 
+async def extra_firing(
+    runtime: Runtime, schedule: Declaration, event_task: EventTask
+) -> tuple[NewTask, ...]:
+    """Return the tasks of a firing beside the timetable, for this moment."""
+    moment = shown(runtime.clock())
+    tasks: list[NewTask] = []
+    if schedule.task is not None:
+        tasks.append(_target(schedule, schedule.task, moment, runtime.new_id()))
+    if schedule.emits is not None:
+        tasks.append(await event_task(schedule.emits, _payload(schedule, moment), moment))
+    return tuple(tasks)
+
+
 def _target(schedule: Declaration, template: NewTask, moment: str, task: int) -> NewTask:
     """Return the task that a firing submits: one per schedule and moment, in any process."""
     return msgspec.structs.replace(

@@ -12,7 +12,7 @@ from millpond.pool.delegation import on_loop
 from millpond.pool.internals import internals_of
 from millpond.pool.new_task import new_task
 from millpond.pool.schedules.firing import CRON, SPEC, Declaration, arm
-from millpond.pool.schedules.stored import ScheduleInfo, remove, schedules, template, words
+from millpond.pool.schedules.stored import ScheduleInfo, fire, remove, schedules, template, words
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from millpond.pool.declared_pool import DeclaredPool
     from millpond.pool.registered import Invocation
     from millpond.pool.runtime_owner import RuntimeOwner
+    from millpond.pool.schedules.firing import EventTask
     from millpond.pool.schedules.timetable import Timetable
 
 
@@ -33,6 +34,7 @@ class DeclaredSchedule:
     _into: DeclaredPool | None
     _armed: Callable[[], Awaitable[None]]
     _forget: Callable[[str], Awaitable[None]]
+    _event_task: EventTask
 
     @property
     def id(self) -> str:
@@ -66,6 +68,11 @@ class DeclaredSchedule:
         """End it in the store; return whether there was anything to end."""
         await self._forget(self.id)
         return await remove(self.owner.runtime, self.id)
+
+    async def fire(self) -> list[int]:
+        """Fire it once more, now; return the tasks that this submitted."""
+        await self._armed()
+        return await fire(self.owner.runtime, self.id, self._event_task)
 
     async def status(self) -> ScheduleInfo | None:
         """Return it as the store has it; None if it was removed."""
@@ -112,6 +119,13 @@ class Schedule(_Shown):
         """Fire again."""
         await self._internals.order(Resume(CRON, self.id))
 
+    async def fire(self) -> list[int]:
+        """Fire once more, now; return the ids of the tasks that this submitted.
+
+        The timetable and the next firing stay as they are. A paused schedule fires too.
+        """
+        return await self._internals.fire()
+
     async def remove(self) -> bool:
         """End it, for all processes; return whether there was anything to end.
 
@@ -135,7 +149,8 @@ class SyncSchedule(_Shown):
     def __repr__(self) -> str:
         return f"<sync {self._schedule!r}>"
 
-    pause = on_loop(Schedule.pause, "_schedule")
-    resume = on_loop(Schedule.resume, "_schedule")
-    remove = on_loop(Schedule.remove, "_schedule")
+    pause = on_loop(Schedule.pause, "_schedule", writes=True)
+    resume = on_loop(Schedule.resume, "_schedule", writes=True)
+    fire = on_loop(Schedule.fire, "_schedule", writes=True)
+    remove = on_loop(Schedule.remove, "_schedule", writes=True)
     status = on_loop(Schedule.status, "_schedule")

@@ -9,9 +9,20 @@ import msgspec
 
 from millpond.core.control import Cancel, Resume
 from millpond.pool.payload.signature import fingerprint
-from millpond.pool.schedules.firing import CRON, TURN, TURNS, Standing, in_force, standing_of
+from millpond.pool.refusals import error_of
+from millpond.pool.schedules.firing import (
+    CRON,
+    TURN,
+    TURNS,
+    EventTask,
+    Standing,
+    extra_firing,
+    in_force,
+    standing_of,
+)
 from millpond.pool.schedules.timetable import Missed, Timetable
 from millpond.runtime.jobs.policy import without_trace
+from millpond.store.protocol import Batch
 
 if TYPE_CHECKING:
     from millpond.core.task import NewTask
@@ -72,6 +83,21 @@ async def remove(runtime: Runtime, schedule: str) -> bool:
     # A later declaration of the same id must not begin paused.
     await runtime.control.order(Resume(CRON, schedule))
     return ended
+
+
+async def fire(runtime: Runtime, schedule: str, event_task: EventTask) -> list[int]:
+    """Fire a schedule once more, now; its timetable and its next firing stay as they are.
+
+    Return the tasks that this submits: none if the store has no such schedule.
+    """
+    standing = (await standing_of(runtime, [schedule]))[schedule]
+    if not standing:
+        return []
+    fired = await extra_firing(runtime, in_force(standing).firing.schedule, event_task)
+    answer = await runtime.submitter.submit(Batch(tasks=fired))
+    if answer.refusal is not None:
+        raise error_of(answer.refusal, len(fired))
+    return [admission.task for admission in answer.admissions]
 
 
 async def schedules(runtime: Runtime, only: list[str] | None = None) -> list[ScheduleInfo]:

@@ -66,7 +66,7 @@ class Handler:
     name: str
     where: Where
     invoke: Callable[[Job], Any]
-    encode_result: Callable[[Any], bytes]
+    encode_result: Callable[[Any], bytes | None]
     retry: Policy | None = None
     batch: BatchShape | None = None
     process: tuple[str, str] | None = None

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from millpond.core import validation as check
 from millpond.core.backoff import Retry, tries_again
 from millpond.core.bounds import MAX_THROTTLE
-from millpond.core.handler_signals import GiveUp, RetryLater, Throttled
-from millpond.core.settle import Raised
+from millpond.core.handler_signals import Cancelled, GiveUp, RetryLater, Throttled
+from millpond.core.settle import Raised, Stopped
 from millpond.core.task import CALLBACKS
 from millpond.core.type_names import qualified_name
 from millpond.runtime.ctrl_c import is_ctrl_c
@@ -76,7 +76,7 @@ def formula_of(job: Job) -> Retry:
     return policy if isinstance(policy, Retry) else DEFAULT_RETRY
 
 
-def raised(error: BaseException, job: Job) -> Raised:
+def raised(error: BaseException, job: Job) -> Raised | Stopped:
     """Return what an exception means for its attempt; one whose own code raises is final."""
     try:
         return _meaning(error, job)
@@ -88,7 +88,9 @@ def raised(error: BaseException, job: Job) -> Raised:
         return Raised(describe(broken), final=True)
 
 
-def _meaning(error: BaseException, job: Job) -> Raised:
+def _meaning(error: BaseException, job: Job) -> Raised | Stopped:
+    if isinstance(error, Cancelled):
+        return Stopped(describe(error))
     if isinstance(error, GiveUp):
         return Raised(describe(error.__cause__ or error), final=True)
     if isinstance(error, RetryLater):

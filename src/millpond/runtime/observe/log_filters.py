@@ -25,6 +25,8 @@ OURS = (
     "millpond.hints",
     "millpond.hooks",
     "millpond.joins",
+    "millpond.server",
+    "millpond.session",
     "millpond.maintenance",
     "millpond.poll",
     "millpond.postgres",

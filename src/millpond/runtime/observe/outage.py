@@ -34,6 +34,11 @@ class Outages:
         self._since = 0.0
         self._lock = threading.Lock()
 
+    @property
+    def reachable(self) -> bool:
+        """Whether every part of the process could use the store when it last tried."""
+        return not self._failing
+
     def failed(self, part: object, error: BaseException) -> bool:
         """Note that a part could not use the store, and log the first; False for another error."""
         if not isinstance(error, StoreError):

@@ -29,7 +29,7 @@ def succeeded(job: Job, value: Any) -> Outcome:  # noqa: ANN401 - what the handl
         return _of_closure(body, value)
     follow_ups = tuple(job.follow_ups) if job.follow_ups else ()
     if type(value) is Encoded:
-        return Succeeded(value.data, follow_ups)
+        return Succeeded(value.data or None, follow_ups)
     try:
         return Succeeded(body.encode_result(value), follow_ups)
     except BadResult as error:

@@ -6,6 +6,7 @@ does where the rows are. It does the same or nothing: what is not plain is left 
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -244,15 +245,17 @@ class FastSubmit:
         ]
         return msgspec.json.encode(runs).decode() if runs else None
 
-    def answers(self, told: FastSubmitAnswer) -> list[SubmitAnswer]:
+    def answers(self, answer: FastSubmitAnswer) -> list[SubmitAnswer]:
         """Return the answer to each submit."""
-        wakes = () if told.wake_at is None else (Wake(self._pool, told.wake_at),)
-        admissions = _admissions(self._submits, told)
+        wakes = () if answer.wake_at is None else (Wake(self._pool, answer.wake_at),)
+        admissions = _admissions(self._submits, answer)
         return [
             SubmitAnswer(
                 batches=tuple(
                     [
-                        _batch_answer(batch, tuple([next(admissions) for _ in batch.tasks]))
+                        _batch_answer(
+                            batch, tuple([next(admissions) for _ in batch.tasks]), answer.moment
+                        )
                         for batch in batches
                     ]
                 ),
@@ -319,11 +322,11 @@ def _admissions(submits: Sequence[Sequence[Batch]], told: FastSubmitAnswer) -> I
         )
 
 
-def _batch_answer(batch: Batch, admissions: tuple[Admission, ...]) -> BatchAnswer:
+def _batch_answer(batch: Batch, admissions: tuple[Admission, ...], moment: float) -> BatchAnswer:
     if batch.run is None:
         return BatchAnswer(admissions=admissions)
     new = sum(not one.duplicate for one in admissions)
-    run = Run(new=batch.run, opened_at=0.0, live=new, total=new)
+    run = Run(new=batch.run, opened_at=moment, live=new, total=new)
     return BatchAnswer(admissions=admissions, run=run_view(run))
 
 
@@ -360,6 +363,8 @@ def why_not_submit(batches: Sequence[Batch]) -> str | None:
 
 
 def _why_not_store(new: NewTask) -> str | None:
+    if not math.isfinite((new.run_at or 0.0) + new.delay + (new.expires_in or 0.0)):
+        return "not a number"
     if is_plain(new):
         return None
     if new.owner is not None:

@@ -49,6 +49,14 @@ class Flush(Enum):
     """Also those of others that it may have read. They may have written what the answer promises:
     a task with the same idempotency key."""
 
+    def after(self, statement: str) -> str:
+        """Return the statement that waits, with the one before it in a comment.
+
+        The server shows only the last statement of a session: `renewed_since` recognises by the
+        comment a session that renews leases, and so does a person.
+        """
+        return f"{self.value} /* after {statement.replace('*/', '')[:240]} */"
+
 
 def noting_writes(statement: str) -> str:
     """Return a statement that also notes whether it wrote, in one more column, the last."""

@@ -264,7 +264,7 @@ class PostgresConnection:
             self._library.pipeline_sync()
             self._line.append(_BOUNDARY)
         if flushes:
-            self._send(flush.value, [], is_flush=True)
+            self._send(flush.after(statement), [], is_flush=True)
         return PendingServerCall(self, cursor, notes_writes=flushes)
 
     def commit(self) -> str:

@@ -145,7 +145,12 @@ class PostgresTables(SqlTables):
             super().ask("raise", (pool, *first))
         for pool, places in put_in.items():
             super().ask("lower", (pool, self.listed(places)))
-        detours = [] if self.detours is None else self.detours.to_save()
+        self._save_detours()
+
+    def _save_detours(self) -> None:
+        """Store counts of detours with other changes only: asking an empty pool writes nothing."""
+        writes = bool(self._records) or self.connection.total_changes != self._changes
+        detours = self.detours.to_save() if writes and self.detours is not None else []
         if detours:
             super().send("add_detours", detours)
 

@@ -633,13 +633,12 @@ class SqlStore(ABC, Generic[C, L]):
         if self._inline is not None:
             self._inline.close()
         if self._writer is not None:
-            await asyncio.get_running_loop().run_in_executor(None, self._writer.close)
+            await _off_the_loop(None, self._writer.close)
         if self._wakes is not None:
             self._wakes.close()
         if self._threads is not None:
             # What is being read ends first; then nobody uses the connection any more.
-            loop = asyncio.get_running_loop()
-            await loop.run_in_executor(self._threads, self._reader.close)
+            await _off_the_loop(self._threads, self._reader.close)
             self._threads.shutdown(wait=False)
         else:
             self._reader.close()
@@ -775,3 +774,13 @@ def _expect(tables: SqlTables, ask: LeaseRequest, *, leaving: int = 0) -> None:
         spec = pool.spec
         slots = max(spec.max_concurrent - pool.running + leaving, 0)
         pool.sql_backlog.expect(min(ask.want, slots) + min(ask.ahead, spec.prefetch))
+
+
+async def _off_the_loop(threads: ThreadPoolExecutor | None, fn: Callable[[], object]) -> None:
+    """Call a function in another thread; here where the interpreter ends and allows none."""
+    try:
+        waiting = asyncio.get_running_loop().run_in_executor(threads, fn)
+    except RuntimeError:
+        fn()
+    else:
+        await waiting

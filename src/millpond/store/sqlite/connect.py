@@ -25,6 +25,7 @@ from millpond.errors import (
     NotADatabase,
     SQLiteTooOld,
     StoreFailing,
+    StoreForked,
     StoreMissing,
     StoreNotWritable,
 )
@@ -63,6 +64,8 @@ _SHORTEST_WAIT, _LONGEST_WAIT = 0.0002, 0.005
 class Connection(sqlite3.Connection):
     """A connection that a forked child neither uses nor closes."""
 
+    file: FileIdentity | None = None
+
 
 def connect(
     path: Path,
@@ -84,7 +87,6 @@ def connect(
     except BaseException:
         connection.close()
         raise
-    _OPEN.add(connection)
     return connection
 
 
@@ -97,15 +99,15 @@ def connect_to_look(path: Path, *, patience: float = PATIENCE) -> Connection:
     except BaseException:
         connection.close()
         raise
-    _OPEN.add(connection)
     return connection
 
 
 def _opened(path: Path, patience: float, factory: type[Connection], *, create: bool) -> Connection:
     check_version(sqlite3.sqlite_version_info)
     _look(path, create=create)
+    _must_not_be_the_parents(path)
     try:
-        return sqlite3.connect(
+        connection = sqlite3.connect(
             f"file:{quote(os.fspath(path.absolute()))}?mode={'rwc' if create else 'rw'}",
             uri=True,
             timeout=patience,
@@ -116,6 +118,9 @@ def _opened(path: Path, patience: float, factory: type[Connection], *, create: b
         )
     except DATABASE_ERRORS as error:
         raise translated(error, path) from error
+    connection.file = identity_of(path)
+    _OPEN.add(connection)
+    return connection
 
 
 def begin(connection: sqlite3.Connection, path: Path, *, patience: float = PATIENCE) -> None:
@@ -285,6 +290,7 @@ def _insist(connection: sqlite3.Connection, path: Path, statement: str, patience
 
 _OPEN: weakref.WeakSet[Connection] = weakref.WeakSet()
 _THE_PARENTS: list[Connection] = []
+_FILES_OF_PARENTS: set[FileIdentity] = set()
 
 
 def _leave_to_the_parent() -> None:
@@ -293,6 +299,32 @@ def _leave_to_the_parent() -> None:
     Closing in the child would act on the parent's files with the child's locks, which are none.
     """
     _THE_PARENTS.extend(_OPEN)
+    for connection in _OPEN:
+        if connection.file is not None and _is_open(connection):
+            _FILES_OF_PARENTS.add(connection.file)
+
+
+def _is_open(connection: sqlite3.Connection) -> bool:
+    try:
+        _ = connection.in_transaction
+    except sqlite3.ProgrammingError:
+        return False
+    return True
+
+
+def _must_not_be_the_parents(path: Path) -> None:
+    """Refuse a file that was open in the parent at the moment of the fork.
+
+    SQLite keeps one table of locks per process. The child inherits the table, but not the locks:
+    it would wait for ever for a lock of the parent, or go without one that it needs.
+    """
+    if _FILES_OF_PARENTS and identity_of(path) in _FILES_OF_PARENTS:
+        raise StoreForked(
+            f"{path} was open in the process that forked this one, and SQLite cannot open it again "
+            "here: open the Millpond after the fork only, in each process, or close it before; or "
+            "start the processes by spawn",
+            path=str(path),
+        )
 
 
 if hasattr(os, "register_at_fork"):

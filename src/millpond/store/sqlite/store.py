@@ -21,6 +21,7 @@ from millpond.store.sqlite.connect import Connection, connect
 from millpond.store.sqlite.dialect import SQLITE
 from millpond.store.sqlite.handler_connection import SqliteHandlerConnection
 from millpond.store.sqlite.migrate import migrate, must_be_there
+from millpond.store.sqlite.own_transaction import refuse_inside_own_transaction
 from millpond.store.sqlite.presence import Presence
 from millpond.store.sqlite.reader import SqliteReadConnection
 from millpond.store.sqlite.transactions import SqliteTransactor
@@ -128,6 +129,10 @@ class SqliteStore(SqlStore["sqlite3.Connection", SqliteHandlerConnection], Share
         inside = driver_connection(connection, self._path)
         with joined(connection, self._path) as cursors:
             return self._submit_over(cursors, batches, declare, now, entropy), inside
+
+    def check_caller(self) -> None:
+        """Raise StoreLocked if the calling thread has a transaction of Django's open here."""
+        refuse_inside_own_transaction(self._path)
 
     # What SQLite does its own way
 

@@ -338,6 +338,14 @@ def _text(error: BaseException) -> str:
     return object.__repr__(error)
 
 
+_CALLERS = (
+    "millpond.pool.task_handler",
+    "millpond.pool.middleware_stack",
+    "millpond.pool.middleware",
+)
+"""The modules between this one and a handler."""
+
+
 def _traceback(error: BaseException) -> str:
     """Return the traceback from the handler on; what it stands on here tells nobody anything."""
     try:
@@ -354,7 +362,7 @@ def _traceback(error: BaseException) -> str:
 def _is_ours(frame: FrameType) -> bool:
     """Whether a frame is one that calls the handler, here or in what was asked for by name."""
     module = frame.f_globals.get("__name__", "")
-    return frame.f_code.co_filename == __file__ or module == "millpond.pool.task_handler"
+    return frame.f_code.co_filename == __file__ or module in _CALLERS
 
 
 def _wish(error: BaseException) -> bytes:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from millpond.core.handler_signals import GiveUp, RetryLater, Scope, Throttled
+from millpond.core.handler_signals import Cancelled, GiveUp, RetryLater, Scope, Throttled
 from millpond.core.lease import Leased
 from millpond.runtime.error_info import ErrorInfo
 from millpond.runtime.executors.processes.process_pool import ProcessPool
@@ -40,6 +40,7 @@ class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
 
     kinds: tuple[str, ...] = ()
     give_up: bool = False
+    cancelled: bool = False
     retry_in: float | None = None
     spend: bool = True
     hold: Scope | None = None
@@ -141,6 +142,8 @@ def _error(broke: Broke) -> Exception:
         return Throttled(verdict.retry_in, scope=verdict.hold)
     if verdict.retry_in is not None:
         return RetryLater(verdict.retry_in, spend=verdict.spend)
+    if verdict.cancelled:
+        return Cancelled(broke.message)
     info = ErrorInfo(broke.kind, broke.message, broke.traceback)
     error = RemoteError(info, (*verdict.kinds, broke.kind))
     if verdict.give_up:

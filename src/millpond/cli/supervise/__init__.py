@@ -1,0 +1,1 @@
+"""Keep worker processes running: heartbeats, health, systemd, restarts and reloads."""

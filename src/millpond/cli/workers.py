@@ -1,0 +1,162 @@
+"""`millpond workers`: the workers of a store, and what each runs since when."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from millpond.cli.exits import Exit
+from millpond.cli.store_options import carry_out, command
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Sequence
+
+    from millpond.cli.json_shapes import Facts
+    from millpond.cli.open_store import OpenStore
+    from millpond.store.protocol import Held, WorkerView
+
+
+@command("workers", json="Print the workers, with what each runs, as one JSON list.")
+@click.option("--tasks", is_flag=True, help="Also list the tasks that run.")
+def main(*, tasks: bool, as_json: bool, **where: Any) -> int:  # noqa: ANN401
+    """Show the workers of a store: what each runs, and since when.
+
+    SEEN is the time since a worker last renewed its leases. LONGEST is the run time of its oldest
+    running task; the first hundred tasks of each worker are read. A worker in state late has not
+    renewed in time; other workers take its tasks over. The name of a worker begins with its host
+    and process id.
+    """
+    from millpond.cli.open_store import open_store
+
+    async def show() -> int:
+        async with open_store(**where) as store:
+            found = await read(store)
+            if as_json:
+                _emit(found)
+            else:
+                _show(found, store.shown, tasks=tasks)
+        return Exit.CLEAN
+
+    return carry_out(show())
+
+
+async def read(store: OpenStore) -> list[Facts]:
+    """Return the workers in the shape that `--json` prints."""
+    now = store.now()
+    return [_facts(view, now) async for view in all_workers(store)]
+
+
+async def all_workers(store: OpenStore) -> AsyncIterator[WorkerView]:
+    """Yield the workers of a store, in the order of joining."""
+    page = await store.view.worker_list()
+    while page:
+        for view in page:
+            yield view
+        page = await store.view.worker_list(after=page[-1].number)
+
+
+def _facts(view: WorkerView, now: float) -> Facts:
+    from millpond.runtime.fleet.closure_worker import OWN
+
+    tasks = sorted(
+        (_task_facts(task, now) for task in view.holding), key=lambda task: task["started_at"] or 0
+    )
+    return {
+        "name": view.id,
+        "state": "late" if view.expires_at < now else "live",
+        "version": view.version,
+        "closures_only": view.id.endswith(OWN),
+        "seen_at": view.expires_at - view.lease,
+        "seen_ago": max(now - (view.expires_at - view.lease), 0.0),
+        "expires_at": view.expires_at,
+        "lease": view.lease,
+        "functions": None if view.functions is None else _own(view.functions),
+        "prefetched": view.ahead,
+        "running": view.running,
+        "longest": tasks[0]["running_for"] if tasks else None,
+        "tasks": tasks,
+    }
+
+
+def _own(functions: Sequence[str]) -> list[str]:
+    """Return the functions of the application, without those of Millpond."""
+    return [name for name in functions if not name.startswith("~")]
+
+
+def _task_facts(task: Held, now: float) -> Facts:
+    started = task.started_at
+    return {
+        "id": str(task.task),
+        "pool": task.pool,
+        "function": task.function,
+        "key": task.key,
+        "attempt": task.attempt,
+        "started_at": started,
+        "running_for": None if started is None else max(now - started, 0.0),
+    }
+
+
+def _emit(found: list[Facts]) -> None:
+    from millpond.cli.render import bare, emit
+
+    emit(bare(found))
+
+
+def _show(found: list[Facts], shown: str, *, tasks: bool) -> None:
+    from millpond.cli.render import Column, note, say, short, table
+
+    if not found:
+        note(f"no workers in {shown}")
+        return
+    columns = [
+        Column("WORKER", uncut=True),
+        Column("STATE", uncut=True),
+        Column("SEEN", right=True, uncut=True),
+        Column("RUNNING", right=True, uncut=True),
+        Column("LONGEST", right=True, uncut=True),
+        Column("AHEAD", right=True, optional=True),
+        Column("POOLS"),
+    ]
+    rows = [
+        [
+            one["name"],
+            one["state"],
+            f"{short(one['seen_ago'])} ago",
+            str(one["running"]),
+            short(one["longest"]),
+            str(one["prefetched"]),
+            ", ".join(dict.fromkeys(task["pool"] for task in one["tasks"])),
+        ]
+        for one in found
+    ]
+    table(columns, rows)
+    if tasks and any(one["tasks"] for one in found):
+        say("")
+        _show_tasks(found)
+
+
+def _show_tasks(found: list[Facts]) -> None:
+    from millpond.cli.render import Column, short, table
+
+    columns = [
+        Column("ID", uncut=True),
+        Column("POOL"),
+        Column("FUNCTION"),
+        Column("KEY", optional=True),
+        Column("SINCE", right=True, uncut=True),
+        Column("WORKER", uncut=True),
+    ]
+    rows = [
+        [
+            task["id"],
+            task["pool"],
+            task["function"],
+            task["key"] or "",
+            short(task["running_for"]),
+            one["name"],
+        ]
+        for one in found
+        for task in one["tasks"]
+    ]
+    table(columns, rows)

@@ -1,0 +1,70 @@
+"""The recipes for web frameworks, under real servers and over HTTP."""
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import pytest
+from tests.integrations.serving import SOON, Served, gunicorn, served, uvicorn
+
+SERVERS = {
+    "fastapi under uvicorn": uvicorn("fastapi_app:app"),
+    "starlette under uvicorn": uvicorn("starlette_app:app"),
+    "flask under gunicorn": gunicorn("flask_app:app", "--workers", "2"),
+    "flask under gunicorn with threads": gunicorn("flask_app:app", "--threads", "8"),
+    "flask under gunicorn, preloaded": gunicorn("flask_app:app", "--workers", "2", "--preload"),
+    "django under gunicorn": gunicorn("django_app:application", "--workers", "2"),
+    "django under gunicorn, preloaded": gunicorn(
+        "django_app:application", "--workers", "2", "--preload"
+    ),
+    "django under uvicorn": uvicorn("django_app:asgi", "--lifespan", "off"),
+}
+
+
+@pytest.mark.parametrize("name", SERVERS)
+def test_a_request_submits_and_another_reads_the_result(name: str, tmp_path: Path) -> None:
+    """Whichever process answers; and the server ends as soon as it is asked to."""
+    with served(SERVERS[name], tmp_path) as server, httpx.Client(timeout=SOON) as client:
+        for number in range(8):
+            task = submit(client, server, f"ada{number}@example.com")
+            answer = client.get(f"{server.url}/mails/{task}")
+            assert 200 == answer.status_code, server.log
+            assert {"result": f"sent to ada{number}@example.com"} == answer.json()
+        assert server.stop() in (0, -15), server.log
+    assert "Traceback" not in server.log
+
+
+def submit(client: httpx.Client, server: Served, to: str) -> str:
+    """Submit over HTTP; return the id of the task."""
+    answer = client.post(f"{server.url}/mails", params={"to": to})
+    assert 202 == answer.status_code, answer.text + server.log
+    task: str = answer.json()["task"]
+    return task
+
+
+@pytest.mark.parametrize(
+    "options",
+    [("--threads", "16"), ("--workers", "2", "--threads", "8", "--preload")],
+    ids=["threads", "processes"],
+)
+def test_flask_submits_from_hundreds_of_requests_at_once(
+    options: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Every request is answered, and every task has run, each once."""
+    many = 300
+    with served(gunicorn("flask_app:app", *options), tmp_path) as server:
+        with ThreadPoolExecutor(64) as callers, httpx.Client(timeout=SOON) as client:
+            mails = (callers.submit(submit, client, server, f"{number}") for number in range(many))
+            tasks = [mail.result() for mail in list(mails)]
+            assert many == len(set(tasks))
+
+            def read(task: str) -> str:
+                answer = client.get(f"{server.url}/mails/{task}")
+                assert 200 == answer.status_code, answer.text + server.log
+                result: str = answer.json()["result"]
+                return result
+
+            results = list(callers.map(read, tasks))
+        assert [f"sent to {number}" for number in range(many)] == results
+        assert 0 == server.stop(), server.log
+    assert "Traceback" not in server.log

@@ -1,0 +1,110 @@
+"""`mp.submit("pool", "function", {...})`: a submit without the code of the function."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from millpond import Millpond, Retry, fair_round_robin
+from millpond.errors import BadPayload, ConfigError, TaskFailed, UnknownPool
+
+
+class Address(msgspec.Struct):
+    """A type that only the worker knows."""
+
+    street: str
+
+
+def application(url: str) -> tuple[Millpond, list[Any]]:
+    """The process that has the code."""
+    mp = Millpond(url, work=False)
+    mail = mp.pool("mail", max_concurrent=4, queue=fair_round_robin("tenant"))
+    seen: list[Any] = []
+
+    @mail.task(key="to")
+    async def send(to: str, tenant: str, address: Address, copies: int = 1) -> dict[str, Any]:
+        seen.append((to, tenant, address, copies))
+        return {"to": to, "copies": copies}
+
+    @mail.task
+    async def fail() -> None:
+        seen.append("fail")
+        raise ValueError("no")
+
+    return mp, seen
+
+
+@pytest.mark.real_loop
+async def test_a_process_without_the_code_submits_by_name(tmp_path: Path) -> None:
+    """The worker gets typed arguments and defaults; the result comes back as plain data."""
+    url = f"sqlite:///{tmp_path}/work.db"
+    app, seen = application(url)
+    other = Millpond(url, work=False)
+    async with app, other:
+        arguments = {"to": "ada", "tenant": "acme", "address": {"street": "Mill Lane"}}
+        handle = await other.submit("mail", "send", arguments, key="ada", labels={"why": "test"})
+        assert ("mail", "ada", {"why": "test"}) == (handle.pool, handle.key, handle.labels)
+        async with app.worker():
+            assert {"to": "ada", "copies": 1} == await asyncio.wait_for(handle, 20)
+        assert [("ada", "acme", Address("Mill Lane"), 1)] == seen
+
+
+@pytest.mark.real_loop
+async def test_a_retry_policy_travels_with_the_task(tmp_path: Path) -> None:
+    """The worker obeys it, although the submitter does not know the function."""
+    url = f"sqlite:///{tmp_path}/work.db"
+    app, seen = application(url)
+    other = Millpond(url, work=False)
+    async with app, other:
+        handle = await other.submit("mail", "fail", retry=Retry(attempts=2, initial=0.001))
+        async with app.worker():
+            with pytest.raises(TaskFailed, match="after 2 attempt"):
+                await asyncio.wait_for(handle, 20)
+        assert ["fail", "fail"] == seen
+
+
+async def test_a_function_that_is_registered_here_checks_its_arguments() -> None:
+    """Its key and its types apply."""
+    mp = Millpond()
+    pool = mp.pool("mail")
+
+    @pool.task(key="to")
+    async def send(to: str, copies: int = 1) -> int:
+        return copies * 2
+
+    async with mp:
+        handle = await mp.submit(pool, "send", {"to": "ada", "copies": 2})
+        assert ("ada", 4) == (handle.key, await handle)
+        for wrong in ({}, {"to": 1}, {"to": "ada", "cc": "bob"}):
+            with pytest.raises(BadPayload, match="not those of send"):
+                await mp.submit("mail", "send", wrong)
+
+
+async def test_what_cannot_be_submitted_by_name_is_refused() -> None:
+    """An unknown pool, arguments that are no mapping, values that JSON cannot hold."""
+    mp = Millpond(max_payload=100)
+    mp.pool("mail")
+    async with mp:
+        with pytest.raises(UnknownPool):
+            await mp.submit("post", "send")
+        with pytest.raises(ConfigError, match="arguments"):
+            await mp.submit("mail", "send", ["ada"])  # type: ignore[arg-type]
+        with pytest.raises(BadPayload, match="cannot be stored"):
+            await mp.submit("mail", "send", {"to": object()})
+        with pytest.raises(BadPayload, match="the limit is 100"):
+            await mp.submit("mail", "send", {"to": "a" * 100})
+
+
+def test_threads_submit_by_name_too() -> None:
+    """With the signature of the async twin."""
+    mp = Millpond()
+    pool = mp.pool("mail")
+
+    @pool.task
+    async def double(number: int) -> int:
+        return number * 2
+
+    with mp.sync as sync:
+        assert 14 == sync.submit("mail", "double", {"number": 7}).get(timeout=20)
