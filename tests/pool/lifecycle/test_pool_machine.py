@@ -241,7 +241,8 @@ class PoolMachine(RuleBasedStateMachine):
     @rule()
     def redrive(self) -> None:
         async def redrive() -> None:
-            for task in self.accepted:
+            # A submit in the background may be accepted meanwhile.
+            for task in list(self.accepted):
                 if await self.pool.redrive([task]):
                     self.redriven[task] += 1
 
