@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from millpond.core import validation as check
@@ -95,9 +95,9 @@ class AllTasks:
         found.read(record)
         return found
 
-    def submit(
+    async def submit(
         self,
-        pool: str | Pool,
+        pool: str | Pool | SyncPool,
         function: str = "",
         arguments: Mapping[str, Any] | None = None,
         /,
@@ -105,7 +105,7 @@ class AllTasks:
         wait: Seconds | None = None,
         connection: object = None,
         **options: Unpack[Options],
-    ) -> Coroutine[Any, Any, Handle[Any]]:
+    ) -> Handle[Any]:
         """Submit a call by the names of its pool and function; their code need not be here.
 
         Arguments are plain data by name, as JSON can say it. Where the function is registered here,
@@ -113,20 +113,10 @@ class AllTasks:
         them, `key` and `retry` are those given, and the result comes back as plain data.
         """
         check_names(pool, function)
-        return self._submit(pool, function, arguments, wait, connection, options)
-
-    async def _submit(
-        self,
-        pool: str | Pool,
-        function: str,
-        arguments: Mapping[str, Any] | None,
-        wait: Any,  # noqa: ANN401 - checked by the pool
-        connection: object,
-        options: Options,
-    ) -> Handle[Any]:
         target = await self._pools.in_store(pool)
         work: Any = self.named_call(function, arguments)
-        return await target.submit(work, wait=wait, connection=connection, **options)
+        limit: Any = wait  # checked by the pool
+        return await target.submit(work, wait=limit, connection=connection, **options)
 
     def named_call(self, function: str, arguments: Mapping[str, Any] | None) -> Any:  # noqa: ANN401 - some work
         """Return a call by name: typed, where the function is registered here."""

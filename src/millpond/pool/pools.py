@@ -174,10 +174,12 @@ class Pools:
         )
         return Pool(declared, self.functions)
 
-    async def in_store(self, pool: str | Pool) -> Pool:
+    async def in_store(self, pool: str | Pool | SyncPool) -> Pool:
         """Return a pool of this process, or as another has declared it; else UnknownPool."""
         if isinstance(pool, Pool):
             return pool
+        if not isinstance(pool, str):
+            pool = pool.spec.name
         try:
             return self.get_pool(pool)
         except UnknownPool:

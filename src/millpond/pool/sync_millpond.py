@@ -176,7 +176,7 @@ class SyncMillpond(RegistersTasks):
     @signature_of(AllTasks.submit)
     def submit(
         self,
-        pool: str | Pool,
+        pool: str | Pool | SyncPool,
         function: str = "",
         arguments: Mapping[str, Any] | None = None,
         /,

@@ -235,7 +235,7 @@ def test_no_other_store_is_there_yet() -> None:
         ("max_concurrent", {"max_concurrent": -1}),
         ("max_concurrent", {"max_concurrent": 1.5}),
         ("max_per_key", {"max_per_key": 0}),
-        ("queue", {"queue": "fifo"}),
+        ("queue", {"queue": "filo"}),
         ("lanes", {"lanes": 0}),
         ("ordered", {"lanes": 2, "ordered": True}),
         ("max_concurrent", {"lanes": 2, "max_concurrent": 3}),
