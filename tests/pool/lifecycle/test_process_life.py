@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from millpond import AlreadyOpen, Millpond, NotOpen, TaskFailed
+from millpond.errors import UnknownTask
 from millpond.pool.internals import internals_of
 from millpond.store.memory import MemoryStore
 from millpond.store.protocol import Store
@@ -214,7 +215,7 @@ def test_threads_that_open_and_close_at_random_never_hang(mp: Millpond) -> None:
     def turns() -> None:
         for _ in range(10):
             mp.sync.open()
-            with contextlib.suppress(NotOpen, TaskFailed):  # another thread closed it
+            with contextlib.suppress(NotOpen, TaskFailed, UnknownTask):  # another thread closed it
                 works_in_thread(mp)
             mp.sync.close()
 
