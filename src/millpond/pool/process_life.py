@@ -215,7 +215,8 @@ class ProcessLife:
             with contextlib.suppress(NotOpen):
                 self._owner.bridge.call(self.close)
         else:
-            return self._is_usable()
+            # If it is closed again by now, the caller tries once more.
+            return not self._owner.is_open or self._is_usable()
         return True
 
     @contextlib.asynccontextmanager
