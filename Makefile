@@ -15,7 +15,7 @@ CODE   := src tests verify docs tools $(wildcard bench)
 
 .DELETE_ON_ERROR:
 .PHONY: help demo gateway screenshots \
-    venv test test-stores lint format docs coverage wheel-test lock clean \
+    venv test test-again test-stores lint format docs coverage wheel-test lock clean \
     test-pg-all test-pgbouncer test-listen-off simulate fuzz torture torture-pgbouncer torture-triggers \
     chaos faults flow cron mutants mutants-sql soak soak-sqlite bench bench-dashboard bench-server
 
@@ -49,8 +49,11 @@ AGAIN := control/test_cancel control/test_control events/test_triggers handlers/
 
 test: venv      ## the whole suite; ARGS="-k name" narrows it
 	@$(PY) -m pytest -n $(JOBS) $(ARGS)
-	@$(if $(ARGS),,MILLPOND_STORE=sqlite $(PY) -m pytest -q -n $(JOBS) $(AGAIN:%=tests/pool/%.py))
-	@$(if $(ARGS),,MILLPOND_STORE=postgres $(PY) -m pytest -q -n $(JOBS) $(AGAIN:%=tests/pool/%.py))
+	@$(if $(ARGS),,$(MAKE) --no-print-directory test-again)
+
+test-again: venv  ## the part of `make test` that runs tests of pools on SQLite and PostgreSQL
+	@for store in sqlite postgres; do MILLPOND_STORE=$$store $(PY) -m pytest -q -n $(JOBS) \
+	    -p no:cacheprovider $(AGAIN:%=tests/pool/%.py) || exit 1; done
 
 test-stores: venv  ## pools on SQLite and PostgreSQL; `make test` runs a quick part of these
 	@for store in sqlite postgres; do \

@@ -1,6 +1,7 @@
 """Retries: how often, how late, and what they hold meanwhile."""
 
 import asyncio
+import inspect
 from datetime import timedelta
 from itertools import pairwise
 
@@ -961,7 +962,7 @@ class Flaky(Cable):
 
     def __getattr__(self, verb: str) -> object:
         send = super().__getattr__(verb)
-        if not callable(send):
+        if not inspect.iscoroutinefunction(send):
             return send
 
         async def maybe(*args: object, **kwargs: object) -> object:
