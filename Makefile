@@ -52,8 +52,8 @@ test: venv      ## the whole suite; ARGS="-k name" narrows it
 	@$(if $(ARGS),,$(MAKE) --no-print-directory test-again)
 
 test-again: venv  ## the part of `make test` that runs tests of pools on SQLite and PostgreSQL
-	@for store in sqlite postgres; do MILLPOND_STORE=$$store $(PY) -m pytest -q -n $(JOBS) \
-	    -p no:cacheprovider $(AGAIN:%=tests/pool/%.py) || exit 1; done
+	@MILLPOND_STORE=sqlite $(PY) -m pytest -q -n $(JOBS) -p no:cacheprovider $(AGAIN:%=tests/pool/%.py)
+	@MILLPOND_STORE=postgres $(PY) -m pytest -q -n $(JOBS) -p no:cacheprovider $(AGAIN:%=tests/pool/%.py)
 
 test-stores: venv  ## pools on SQLite and PostgreSQL; `make test` runs a quick part of these
 	@for store in sqlite postgres; do \
