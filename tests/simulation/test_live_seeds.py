@@ -55,8 +55,7 @@ def test_every_kind_of_fault_is_common() -> None:
 def test_nearly_every_arrow_is_taken() -> None:
     """The worlds are rich: few histories already take nearly every arrow of the lifecycle."""
     taken = {arrow for seed in range(SEEDS) for arrow in live(seed).arrows}
-    # Damaged bytes and a claim that dies on its last attempt are rare here; the conformance suite
-    # shows both on every store.
+    # Damaged bytes, and a claim that is lost on its last attempt: these worlds seldom have either.
     rare = {(Status.QUEUED, Transition.CORRUPT), (Status.QUEUED, Transition.EXHAUST)}
     assert set(LIFECYCLE) - taken <= rare
 
