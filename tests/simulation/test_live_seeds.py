@@ -44,6 +44,11 @@ def test_a_few_live_histories_break_no_promise(first: int) -> None:
         assert live(seed).verbs > 100
 
 
+def test_a_poll_between_two_pieces_of_work_is_no_sleep() -> None:
+    """Seed 75: a worker that took each task as it became due made another look asleep."""
+    assert live(75).verbs > 100
+
+
 @pytest.mark.timeout(120)
 def test_every_kind_of_fault_is_common() -> None:
     """No kind of trouble is so rare that its absence would go unnoticed."""

@@ -119,8 +119,7 @@ class Watch:
             self._settled(step)
         ask = step.asked[1] if step.verb == "settle" else step.asked
         if isinstance(ask, LeaseRequest):
-            # A worker that polls is awake, whatever it got: its time starts again.
-            self._due_since.pop((ask.worker, ask.pool), None)
+            self._asked_for_work(ask)
         if step.verb == "submit":
             answers = getattr(step.answer, "batches", ())
             for answer in answers:
@@ -128,6 +127,17 @@ class Watch:
                     self.world.fault("parked submitter")
                 if answer.run is not None:
                     self.runs[answer.run.pool, answer.run.name] = answer.run.id
+
+    def _asked_for_work(self, ask: LeaseRequest) -> None:
+        """Start the time of sleepers again: of the asking worker, and of those left without work.
+
+        A worker that asks is awake, whatever it got. Where it took all that was due, work that
+        becomes due later is other work: a poll of another worker may have fallen in between.
+        """
+        ready, now = self.world.stage.store.view.ready, self.world.now
+        for worker, pool in [key for key in self._due_since if key[1] == ask.pool]:
+            if worker == ask.worker or not read(ready(pool, worker, now=now)):
+                del self._due_since[worker, pool]
 
     def _settled(self, step: Step) -> None:
         for one, settled in zip(step.asked[0], getattr(step.answer, "settled", ()), strict=False):
