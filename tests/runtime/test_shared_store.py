@@ -5,9 +5,13 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from millpond import Millpond, Pool, RetryLater, bounded
-from millpond.core.control import Deregister
+from millpond.core.control import Deregister, Register
+from millpond.core.lease import LeaseRequest
+from millpond.core.lifecycle import Transition
+from millpond.core.settle import Settlement
 from millpond.pool.internals import internals_of
 from millpond.store.memory import MemoryStore
+from millpond.store.protocol import PoolView
 
 
 class Line:
@@ -72,6 +76,42 @@ async def test_a_task_leased_again_by_the_verb_whose_answer_was_lost_is_not_lost
         async with asyncio.timeout(30):
             assert [0, 1] == [await handle for handle in handles]
     assert [0, 0, 1] == runs
+
+
+async def test_a_prefetched_task_started_by_a_lease_whose_answer_was_lost_runs() -> None:
+    """The store counts it as running and the worker as prefetched: the worker gives it back."""
+    store = shared()
+    mp, line = process(store)
+    pool = mp.pool("work", max_concurrent=1, prefetch=2)
+
+    @pool.task
+    async def job(number: int) -> int:
+        return number
+
+    async def stored() -> PoolView:
+        view = await store.view.pool(pool.name)
+        assert view is not None
+        return view
+
+    async def lose_once(verb: str, _asked: object) -> None:
+        if verb == "lease" and (await stored()).running:
+            line.after = None
+            raise ConnectionError("lost")
+
+    async with mp:
+        await store.control(Register("other", 60.0))
+        await pool.pause()
+        handles = await pool.submit_many(job.each(range(3)))
+        await pool.resume()
+        # Another worker takes the only slot before this one asks, which then prefetches the rest.
+        (leased,) = (await store.lease(LeaseRequest(pool=pool.name, worker="other", want=1))).leased
+        await asyncio.sleep(5)
+        assert 2 == (await stored()).claimed
+        line.after = lose_once
+        await store.settle([Settlement(fence=leased.fence, event=Transition.COMPLETE, result=b"0")])
+        async with asyncio.timeout(30):
+            assert [0, 1, 2] == [await handle for handle in handles]
+        assert line.after is None
 
 
 async def test_what_a_closure_returned_is_there_before_its_end_can_be_read() -> None:

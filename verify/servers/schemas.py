@@ -6,6 +6,7 @@ used again, and so are the connections to them, on which all statements are prep
 
 from __future__ import annotations
 
+import select
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +49,12 @@ class _Lent(PostgresConnection):
 
     idle: list[_Lent]
 
+    def has_something_to_read(self) -> bool:
+        """Return whether the server has sent something unasked: that it ended the session."""
+        socket = select.poll()  # not select(): a test may have thousands of files open
+        socket.register(self._library.socket, select.POLLIN)
+        return bool(socket.poll(0))
+
     def close(self) -> None:
         """Give it back, unless something is wrong with it."""
         cut_off = self._library.pipeline_status != PipelineStatus.OFF and not self._owed
@@ -71,8 +78,11 @@ class Schema:
 
     def connection(self) -> PostgresConnection:
         """Return a connection, of those that others had, or a new one."""
-        if self.idle:
-            return self.idle.pop()
+        while self.idle:
+            lent = self.idle.pop()
+            if not lent.has_something_to_read():
+                return lent
+            PostgresConnection.close(lent)
         driver = connect(self.address, flushes=True)
         lent = _Lent(
             driver,

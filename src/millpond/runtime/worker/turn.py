@@ -211,17 +211,19 @@ class Turns:
 
         This is part of a turn, so no lease is under way at the same time; and all that ended was
         settled before, for the lost verb may have settled a task and leased it again. So what the
-        worker holds is known, and is named by task.
+        worker holds is known, and is named by task. Prefetched tasks go back as well: the lost
+        verb may have started one, which the worker would hold as prefetched for ever.
         """
+        self._prefetch.clear()
         answer = await self._env.store.control(Disown(self._state.name, tuple(self.held())))
         self._state.unsure = False
         self._outages.worked(self._worker)
         self._state.services.answers.apply(answer)
 
     def held(self) -> list[int]:
-        """Return the tasks that the worker holds: running, ended and not settled, prefetched."""
+        """Return the tasks that the worker runs, or has run and not settled."""
         state = self._state
-        return [*state.jobs, *(job.id for _, job, _ in state.ended), *self._prefetch.tasks()]
+        return [*state.jobs, *(job.id for _, job, _ in state.ended)]
 
 
 def _release(waiting: list[asyncio.Future[None]]) -> None:
