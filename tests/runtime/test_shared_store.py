@@ -93,7 +93,7 @@ async def test_a_prefetched_task_started_by_a_lease_whose_answer_was_lost_runs()
         assert view is not None
         return view
 
-    async def lose_once(verb: str, _asked: object) -> None:
+    async def lose_once(verb: str, _command: object) -> None:
         if verb == "lease" and (await stored()).running:
             line.after = None
             raise ConnectionError("lost")
