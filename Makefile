@@ -10,12 +10,13 @@ OTHER := $(filter-out locked,$(DEPS))
 VENV   := .venv$(OTHER:%=-%)
 LOCKED := requirements/$(or $(OTHER),dev).lock
 BENCH  := .venv-bench
+SITE   := .venv-site
 PY     := $(VENV)/bin/python
 CODE   := src tests verify docs tools $(wildcard bench)
 
 .DELETE_ON_ERROR:
 .PHONY: help demo gateway screenshots \
-    venv test test-again test-stores lint format docs coverage wheel-test lock clean \
+    venv test test-again test-stores lint format docs site coverage wheel-test lock clean \
     test-pg-all test-pgbouncer test-listen-off simulate fuzz torture torture-pgbouncer torture-triggers \
     chaos faults flow cron mutants mutants-sql soak soak-sqlite bench bench-dashboard bench-server
 
@@ -73,6 +74,9 @@ format: venv    ## ruff format, and the fixes ruff is sure of
 docs: venv      ## regenerate the generated pages
 	@$(PY) -m tools.docs
 
+site: venv $(SITE)/locked  ## build the documentation as a web site, strictly; ARGS="--serve"
+	@$(PY) -m tools.site --generator $(abspath $(SITE))/bin/zensical $(ARGS)
+
 coverage: venv  ## branch coverage of the suite, as a table; ARGS="tests/core" narrows it
 	@tools/coverage.sh $(PY) $(JOBS) $(ARGS)
 
@@ -84,7 +88,7 @@ lock: venv      ## resolve requirements/*.in anew
 	cd bench/node && npm update --package-lock-only
 
 clean:          ## remove all that make built
-	rm -rf .venv .venv-* .pgbouncer .postgres requirements/newest.lock dist .coverage .coverage.* \
+	rm -rf .venv .venv-* .site .pgbouncer .postgres requirements/newest.lock dist .coverage .coverage.* \
 	    .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 
 # --------------------------------------------------------------------------------------------------
@@ -181,7 +185,8 @@ $(BENCH)/peers: $(BENCH)/ready tools/peers.sh bench/node/package-lock.json requi
 
 $(VENV)/locked: $(LOCKED)
 $(BENCH)/locked: requirements/bench.lock
-$(VENV)/locked $(BENCH)/locked: requirements/bootstrap.lock
+$(SITE)/locked: requirements/site.lock
+$(VENV)/locked $(BENCH)/locked $(SITE)/locked: requirements/bootstrap.lock
 	@tools/venv.sh $(PYTHON) $(@D) $(filter-out %/bootstrap.lock,$^) && touch $@
 
 %/ready: %/locked pyproject.toml

@@ -22,7 +22,7 @@ oldest() {
 }
 
 if [ $# = 0 ]; then
-    set -- bootstrap dev oldest bench oban
+    set -- bootstrap dev oldest bench oban site
     for file in postgres-*.in; do set -- "$@" "${file%.in}"; done
 fi
 for name in "$@"; do

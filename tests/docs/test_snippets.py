@@ -1,6 +1,7 @@
 """Code and links in the pages are real."""
 
 import re
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -30,11 +31,34 @@ def test_python_in_a_page_is_part_of_an_example_that_runs(page: Path) -> None:
     assert [] == strays
 
 
+def prose(page: Path) -> str:
+    """The page without its blocks of code, where `#` starts a comment."""
+    return re.sub(r"^ *```.*?^ *```", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)
+
+
+@cache
+def anchors(page: Path) -> set[str]:
+    """The names that a page's headings have in links, on a forge and in the site alike."""
+    found: set[str] = set()
+    for heading in re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE):
+        text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).strip().lower()
+        slug = re.sub(r"[^\w\- ]", "", text).replace(" ", "-")
+        found.add(slug if slug not in found else f"{slug}-1")
+    return found
+
+
+def leads_somewhere(page: Path, target: str, anchor: str) -> bool:
+    """Return whether a link points at a file or folder, and at a heading if it names one."""
+    file = (page.parent / target).resolve() if target else page
+    return file.exists() and (not anchor or file.suffix != ".md" or anchor in anchors(file))
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_links_between_pages_lead_somewhere(page: Path) -> None:
-    """A relative link points at a file or folder of this repository."""
-    targets = re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", page.read_text("utf-8"))
-    assert [] == [target for target in targets if not (page.parent / target).exists()]
+    """A relative link points at a file or folder of this repository, and at a heading there."""
+    inline = re.findall(r"\]\(([^)#:\s]*)(?:#([^)\s]*))?\)", prose(page))
+    defined = re.findall(r"^\[[^\]]+\]: ([^#:\s]*)(?:#(\S*))?$", prose(page), re.MULTILINE)
+    assert [] == [link for link in [*inline, *defined] if not leads_somewhere(page, *link)]
 
 
 def test_every_page_is_linked_from_the_index() -> None:
