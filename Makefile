@@ -18,7 +18,7 @@ CODE   := src tests verify docs tools $(wildcard bench)
 .PHONY: help demo gateway screenshots \
     venv test test-again test-stores lint format docs site coverage wheel-test lock clean \
     test-pg-all test-pgbouncer test-listen-off simulate fuzz torture torture-pgbouncer torture-triggers \
-    chaos faults flow cron mutants mutants-sql soak soak-sqlite bench bench-dashboard bench-server
+    chaos faults flow cron mutants mutants-sql soak soak-sqlite guides bench bench-dashboard bench-server
 
 # --------------------------------------------------------------------------------------------------
 ##@ Use: see it work
@@ -158,6 +158,9 @@ soak: venv      ## an hour of load on PostgreSQL, where nothing may grow; ARGS="
 
 soak-sqlite: venv  ## ten minutes on a SQLite file, where nothing may grow; ARGS="--minutes 1"
 	@$(PY) bench/soak.py --store sqlite $(ARGS)
+
+guides: $(BENCH)/ready  ## both programs of every migration guide, the peer's and ours; ARGS="celery rq"
+	@$(BENCH)/bin/python -m verify.guides $(ARGS)
 
 BENCHES := bulkhead store pools sqlite postgres run
 

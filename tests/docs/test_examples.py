@@ -6,7 +6,10 @@ from pathlib import Path
 
 import pytest
 
-EXAMPLES = sorted((Path(__file__).parents[2] / "docs/examples").glob("*.py"))
+FOLDER = Path(__file__).parents[2] / "docs/examples"
+EXAMPLES = [
+    path for each in (".", "cookbook", "sources") for path in sorted((FOLDER / each).glob("*.py"))
+]
 
 FAIL_ON_PURPOSE = {
     "blocking_code",

@@ -11,7 +11,7 @@ from millpond import errors
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
-EXAMPLES = [path.read_text("utf-8") for path in sorted(ROOT.glob("docs/examples/*.py"))]
+EXAMPLES = [path.read_text("utf-8") for path in sorted(ROOT.glob("docs/examples/**/*.py"))]
 
 
 def name(page: Path) -> str:

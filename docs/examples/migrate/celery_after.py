@@ -1,0 +1,66 @@
+"""The same tasks with Millpond. Needs a worker: millpond worker celery_after:mp"""
+
+import time
+from pathlib import Path
+
+from millpond import Millpond, Retry, SyncContext, TaskFailed
+
+SWEEPS = Path("sweeps.txt")
+
+mp = Millpond("sqlite:///shop.db")  # or postgresql://..., with workers on many machines
+shop = mp.pool("shop", max_concurrent=8, retry=Retry.never())
+
+
+@shop.task
+def price(cents: int) -> int:
+    return cents * 119 // 100
+
+
+@shop.task(retry=Retry.constant(0.1, attempts=3, on=ConnectionError))
+def send(ctx: SyncContext, to: str) -> str:
+    if ctx.attempt < 3:
+        raise ConnectionError("the mail server is busy")
+    return f"sent to {to} at attempt {ctx.attempt}"
+
+
+@shop.task
+def charge(card: str) -> str:
+    raise ValueError(f"no such card: {card}")
+
+
+@shop.task
+def total(prices: list[int]) -> int:
+    return sum(prices)
+
+
+@shop.task(ignore_result=True)
+def sweep() -> None:
+    with SWEEPS.open("a") as file:
+        file.write("swept\n")
+
+
+mp.cron("sweep", every=1, task=sweep)
+
+
+def main() -> None:
+    with mp.sync:
+        print("price:", price.sync.submit(1000).get(timeout=30))
+        print("mail:", send.options(delay=0.1).sync.submit("ada@example.com").get(timeout=30))
+        try:
+            charge.sync.submit("4711").get(timeout=30)
+        except TaskFailed as failed:
+            print("charge:", failed.error_message)
+
+        late = price.options(delay=3600).sync.submit(1)
+        late.cancel()
+
+        prices = shop.sync.map(price, [1000, 2000, 3000]).get()
+        print("total:", total.sync.submit(prices).get(timeout=30))
+
+        while not SWEEPS.exists() or len(SWEEPS.read_text().splitlines()) < 2:
+            time.sleep(0.1)
+        print("swept")
+
+
+if __name__ == "__main__":
+    main()
