@@ -103,7 +103,13 @@ async def test_after_prune_nothing_is_left_of_a_thousand_tasks() -> None:
         await run(store)
     await store.control(Prune("p", 1e9, 1e9, limit=2000), now=4.0)
     tables, pool = store._tables, store._tables.pools["p"]
-    left: list[Any] = [tables.tasks, tables.owned, tables.run_queued, tables._records, pool.holding]
+    left: list[Any] = [
+        tables.tasks.all(),
+        tables.owned,
+        tables.run_queued,
+        tables._records,
+        pool.holding,
+    ]
     left += [pool.succeeded or (), pool.unsuccessful or (), pool.fresh, [*pool.backlog]]
     assert not any(map(len, left))
     assert not tables.workers["w"].holding

@@ -219,7 +219,7 @@ class MemoryView:
         return tuple(self._worker(worker) for worker in islice(behind, limit))
 
     def _worker(self, worker: RegisteredWorker) -> WorkerView:
-        tasks = [self._tables.tasks[i] for i in worker.holding]
+        tasks = [self._tables.tasks.require(i) for i in worker.holding]
         return worker_view(worker, len(tasks), sorted(tasks, key=by_pool_and_place)[:MOST_HOLDING])
 
     async def units(self, pool: str, *, limit: int = 100) -> tuple[UnitView, ...]:
@@ -433,7 +433,7 @@ def _candidates(
     match status:
         case Status.RUNNING:
             holders = (tables.workers[worker].holding for worker in pool.holding)
-            held = (tables.tasks[i] for holding in holders for i in holding)
+            held = (tables.tasks.require(i) for holding in holders for i in holding)
             return sorted((t for t in held if t.new.pool == pool.name), key=_by_seq)
         case Status.QUEUED:
             return pool.arrivals

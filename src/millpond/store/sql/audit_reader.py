@@ -85,7 +85,7 @@ def story_of(tables: SqlTables, task: Task) -> Story:
 
     history.search(read)
     named = [one for one in history.nearest(submitted) if one != task.new.id]
-    tables.tasks.read(named)
+    tables.tasks.load(named)
     candidates = [one for name in named if (one := tables.tasks.get(name)) is not None]
     return Story(
         task=plain(task),

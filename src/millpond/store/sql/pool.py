@@ -283,7 +283,7 @@ class SqlFresh(UnclaimedTasks):
             known.extend(row[0] for row in ask())
             if not known:
                 raise LookupError
-            tasks.read(known)
+            tasks.load(known)
 
     def _ask_oldest(self) -> list[Row]:
         tables = self._pool.tables
@@ -334,7 +334,7 @@ class SqlFresh(UnclaimedTasks):
         self.let_go()
         pool = self._pool
         pool.tables.write_rows()
-        for task in dict.values(pool.tables.tasks):
+        for task in pool.tables.tasks.all():
             if task.new.pool == pool.name:
                 task.listed = listed and task.fresh and not task.status.terminal
         low, high = pool.number << SEQ_BITS, (pool.number + 1) << SEQ_BITS
@@ -400,7 +400,7 @@ class SqlWaiting(LazyHeap[int]):
         tables.write_rows()
         rows = tables.ask("first_parked_some", (*self._asked, most)).fetchall()
         found = [row[0] for row in rows]
-        tables.tasks.read(found)
+        tables.tasks.load(found)
         return iter(found)
 
     def __iter__(self) -> Iterator[int]:

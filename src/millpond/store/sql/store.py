@@ -653,7 +653,7 @@ class SqlStore(ABC, Generic[C, L]):
         if len(self._bodies) > _BODIES_KEPT:
             self._bodies.clear()
         for one in (*answer.leased, *answer.claimed):
-            task = tables.peek(one.fence.task)
+            task = tables.tasks.peek(one.fence.task)
             if task is not None:
                 self._bodies[task.new.id] = task.new
 

@@ -107,7 +107,7 @@ class SqlTables(Tables):
     make_task: ClassVar[type[Task]] = TaskRow
     pools: SqlPools
     budgets: SqlBudgets
-    tasks: SqlTasks  # type: ignore[assignment]
+    tasks: SqlTasks
     workers: SqlWorkers
     runs: SqlRuns
     expiring_workers: SqlExpiringWorkers
@@ -303,7 +303,7 @@ class SqlTables(Tables):
         """Return the live tasks that a statement finds."""
         found = self.look_at_live(name, asked)
         for task in found:
-            self.tasks.handed[task.new.id] = task
+            self.tasks.dirty[task.new.id] = task
         return found
 
     def read_ended(self, name: str, asked: Sequence[Any]) -> list[TaskRow]:
@@ -332,7 +332,7 @@ class SqlTables(Tables):
         """Read at once what the submit of these tasks needs."""
         if not new:
             return
-        self.tasks.expect_new([one.id for one in new])
+        self.tasks.load_new([one.id for one in new])
         by_pool: dict[str, list[NewTask]] = {}
         for one in new:
             by_pool.setdefault(one.pool, []).append(one)
@@ -349,13 +349,13 @@ class SqlTables(Tables):
     def expect_ends(self, identifiers: Iterable[int]) -> None:
         """Read at once what the settlements of these tasks need."""
         tasks = self.tasks
-        tasks.read(identifiers)
+        tasks.load(identifiers)
         grouped = {pool.name for pool in self.pools.by_id.values() if pool.sql_backlog.grouped}
         if not grouped:
             return
         ending: dict[str, list[Task]] = {}
         for identifier in identifiers:
-            task = dict.get(tasks, identifier)
+            task = tasks.peek(identifier)
             if task is not None and task.stored_live and task.new.pool in grouped:
                 ending.setdefault(task.new.pool, []).append(task)
         for name, ends in ending.items():
@@ -390,10 +390,6 @@ class SqlTables(Tables):
     def _let_go_all(self, worker: RegisteredWorker, tasks: Sequence[Task]) -> None:
         pass
 
-    def peek(self, identifier: int) -> Task | None:
-        """Return a task for reading only, if it is in memory."""
-        return dict.get(self.tasks, identifier)
-
     def start_all(
         self,
         pool: PoolTable,
@@ -404,14 +400,14 @@ class SqlTables(Tables):
     ) -> None:
         """Start plain tasks that were taken out of the queue."""
         super().start_all(pool, tasks, worker, token, now)
-        self.tasks.changed_alike.append(tasks)  # type: ignore[arg-type]
+        self.tasks.mark_dirty_alike(tasks)
 
     def complete_all(
         self, pool: PoolTable, tasks: Sequence[Task], worker: str | None, now: float
     ) -> None:
         """End plain tasks of one worker that were marked as completed."""
         super().complete_all(pool, tasks, worker, now)
-        self.tasks.changed_alike.append(tasks)  # type: ignore[arg-type]
+        self.tasks.mark_dirty_alike(tasks)
 
     def _note_all(
         self,
@@ -520,7 +516,7 @@ class SqlTables(Tables):
             self.ask("cut_removed", (REMOVED_KEPT,))
         aged = []
         for _, finished_at, identifier, body, _ in old:
-            self.tasks.forget(identifier)
+            self.tasks.remove(identifier)
             new = new_of(body, identifier, pool.name)
             if new.idempotency_key is not None:
                 key, run = key_of(new)
@@ -608,10 +604,9 @@ class SqlTables(Tables):
     def _write_tasks(self) -> None:
         """Write the changes of tasks, one statement for each kind of change."""
         change = TaskChanges()
-        if self.tasks.changed_alike:
-            self.tasks.sort_out_alike(change)
+        self.tasks.sort_out_alike(change)
         numbers: dict[str, int] = {}
-        for task in self.tasks.handed.values():
+        for task in self.tasks.dirty.values():
             status = task.status
             if task.stored is not None and task.stored_at & SEQS != task.seq:
                 change.move(task)

@@ -61,7 +61,7 @@ def settle_all(tables: Tables, settlements: Sequence[Settlement], now: float) ->
     """Settle in order; plain completions that follow each other are applied in bulk."""
     ended: list[Ended] = []
     plain: list[Task] = []
-    peek = tables.peek
+    peek = tables.tasks.peek
     for one in settlements:
         task = peek(one.fence.task)
         if task is None or not _completes_plainly(tables, task, one):

@@ -160,7 +160,7 @@ def could_lease(tables: Tables, pool: PoolTable, worker: RegisteredWorker, now: 
     if ahead.startable(tables, pool, worker, now) is not None:
         return True
     parked = (
-        tables.tasks[identifier]
+        tables.tasks.require(identifier)
         for function, waiting in pool.parked.items()
         if knows(worker, function)
         for identifier in waiting
@@ -271,7 +271,7 @@ def _unpark(
     """Unpark tasks that this worker can run, as many as it wants."""
     for function in [function for function in pool.parked if knows(worker, function)]:
         for first in pool.parked[function].firsts(want):
-            tables.unpark(pool, tables.tasks[first], now)
+            tables.unpark(pool, tables.tasks.require(first), now)
     pool.backlog.flush(now)
 
 

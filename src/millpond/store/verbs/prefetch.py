@@ -35,7 +35,7 @@ def is_claim(task: Task, fence: Fence) -> bool:
 def held(tables: Tables, pool: PoolTable, worker: RegisteredWorker) -> Iterator[Task]:
     """Yield the prefetched tasks of a worker in a pool, first claimed first."""
     name = pool.spec.name
-    return (tables.tasks[i] for i, spec in worker.ahead.items() if spec.name == name)
+    return (tables.tasks.require(i) for i, spec in worker.ahead.items() if spec.name == name)
 
 
 def room(pool: PoolTable, worker: RegisteredWorker, now: float) -> int:

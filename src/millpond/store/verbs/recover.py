@@ -48,7 +48,7 @@ def _fail_those(
         before = found
         for identifier in index.until(until, limit - failed):
             found += 1
-            task = tables.tasks[identifier]
+            task = tables.tasks.require(identifier)
             # The failure of one may have cancelled others, where their run says so.
             if task.status is Status.QUEUED:
                 failed += _fail(tables, task, event, _reason(task, event), now)
@@ -110,7 +110,7 @@ def remove_dead(
 
 def everything_held(tables: Tables, worker: RegisteredWorker) -> list[Task]:
     """Return the running and prefetched tasks of a worker, by pool and place."""
-    held = (tables.tasks[identifier] for identifier in (*worker.holding, *worker.ahead))
+    held = (tables.tasks.require(identifier) for identifier in (*worker.holding, *worker.ahead))
     return sorted(held, key=by_pool_and_place)
 
 
@@ -173,4 +173,4 @@ def _first(tables: Tables, index: LazyHeap[int], until: float) -> Task | None:
     soonest = index.lowest()
     if soonest is None or soonest[0] > until:
         return None
-    return tables.tasks[index.peek() or 0]
+    return tables.tasks.require(index.peek() or 0)

@@ -79,9 +79,9 @@ def _nothing_to_decide(tables: Tables, pool: PoolTable, tasks: Sequence[NewTask]
         return False
     if pool.buckets or pool.spec.budgets:
         return False
-    stored, alive = tables.tasks, None
+    stored, alive = tables.tasks.get, None
     for new in tasks:
-        if new.idempotency_key is not None or new.run is not None or new.id in stored:
+        if new.idempotency_key is not None or new.run is not None or stored(new.id) is not None:
             return False
         if new.owner is not None and new.owner != alive:
             # Without rates no weight is too large.
@@ -95,9 +95,9 @@ def _take_plainly(
     tables: Tables, pool: PoolTable, tasks: Sequence[NewTask], now: float
 ) -> tuple[Admission, ...]:
     """Insert tasks that cannot affect each other."""
-    stored, admissions = tables.tasks, []
+    stored, admissions = tables.tasks.get, []
     for new in tasks:
-        if new.id in stored:
+        if stored(new.id) is not None:
             # Sent twice in one batch.
             admissions.append(admission(tables, _take(tables, new, now)))
             continue
@@ -385,7 +385,7 @@ class Accepted(msgspec.Struct, frozen=True, gc=False):
 
 def _take(tables: Tables, new: NewTask, now: float, *, again: bool = False) -> Accepted:
     """Accept one task of a batch: a duplicate, a drop or an insert."""
-    if again or new.idempotency_key is not None or new.id in tables.tasks:
+    if again or new.idempotency_key is not None or tables.tasks.get(new.id) is not None:
         known = _known(tables, new, again=again)
         if known is not None:
             return Accepted(known.task, known.task != new.id, known=known.status)
@@ -436,7 +436,7 @@ def take_committed(tables: Tables, new: NewTask, now: float) -> None:
     The transaction accepted it, so a pool that is full or closed by now still takes it. What the
     transaction could not check (a duplicate, a bound) may end the task, and its handle shows that.
     """
-    if new.id in tables.tasks:
+    if tables.tasks.get(new.id) is not None:
         return
     pool = tables.pools[new.pool]
     known = None if new.idempotency_key is None else holder_of_key(pool, new)
@@ -492,9 +492,11 @@ def _evict(tables: Tables, pool: PoolTable, new: NewTask, verdict: Evict, now: f
     """Evict the oldest never-claimed task."""
     fresh = pool.fresh
     if verdict.of_lane:
-        oldest = tables.tasks[fresh.oldest_of_lane(_lane_for(pool, new.key))]
+        oldest = tables.tasks.require(fresh.oldest_of_lane(_lane_for(pool, new.key)))
     else:
-        oldest = tables.tasks[fresh.oldest_of(new.key) if verdict.of_key else fresh.oldest()]
+        oldest = tables.tasks.require(
+            fresh.oldest_of(new.key) if verdict.of_key else fresh.oldest()
+        )
     oldest.reason = verdict.reason
     tables.move(oldest, Transition.EVICT, now, cause=new.id)
 

@@ -142,7 +142,7 @@ class SqlLine(TaskLine):
             found = added
         if found is not None:
             # Whoever asks for the first is about to start it.
-            self._backlog.tables.tasks.handed[found.new.id] = found  # type: ignore[assignment]
+            self._backlog.tables.tasks.mark_dirty(found)
         return found
 
     def _first_read(self) -> Task | None:

@@ -55,7 +55,7 @@ class SqlExpiring(LazyHeap[int]):
             if all(tables.pools.understands(pool) for pool in {row[1] for row in rows}):
                 break
         found = [row[0] for row in rows]
-        tables.tasks.read(found)
+        tables.tasks.load(found)
         return iter(found)
 
 

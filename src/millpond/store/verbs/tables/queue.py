@@ -112,18 +112,20 @@ class QueueTables(WorkerTables):
     def live(self, pool: PoolTable) -> Iterable[Task]:
         """Return the queued and running tasks of a pool, in no order that means anything."""
         parked = (
-            self.tasks[identifier] for waiting in pool.parked.values() for identifier in waiting
+            self.tasks.require(identifier)
+            for waiting in pool.parked.values()
+            for identifier in waiting
         )
         # The parked head of a strict lane is in the backlog, too.
         apart = (task for task in parked if not pool.backlog.strict(task.unit))
         running = (
-            self.tasks[identifier]
+            self.tasks.require(identifier)
             for name in pool.holding
             for identifier, where in self.workers[name].holding.items()
             if where == pool.name
         )
         claimed = (
-            self.tasks[identifier]
+            self.tasks.require(identifier)
             for worker in (self.workers.values() if pool.claimed else ())
             for identifier, spec in worker.ahead.items()
             if spec.name == pool.name
@@ -137,12 +139,12 @@ class QueueTables(WorkerTables):
 
     def of_run(self, run: int) -> Iterable[Task]:
         """Return the queued and running tasks of a run, its callbacks too, in no order."""
-        waiting = (self.tasks[identifier] for identifier in self.run_queued.get(run, ()))
+        waiting = (self.tasks.require(identifier) for identifier in self.run_queued.get(run, ()))
         running = (
-            self.tasks[identifier]
+            self.tasks.require(identifier)
             for worker in self.workers.values()
             for identifier in (*worker.holding, *worker.ahead)
-            if self.tasks[identifier].new.run == run
+            if self.tasks.require(identifier).new.run == run
         )
         callbacks = (
             task

@@ -59,7 +59,7 @@ class Tables(AttemptTables):
         for key in [key for key, ended_at in pool.old_keys.items() if ended_at < before]:
             del pool.old_keys[key]
             known = pool.keys.get(key)
-            if known is not None and known.task not in self.tasks:
+            if known is not None and self.tasks.get(known.task) is None:
                 del pool.keys[key]
         over = [
             run
@@ -79,7 +79,7 @@ class Tables(AttemptTables):
     def forget(self, task: Task) -> None:
         """Remove an ended task; its audit notes keep only what records need."""
         new = task.new
-        del self.tasks[new.id]
+        self.tasks.remove(new.id)
         self.removed[new.id] = None
         if len(self.removed) > 2 * REMOVED_KEPT:
             self.removed = dict.fromkeys(list(self.removed)[-REMOVED_KEPT:])

@@ -56,7 +56,7 @@ class TaskTables(RunTables):
             expires_at=None if new.expires_in is None else rounded(now + new.expires_in),
             fresh=outside,
         )
-        self.tasks[new.id] = task
+        self.tasks.add(new.id, task)
         pool.arrivals.add(task)
         self._records.append((task, _SUBMIT, None, now, 0, 0, 0, None, due, outside, None, cause))
         if outside:
@@ -133,7 +133,7 @@ class TaskTables(RunTables):
         self.endings.coming(pool, lane)
         pool.live += 1
         # Another object: notes of the audit, and where it stood among the ended, keep the old one.
-        task = self.tasks[new.id] = msgspec.structs.replace(
+        task = msgspec.structs.replace(
             ended,
             seq=seq,
             rank=rank(pool.spec.order, new.priority, now, seq),
@@ -154,6 +154,7 @@ class TaskTables(RunTables):
             steps=None,
             misfits=(),
         )
+        self.tasks.add(new.id, task)
         ended.result = ended.error = ended.steps = None
         pool.redriven += 1
         pool.arrivals.add(task)

@@ -10,6 +10,7 @@ from millpond.core.audit import RUN_FINISHED, command_record
 from millpond.core.lease import tokens
 from millpond.core.order.heap import LazyHeap
 from millpond.core.plan import Wake
+from millpond.core.rows import DictRows
 from millpond.store.verbs.endings import Endings
 from millpond.store.verbs.tables.audit import AuditTable
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from millpond.core.lease import RegisteredWorker
+    from millpond.core.rows import Rows
     from millpond.core.run import Run
     from millpond.core.task import Task
     from millpond.store.verbs.budgets import BudgetTable
@@ -38,7 +40,7 @@ class VerbTables(AuditTable):
         super().__init__(audit_limit=audit_limit)
         self.pools: dict[str, PoolTable] = {}
         self.budgets: dict[str, BudgetTable] = {}
-        self.tasks: dict[int, Task] = {}
+        self.tasks: Rows[int, Task] = DictRows()
         self.removed: dict[int, None] = {}
         """Ids of the latest removed tasks."""
         self.latest = float("-inf")
@@ -149,7 +151,3 @@ class VerbTables(AuditTable):
     def running_in(self, pool: str) -> int:
         """Return how many tasks of a pool run, also of a newer version."""
         return self.pools[pool].running
-
-    def peek(self, identifier: int) -> Task | None:
-        """Return a task for reading only; None = unknown, or not in memory."""
-        return self.tasks.get(identifier)

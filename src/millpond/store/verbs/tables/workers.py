@@ -44,7 +44,7 @@ class WorkerTables(VerbTables):
 
     def stop_requests_of(self, worker: RegisteredWorker) -> StopRequests:
         """Return the worker's tasks that should stop, by pool and place."""
-        held = (self.tasks[identifier] for identifier in (*worker.holding, *worker.ahead))
+        held = (self.tasks.require(identifier) for identifier in (*worker.holding, *worker.ahead))
         asked = [task for task in sorted(held, key=by_pool_and_place) if task.cancel_requested]
         return (
             tuple(task.new.id for task in asked),
@@ -104,7 +104,7 @@ class WorkerTables(VerbTables):
         """Return the queued and running closures of a process: O(tasks), for its end."""
         if owner not in self.owned:
             return []
-        return [task for task in self.tasks.values() if _is_live_closure(task, owner)]
+        return [task for task in self.tasks.all() if _is_live_closure(task, owner)]
 
 
 def _is_live_closure(task: Task, owner: str) -> bool:
