@@ -218,10 +218,10 @@ def claims_ahead_not_counted_per_key() -> Iterator[None]:
         tables: Tables, task: Task, worker: RegisteredWorker, token: int, now: float
     ) -> None:
         claim(tables, task, worker, token, now)
-        tables.pools[task.new.pool].backlog.finish(task.unit)
+        tables.pools.require(task.new.pool).backlog.finish(task.unit)
 
     def count(tables: Tables, task: Task) -> None:
-        backlog, unit = tables.pools[task.new.pool].backlog, task.unit
+        backlog, unit = tables.pools.require(task.new.pool).backlog, task.unit
         if unit is not None and backlog.grouped:
             backlog._unit(unit).running += 1
         elif unit is not None:

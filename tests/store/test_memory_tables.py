@@ -102,17 +102,17 @@ async def test_after_prune_nothing_is_left_of_a_thousand_tasks() -> None:
     while await store.view.ready("p", "w", now=2.0):
         await run(store)
     await store.control(Prune("p", 1e9, 1e9, limit=2000), now=4.0)
-    tables, pool = store._tables, store._tables.pools["p"]
+    tables, pool = store._tables, store._tables.pools.require("p")
     left: list[Any] = [
-        tables.tasks.all(),
+        [one for one in tasks if tables.tasks.get(one.id)],
         tables.owned,
-        tables.run_queued,
+        tables._run_queued,
         tables._records,
         pool.holding,
     ]
     left += [pool.succeeded or (), pool.unsuccessful or (), pool.fresh, [*pool.backlog]]
     assert not any(map(len, left))
-    assert not tables.workers["w"].holding
+    assert not tables.workers.require("w").holding
 
 
 @pytest.mark.parametrize("per_key", [None, 2])

@@ -76,7 +76,7 @@ class Model(MemoryStore):
     def take_committed(self, arrivals: Sequence[Arrival], now: float) -> None:
         """Take in what others have submitted inside their own transactions."""
         pools = self._tables.pools
-        tasks = [one.task(pools[one.pool].spec) for one in arrivals]
+        tasks = [one.task(pools.require(one.pool).spec) for one in arrivals]
         steps.take_committed(self._tables, tasks, now)
 
 

@@ -9,9 +9,10 @@ import msgspec
 from millpond.core.task import EVERY, TRIED, Call, Fence, tried
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from millpond.core.spec import PoolSpec
+    from millpond.core.task import Task
 
 NO_STEPS: dict[str, bytes] = {}
 """Shared by every lease of a task without saved steps; never written to."""
@@ -59,6 +60,79 @@ class Leased(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """When it became due; None = when it was submitted."""
 
 
+class Holding:
+    """The running tasks of a worker, and the pool of each."""
+
+    __slots__ = ("_pools",)
+
+    def __init__(self) -> None:
+        self._pools: dict[int, str] = {}
+
+    def __len__(self) -> int:
+        return len(self._pools)
+
+    def add(self, task: int, pool: str) -> None:
+        """Add a task that has started."""
+        self._pools[task] = pool
+
+    def add_all(self, tasks: Sequence[Task]) -> None:
+        """Add several tasks."""
+        self._pools.update([(task.new.id, task.new.pool) for task in tasks])
+
+    def discard(self, task: int) -> None:
+        """Remove a task, if it is here."""
+        self._pools.pop(task, None)
+
+    def discard_all(self, tasks: Sequence[Task]) -> None:
+        """Remove several tasks."""
+        for task in tasks:
+            self._pools.pop(task.new.id, None)
+
+    def ids(self) -> Iterable[int]:
+        """Return the ids of all."""
+        return self._pools
+
+    def of_pool(self, pool: str) -> list[int]:
+        """Return the ids of those of one pool."""
+        return [task for task, where in self._pools.items() if where == pool]
+
+
+class Prefetched:
+    """The prefetched tasks of a worker, and the settings of their pools at the claim.
+
+    The first claimed comes first.
+    """
+
+    __slots__ = ("_specs",)
+
+    def __init__(self) -> None:
+        self._specs: dict[int, PoolSpec] = {}
+
+    def __len__(self) -> int:
+        return len(self._specs)
+
+    @property
+    def specs(self) -> dict[int, PoolSpec]:
+        """The settings by task, to be read."""
+        return self._specs
+
+    def add(self, task: int, spec: PoolSpec) -> None:
+        """Add a task that was claimed."""
+        self.specs[task] = spec
+
+    def remove(self, task: int) -> None:
+        """Remove a task: it has started, or was returned."""
+        del self.specs[task]
+
+    def of_pool(self, pool: str) -> list[int]:
+        """Return the ids of those of one pool."""
+        return [task for task, spec in self.specs.items() if spec.name == pool]
+
+    def pools(self) -> set[str]:
+        """Return the pools of which there are some."""
+        return {spec.name for spec in self.specs.values()}
+
+
 class RegisteredWorker(msgspec.Struct, kw_only=True):
     """A worker in the store: renewal writes this one row, however many tasks it runs."""
 
@@ -74,10 +148,8 @@ class RegisteredWorker(msgspec.Struct, kw_only=True):
     """The digest of each function's signature, where the worker sent it."""
     unknown: set[str] = set()
     """Functions that it received and did not know, whatever it registered."""
-    holding: dict[int, str] = {}
-    """Running tasks: id -> pool."""
-    ahead: dict[int, PoolSpec] = {}
-    """Prefetched tasks: id -> pool settings at the claim; first claimed first."""
+    holding: Holding = msgspec.field(default_factory=Holding)
+    ahead: Prefetched = msgspec.field(default_factory=Prefetched)
 
     @property
     def closures_only(self) -> bool:

@@ -18,7 +18,7 @@ Key = TypeVar("Key")
 
 
 class Rows(Protocol[K_contra, V]):
-    """Rows by key, each the same object whenever it is asked for."""
+    """Rows by key, each the same object whenever a verb gets it."""
 
     def get(self, key: K_contra, /) -> V | None:
         """Return a row, or None; the caller may change it."""
@@ -26,17 +26,15 @@ class Rows(Protocol[K_contra, V]):
     def require(self, key: K_contra, /) -> V:
         """Return a row that must be there; raises KeyError."""
 
-    def peek(self, key: K_contra, /) -> V | None:
-        """Return a row for reading only; None = absent, or not in memory. Never a query."""
-
-    def all(self) -> Iterable[V]:
-        """Return every row."""
-
     def add(self, key: K_contra, row: V, /) -> None:
         """Add a row, or replace it."""
 
-    def remove(self, key: K_contra, /) -> None:
-        """Remove a row that must be there."""
+
+class ListedRows(Rows[K_contra, V], Protocol):
+    """Rows of which there are few enough to go through all."""
+
+    def all(self) -> Iterable[V]:
+        """Return every row; the caller may change them."""
 
 
 class DictRows(Generic[Key, V]):

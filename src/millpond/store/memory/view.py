@@ -38,7 +38,7 @@ from millpond.store.verbs import budgets
 from millpond.store.verbs.control import pool_named
 from millpond.store.verbs.endings import processed
 from millpond.store.verbs.lease import could_lease
-from millpond.store.verbs.tables import by_pool_and_place
+from millpond.store.verbs.tables import DictRuns, by_pool_and_place
 from millpond.store.verbs.why import facts_about
 from millpond.store.verbs.worker_views import worker_view
 
@@ -122,7 +122,7 @@ class MemoryView:
         task = self._tables.tasks.get(identifier)
         if task is not None:
             return task.status
-        return "expired" if identifier in self._tables.removed else "unknown"
+        return "expired" if self._tables.was_removed(identifier) else "unknown"
 
     async def results(self, tasks: Sequence[int]) -> StoredResults:
         """Return how tasks ended, all in one read."""
@@ -199,7 +199,7 @@ class MemoryView:
     async def pools(self, *, now: float | None = None) -> tuple[PoolView, ...]:
         """Return every pool by name, without what takes time to find out."""
         moment = rounded(self._clock() if now is None else now)
-        named = sorted(self._tables.pools.values(), key=lambda pool: pool.name)
+        named = sorted(self._tables.pools.all(), key=lambda pool: pool.name)
         return tuple(
             msgspec.structs.replace(
                 self._pool(pool, moment, measured=True),
@@ -214,12 +214,12 @@ class MemoryView:
     async def worker_list(self, *, after: int = 0, limit: int = 100) -> tuple[WorkerView, ...]:
         """Return workers in the order of joining, behind the worker with number `after`."""
         check.integer("limit", limit, least=1)
-        workers = sorted(self._tables.workers.values(), key=lambda worker: worker.number)
+        workers = sorted(self._tables.workers.all(), key=lambda worker: worker.number)
         behind = (worker for worker in workers if worker.number > after)
         return tuple(self._worker(worker) for worker in islice(behind, limit))
 
     def _worker(self, worker: RegisteredWorker) -> WorkerView:
-        tasks = [self._tables.tasks.require(i) for i in worker.holding]
+        tasks = [self._tables.tasks.require(i) for i in worker.holding.ids()]
         return worker_view(worker, len(tasks), sorted(tasks, key=by_pool_and_place)[:MOST_HOLDING])
 
     async def units(self, pool: str, *, limit: int = 100) -> tuple[UnitView, ...]:
@@ -245,7 +245,9 @@ class MemoryView:
         """Return runs of a pool: the open ones by id, the finished ones with the latest first."""
         check.integer("limit", limit, least=1)
         pool_named(self._tables, pool)
-        of_pool = [run for run in self._tables.runs.values() if run.new.pool == pool]
+        runs = self._tables.runs
+        assert isinstance(runs, DictRuns)  # noqa: S101 - of tables in memory they are
+        of_pool = runs.of_pool(pool)
         if finished:
             ended = [((run.finished_at or 0.0), run.new.id, run) for run in of_pool if run.finished]
             behind = [one for one in ended if one[:2] < (after or search.FIRST)]
@@ -318,7 +320,7 @@ class MemoryView:
 
     async def run_named(self, pool: str, name: str) -> RunView | None:
         """Return the run of a pool that has this name, or None."""
-        run = self._tables.runs_by_name.get((pool, name))
+        run = self._tables.runs.named(pool, name)
         return None if run is None else await self.run(run)
 
     async def run_tasks(self, run: int, *, limit: int = 100) -> tuple[Task, ...]:
@@ -328,7 +330,7 @@ class MemoryView:
 
     async def workers(self) -> frozenset[str]:
         """Return the workers that may hold leases."""
-        return frozenset(self._tables.workers)
+        return frozenset(worker.id for worker in self._tables.workers.all())
 
     async def ready(self, pool: str, worker: str, *, now: float) -> bool:
         """Return whether a lease at `now` would give this worker something."""
@@ -339,15 +341,15 @@ class MemoryView:
 
     async def names(self, begins: str = "") -> tuple[str, ...]:
         """Return the pools that were ever declared, of those whose name begins so, by name."""
-        pools = self._tables.pools.values()
+        pools = self._tables.pools.all()
         return tuple(sorted(p.name for p in pools if not p.internal and p.name.startswith(begins)))
 
     async def due(self, *, now: float) -> tuple[str, ...]:
         """Return the pools in which something due waits and starts are allowed at all."""
         moment = rounded(now)
         return tuple(
-            name
-            for name, pool in self._tables.pools.items()
+            pool.name
+            for pool in self._tables.pools.all()
             if not pool.paused
             and pool.spec.max_concurrent
             and pool.not_before <= moment
@@ -432,8 +434,8 @@ def _candidates(
     """Return the tasks among which a page is to be found, in order."""
     match status:
         case Status.RUNNING:
-            holders = (tables.workers[worker].holding for worker in pool.holding)
-            held = (tables.tasks.require(i) for holding in holders for i in holding)
+            holders = (tables.workers.require(worker).holding for worker in pool.holding)
+            held = (tables.tasks.require(i) for holding in holders for i in holding.ids())
             return sorted((t for t in held if t.new.pool == pool.name), key=_by_seq)
         case Status.QUEUED:
             return pool.arrivals

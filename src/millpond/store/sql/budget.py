@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -33,12 +33,12 @@ def must_know_budget(row: Row) -> None:
     _spec(row[1])
 
 
-class SqlBudgets(dict[str, BudgetTable]):
-    """The budgets, by name."""
+class SqlBudgets:
+    """The budgets: all are read when the first is needed, and compared when rows are written."""
 
     def __init__(self, tables: SqlTables) -> None:
-        super().__init__()
         self._tables = tables
+        self._budgets: dict[str, BudgetTable] = {}
         self._stored: dict[str, Row] | None = None
         """The rows as stored; None = not read yet."""
         self._newer: dict[str, NewerPool] = {}
@@ -47,35 +47,37 @@ class SqlBudgets(dict[str, BudgetTable]):
     def must_know(self, spec: PoolSpec) -> None:
         """Raise NewerPool for a pool that shares a budget of a newer version."""
         if spec.budgets:
-            self._read()
+            self._load()
             for name in spec.budgets:
                 if name in self._newer:
                     raise shares_newer(spec.name, self._newer[name])
 
-    def get(self, name: str, default: Any = None) -> Any:  # noqa: ANN401 - as dict's
-        """Return a budget, or None."""
-        self._read()
+    def get(self, name: str) -> BudgetTable | None:
+        """Return a budget for change, or None."""
+        self._load()
         if name in self._newer:
             raise self._newer[name]
-        return super().get(name, default)
+        return self._budgets.get(name)
 
-    def __getitem__(self, name: str) -> BudgetTable:
-        self._read()
-        if name in self._newer:
-            raise self._newer[name]
-        return super().__getitem__(name)
+    def require(self, name: str) -> BudgetTable:
+        """Return a budget for change; it must be there."""
+        found = self.get(name)
+        if found is None:
+            raise KeyError(name)
+        return found
 
-    def __setitem__(self, name: str, budget: BudgetTable) -> None:
-        self._read()
-        super().__setitem__(name, budget)
+    def add(self, name: str, budget: BudgetTable) -> None:
+        """Add a new budget; its row is written with the others."""
+        self._load()
+        self._budgets[name] = budget
 
-    def _read(self) -> None:
+    def _load(self) -> None:
         if self._stored is not None:
             return
         self._stored = {}
         for row in self._tables.ask("budgets").fetchall():
             try:
-                super().__setitem__(row[0], _table(row))
+                self._budgets[row[0]] = _table(row)
             except NewerPool as error:
                 self._newer[row[0]] = error
             else:
@@ -83,14 +85,13 @@ class SqlBudgets(dict[str, BudgetTable]):
 
     def write(self) -> None:
         """Write what has changed."""
-        if not self._stored and not self:
+        if self._stored is None:
             return
-        stored = self._stored if self._stored is not None else {}
-        for name, budget in self.items():
+        for name, budget in self._budgets.items():
             row = _row(budget)
-            if stored.get(name) != row:
+            if self._stored.get(name) != row:
                 self._tables.ask("save_budget", row)
-                stored[name] = row
+                self._stored[name] = row
 
 
 def _table(row: Row) -> BudgetTable:

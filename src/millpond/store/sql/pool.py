@@ -334,7 +334,7 @@ class SqlFresh(UnclaimedTasks):
         self.let_go()
         pool = self._pool
         pool.tables.write_rows()
-        for task in pool.tables.tasks.all():
+        for task in pool.tables.tasks.in_memory():
             if task.new.pool == pool.name:
                 task.listed = listed and task.fresh and not task.status.terminal
         low, high = pool.number << SEQ_BITS, (pool.number + 1) << SEQ_BITS

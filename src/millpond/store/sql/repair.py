@@ -59,7 +59,7 @@ def repair_rows(connection: Connection, dialect: Dialect, now: float) -> None:
     tables = SqlTables(connection, dialect, 0)
     moment = max(now, tables.latest)
     _end_lost_bodies(tables, moment)
-    for pool in tables.pools.values():
+    for pool in tables.pools.all():
         _count_anew(tables, pool, moment)
     _count_runs(tables)
     tables.end(moment)

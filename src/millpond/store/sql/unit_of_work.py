@@ -36,16 +36,17 @@ from millpond.store.sql.pool import SqlPool
 from millpond.store.sql.store_time import clock_text, timeline_of
 from millpond.store.sql.tables.changes import TaskChanges
 from millpond.store.sql.tables.pools import SqlPools
-from millpond.store.sql.tables.runs import SqlOpenRuns, SqlRunNames, SqlRunQueued, SqlRuns
+from millpond.store.sql.tables.runs import SqlRuns
 from millpond.store.sql.tables.tasks import SqlTasks
-from millpond.store.sql.tables.timers import SqlExpiring, SqlExpiringWorkers, SqlRemoved
+from millpond.store.sql.tables.timers import SqlDeadlines
 from millpond.store.sql.tables.workers import SqlWorkers
 from millpond.store.verbs.endings import Endings
-from millpond.store.verbs.tables import Leader, PoolTable, Tables
+from millpond.store.verbs.tables import Leader, PoolTable, Tables, by_expiry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from millpond.core.spec import PoolSpec
     from millpond.core.store_time import Timeline
     from millpond.core.task import NewTask, Task
     from millpond.store.sql.codec import Row
@@ -110,7 +111,6 @@ class SqlTables(Tables):
     tasks: SqlTasks
     workers: SqlWorkers
     runs: SqlRuns
-    expiring_workers: SqlExpiringWorkers
     timeline: Timeline
     _next_group: int
     _next_claim: int
@@ -144,16 +144,13 @@ class SqlTables(Tables):
         self.pools = SqlPools(self)
         self.budgets = SqlBudgets(self)
         self.tasks = SqlTasks(self)
-        self.removed = SqlRemoved(self)
         self.workers = SqlWorkers(self)
-        self.expiring_workers = SqlExpiringWorkers(self)
-        self.expiring_tasks = SqlExpiring(self, "first_expiring", "expiring_until")
-        self.parked_since = SqlExpiring(self, "first_parked_since", "parked_until")
+        self.expiring_tasks = SqlDeadlines(self, "first_expiring", "expiring_until")
+        self.parked_since = SqlDeadlines(self, "first_parked_since", "parked_until")
+        self._left_to_newer: set[str] = set()
+        """Workers that hold tasks of a newer version."""
         self.owned = {}
         self.runs = SqlRuns(self)
-        self.open_runs = SqlOpenRuns(self)
-        self.runs_by_name = SqlRunNames(self)
-        self.run_queued = SqlRunQueued(self)
         self._records: list[AuditNote | Notes | Record] = []  # type: ignore[assignment]
         self.records_dropped = 0
         self._audit_limit = None
@@ -272,7 +269,7 @@ class SqlTables(Tables):
     def running_in(self, pool: str) -> int:
         """Return how many tasks of a pool run, also of a newer version."""
         try:
-            return self.pools[pool].running
+            return self.pools.require(pool).running
         except NewerPool:
             running: int = self.ask("pool", (pool,)).fetchone()[_RUNNING_IN]
             return running
@@ -290,8 +287,20 @@ class SqlTables(Tables):
         if not left and owner is not None:
             left = bool(self.ask("owns_something", (owner, nothing)).fetchone()[0])
         if left:
-            self.expiring_workers.left.add(worker.id)
+            self._left_to_newer.add(worker.id)
         return left
+
+    def renew(self, worker: RegisteredWorker, lease: float, now: float) -> None:
+        """Renew all leases of a worker for `lease` seconds from now."""
+        super().renew(worker, lease, now)
+        self._left_to_newer.discard(worker.id)
+
+    def first_expiring(self) -> RegisteredWorker | None:
+        """Return the worker whose lease ends first, of those that this version may remove."""
+        if not self._left_to_newer:
+            return super().first_expiring()
+        workers = [one for one in self.workers.all() if one.id not in self._left_to_newer]
+        return min(workers, key=by_expiry, default=None)
 
     def _has_room(self, name: str) -> bool:
         try:
@@ -338,7 +347,7 @@ class SqlTables(Tables):
             by_pool.setdefault(one.pool, []).append(one)
         for name, of_pool in by_pool.items():
             pool = self.pools.get(name)
-            if not isinstance(pool, SqlPool):
+            if pool is None:
                 continue
             keys = [one.idempotency_key for one in of_pool if one.idempotency_key is not None]
             if keys:
@@ -359,11 +368,12 @@ class SqlTables(Tables):
             if task is not None and task.stored_live and task.new.pool in grouped:
                 ending.setdefault(task.new.pool, []).append(task)
         for name, ends in ending.items():
-            pool = self.pools[name]
-            assert isinstance(pool, SqlPool)  # noqa: S101
-            pool.sql_backlog.expect_ends(ends)
+            self.pools.require(name).sql_backlog.expect_ends(ends)
 
     # What hangs on an arrow, where a row says it already
+
+    def _note_waiting(self, task: Task) -> None:
+        pass
 
     def _forget_waiting(self, task: Task) -> None:
         pass
@@ -384,11 +394,11 @@ class SqlTables(Tables):
         pool.kept += len(ended)
         pool.dead += sum(task.status is Status.FAILED for task in ended)
 
-    def _hold_all(self, worker: RegisteredWorker, tasks: Sequence[Task]) -> None:
-        pass
-
-    def _let_go_all(self, worker: RegisteredWorker, tasks: Sequence[Task]) -> None:
-        pass
+    def add_pool(self, spec: PoolSpec, now: float) -> SqlPool:
+        """Add a pool that was just declared."""
+        pool = SqlPool.declared_now(self, self.pools.next_number(), PoolTable(spec, now))
+        self.pools.add(spec.name, pool)
+        return pool
 
     def start_all(
         self,
@@ -436,7 +446,7 @@ class SqlTables(Tables):
         assert isinstance(task, TaskRow)  # noqa: S101
         super().claim(task, worker, token, now)
         task.claim = self._next_claim
-        task.claim_revision = self.pools[task.new.pool].revision
+        task.claim_revision = self.pools.require(task.new.pool).revision
         self._next_claim += 1
 
     def start_claim(self, task: Task, now: float) -> None:
@@ -453,8 +463,7 @@ class SqlTables(Tables):
 
     def redrive(self, ended: Task, now: float) -> None:
         """Queue an ended task again."""
-        pool = self.pools[ended.new.pool]
-        assert isinstance(pool, SqlPool)  # noqa: S101
+        pool = self.pools.require(ended.new.pool)
         pool.kept -= 1
         pool.dead -= ended.status is Status.FAILED
         super().redrive(ended, now)
@@ -482,6 +491,18 @@ class SqlTables(Tables):
         self.write_rows()
         asked = (place_of(pool.number, after), place_of(pool.number, upto), limit)
         return list(self.read_live("live_of_pool", asked))
+
+    def waiting_of_run(self, run: int) -> list[Task]:
+        """Return the queued tasks of a run that no worker has prefetched, without its callbacks."""
+        return [
+            task
+            for task in self.of_run(run)
+            if task.status is _QUEUED and not task.claimed and not task.new.is_callback
+        ]
+
+    def was_removed(self, identifier: int) -> bool:
+        """Return whether retention removed a task, as far as that is remembered."""
+        return self.ask("was_removed", (self.listed([identifier]),)).fetchone() is not None
 
     def of_run(self, run: int) -> list[Task]:
         """Return the queued and running tasks of a run, its callbacks too."""
@@ -531,9 +552,8 @@ class SqlTables(Tables):
         assert isinstance(pool, SqlPool)  # noqa: S101
         self.write_rows()
         self.ask("drop_old_keys", (pool.number, before))
-        self.ask("drop_old_runs", (pool.name, before))
         pool.known_keys.forget_all()
-        self.runs.forget_all()
+        self.runs.prune(pool.name, before)
 
     def prune_audit(self, before: float) -> None:
         """Remove audit records older than a moment."""
@@ -579,9 +599,9 @@ class SqlTables(Tables):
     def trimmed(self) -> int:
         """Drop what the next transaction hardly needs; return how many rows stay in memory."""
         self.tasks.let_go()
-        self.expiring_workers.left.clear()
-        self.workers.handed = set()
-        self.runs.handed = set()
+        self._left_to_newer.clear()
+        self.workers.let_go()
+        self.runs.let_go()
         return len(self.tasks) + len(self.runs) + self.pools.trimmed()
 
     def _write_audit(self) -> None:
@@ -595,7 +615,7 @@ class SqlTables(Tables):
         if self._readonly:
             return
         self._write_tasks()
-        for pool in self.pools.handed.values():
+        for pool in self.pools.dirty.values():
             pool.write()
         self.budgets.write()
         self.workers.write()
@@ -633,9 +653,7 @@ class SqlTables(Tables):
             name = task.new.pool
             number = numbers.get(name)
             if number is None:
-                pool = self.pools[name]
-                assert isinstance(pool, SqlPool)  # noqa: S101
-                number = numbers[name] = pool.number
+                number = numbers[name] = self.pools.require(name).number
             if status is _QUEUED or status is _RUNNING:
                 change.live(task, number)
             else:

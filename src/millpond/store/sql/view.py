@@ -204,7 +204,7 @@ class SqlView:
         moment = rounded(self._clock() if now is None else now)
 
         def asked(tables: SqlTables) -> tuple[PoolView, ...]:
-            found = [pool for pool in tables.pools.values() if not pool.internal]
+            found = [pool for pool in tables.pools.all() if not pool.internal]
             self._tell_newer(tables)
             return _overview(tables, sorted(found, key=lambda pool: pool.name), moment)
 
@@ -215,7 +215,7 @@ class SqlView:
         check.integer("limit", limit, least=1)
 
         def asked(tables: SqlTables) -> tuple[WorkerView, ...]:
-            behind = [worker for worker in tables.workers.values() if worker.number > after]
+            behind = [worker for worker in tables.workers.all() if worker.number > after]
             running = dict(tables.ask("running_by_worker").fetchall())
             return tuple(
                 worker_view(
@@ -319,7 +319,7 @@ class SqlView:
         """Return the run of a pool that has this name, or None."""
 
         def asked(tables: SqlTables) -> RunView | None:
-            run = tables.runs_by_name.get((pool, name))
+            run = tables.runs.named(pool, name)
             found = None if run is None else tables.runs.get(run)
             return None if found is None else run_view(found)
 
@@ -355,7 +355,7 @@ class SqlView:
         """Return the declared pools whose names begin so, by name."""
 
         def asked(tables: SqlTables) -> tuple[str, ...]:
-            pools = tables.pools.values()
+            pools = tables.pools.all()
             self._tell_newer(tables)
             found = (p.name for p in pools if not p.internal and p.name.startswith(begins))
             return tuple(sorted(found))

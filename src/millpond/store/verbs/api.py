@@ -94,7 +94,7 @@ def _with_run(tables: Tables, answer: BatchAnswer) -> BatchAnswer:
     """Return the answer with its run as it is after the verb: an empty seed has ended already."""
     if answer.run is None:
         return answer
-    run = run_view(tables.runs[answer.run.id], resumed=answer.run.resumed)
+    run = run_view(tables.runs.require(answer.run.id), resumed=answer.run.resumed)
     return msgspec.structs.replace(answer, run=run)
 
 

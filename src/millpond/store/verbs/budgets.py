@@ -73,7 +73,8 @@ def declare(tables: Tables, command: DeclareBudget, now: float) -> int:
     """Declare a budget, or apply a declaration that differs from the last one."""
     budget = tables.budgets.get(command.spec.name)
     if budget is None:
-        tables.budgets[command.spec.name] = budget = BudgetTable(command.spec)
+        budget = BudgetTable(command.spec)
+        tables.budgets.add(budget.name, budget)
     elif budget.declared == command.spec:
         return 0
     else:
@@ -120,7 +121,7 @@ def check_known(tables: Tables, spec: PoolSpec) -> None:
 def share(tables: Tables, pool: PoolTable, before: PoolSpec | None, now: float) -> None:
     """Add a pool to the budgets it names, and remove it from the others."""
     old = () if before is None else before.budgets
-    for budget in (tables.budgets[name] for name in old if name not in pool.spec.budgets):
+    for budget in (tables.budgets.require(name) for name in old if name not in pool.spec.budgets):
         budget.pools.pop(pool.name, None)
         budget.waiting.pop(pool.name, None)
         _offer(tables, budget, pool.name, now)
@@ -132,7 +133,7 @@ def share(tables: Tables, pool: PoolTable, before: PoolSpec | None, now: float) 
 
 
 def _of(tables: VerbTables, pool: PoolTable) -> list[BudgetTable]:
-    return [tables.budgets[name] for name in pool.spec.budgets]
+    return [tables.budgets.require(name) for name in pool.spec.budgets]
 
 
 def running(tables: Tables, budget: BudgetTable) -> int:

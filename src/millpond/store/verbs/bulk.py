@@ -83,7 +83,8 @@ def settle_all(tables: Tables, settlements: Sequence[Settlement], now: float) ->
 def _end(tables: Tables, plain: list[Task], now: float) -> None:
     """End the tasks that were gathered, and begin to gather anew."""
     if plain:
-        tables.complete_all(tables.pools[plain[0].new.pool], tuple(plain), plain[0].worker, now)
+        pool = tables.pools.require(plain[0].new.pool)
+        tables.complete_all(pool, tuple(plain), plain[0].worker, now)
         plain.clear()
 
 
@@ -105,7 +106,7 @@ def _completes_plainly(tables: Tables, task: Task, settlement: Settlement) -> bo
         and task.reason is None
         and task.started_at is not None
         and new.id not in tables.begun
-        and _only_counts(tables.pools[new.pool])
+        and _only_counts(tables.pools.require(new.pool))
     )
 
 

@@ -107,7 +107,7 @@ def _unpaged_command(tables: Tables, command: UnpagedCommand, now: float) -> tup
 def pool_named(tables: Tables, name: str) -> PoolTable:
     """Return a pool, or raise UnknownPool."""
     try:
-        return tables.pools[name]
+        return tables.pools.require(name)
     except KeyError:
         message = f"no pool named {name!r} was declared; declare it first"
         raise UnknownPool(message, pool=name) from None
@@ -148,10 +148,10 @@ def _declare(tables: Tables, spec: PoolSpec, now: float) -> tuple[int, int]:
             spec = msgspec.structs.replace(
                 spec, keep=msgspec.structs.replace(spec.keep, shorten=False)
             )
-        tables.pools[spec.name] = PoolTable(spec, now)
-        tables.pools[spec.name + CALLBACKS] = PoolTable(_callback_spec(spec), now)
+        pool = tables.add_pool(spec, now)
+        tables.add_pool(_callback_spec(spec), now)
         if spec.budgets:
-            budgets.share(tables, tables.pools[spec.name], None, now)
+            budgets.share(tables, pool, None, now)
         tables.record_command(spec.name, f"declare max_concurrent={spec.max_concurrent}", now)
         return 1, 1
     _check_keep(pool, spec)
@@ -176,7 +176,7 @@ def _declare(tables: Tables, spec: PoolSpec, now: float) -> tuple[int, int]:
     _respec(tables, pool, in_force, now)
     if before.budgets != spec.budgets:
         budgets.share(tables, pool, before, now)
-    companion = tables.pools[spec.name + CALLBACKS]
+    companion = tables.pools.require(spec.name + CALLBACKS)
     if companion.declared != _callback_spec(spec):
         companion.declared = _callback_spec(spec)
         limited = _with_limit(companion.declared, companion.operator_limit)
@@ -369,7 +369,7 @@ def _redrive(tables: Tables, identifier: int, now: float) -> int:
         or task.new.owner is not None
     ):
         return 0
-    holder = tables.pools[task.new.pool].keys.get(key_of(task.new))
+    holder = tables.pools.require(task.new.pool).keys.get(key_of(task.new))
     if task.new.idempotency_key is not None and holder is not None and holder.task != identifier:
         return 0
     tables.redrive(task, now)
@@ -378,7 +378,7 @@ def _redrive(tables: Tables, identifier: int, now: float) -> int:
 
 def _try_again(tables: Tables, task: Task, now: float) -> int:
     """Return a parked task to the queue, for every worker."""
-    pool = tables.pools[task.new.pool]
+    pool = tables.pools.require(task.new.pool)
     tables.unpark(pool, task, now)
     task.misfits = ()
     pool.backlog.flush(now)
@@ -447,7 +447,7 @@ def _register(tables: Tables, command: Register, now: float) -> int:
     if before is not None:
         return _register_again(tables, before, known, command.signatures, now)
     tables.workers_joined += 1
-    worker = tables.workers[command.worker] = RegisteredWorker(
+    worker = RegisteredWorker(
         id=command.worker,
         owner=command.owner,
         expires_at=now,
@@ -456,6 +456,7 @@ def _register(tables: Tables, command: Register, now: float) -> int:
         functions=known,
         signatures=dict(command.signatures),
     )
+    tables.workers.add(worker.id, worker)
     tables.renew(worker, command.lease, now)
     _wake_parked(tables, now)
     return 1
@@ -483,9 +484,9 @@ def _register_again(
 
 def _wake_parked(tables: Tables, now: float) -> None:
     """Wake the pools that have parked tasks."""
-    for name, pool in tables.pools.items():
+    for pool in tables.pools.all():
         if pool.parked:
-            tables.wake(name, now)
+            tables.wake(pool.name, now)
 
 
 def _claim_leadership(tables: Tables, command: ClaimLeadership, now: float) -> tuple[int, int]:
@@ -523,7 +524,7 @@ def _cancel_run(tables: Tables, identifier: int, now: float) -> int:
     run = tables.runs.get(identifier)
     if run is None or run.finished:
         return 0
-    count = len(tables.run_queued.get(identifier, ()))
+    count = len(tables.waiting_of_run(identifier))
     held = [
         task
         for task in tables.of_run(identifier)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def apply_to_others(tables: Tables, task: Task, settlement: Settlement, now: float) -> None:
     """Apply the parts of a settlement that concern other tasks: its weight and its hold."""
-    pool = tables.pools[task.new.pool]
+    pool = tables.pools.require(task.new.pool)
     if settlement.weight is not None:
         settle_weight(tables, pool, task, settlement.weight, now)
     if settlement.hold == "pool":

@@ -40,7 +40,7 @@ def lease(tables: Tables, ask: LeaseRequest, now: float) -> LeaseAnswer:
     if worker.expires_at <= now:
         # Its lease expired and was not taken: it is alive, so renew it.
         tables.renew(worker, worker.lease, now)
-    pool = tables.pools[ask.pool]
+    pool = tables.pools.require(ask.pool)
     # First apply what this verb settled, then what became due, then claim.
     if pool.backlog.grouped:
         pool.backlog.flush(now)

@@ -34,16 +34,14 @@ def is_claim(task: Task, fence: Fence) -> bool:
 
 def held(tables: Tables, pool: PoolTable, worker: RegisteredWorker) -> Iterator[Task]:
     """Yield the prefetched tasks of a worker in a pool, first claimed first."""
-    name = pool.spec.name
-    return (tables.tasks.require(i) for i, spec in worker.ahead.items() if spec.name == name)
+    return (tables.tasks.require(task) for task in worker.ahead.of_pool(pool.name))
 
 
 def room(pool: PoolTable, worker: RegisteredWorker, now: float) -> int:
     """Return how many more tasks of a pool a worker may prefetch."""
     if not pool.spec.prefetch or wanted_back(pool, worker, now):
         return 0
-    name = pool.spec.name
-    return pool.spec.prefetch - sum(spec.name == name for spec in worker.ahead.values())
+    return pool.spec.prefetch - len(worker.ahead.of_pool(pool.name))
 
 
 def wanted_back(pool: PoolTable, worker: RegisteredWorker, now: float) -> bool:
@@ -59,8 +57,8 @@ def wanted_back(pool: PoolTable, worker: RegisteredWorker, now: float) -> bool:
 def wanted_pools(tables: Tables, worker: RegisteredWorker, now: float) -> tuple[str, ...]:
     """Return the pools whose prefetched tasks a worker should return, by name."""
     wanted = set()
-    for name in {spec.name for spec in worker.ahead.values()}:
-        pool = tables.pools[name]
+    for name in worker.ahead.pools():
+        pool = tables.pools.require(name)
         halted = any(_halted_until(pool, task, now) != now for task in held(tables, pool, worker))
         if halted or wanted_back(pool, worker, now):
             wanted.add(name)
@@ -98,8 +96,7 @@ def _halted_until(pool: PoolTable, task: Task, now: float) -> float | None:
 def note_hungry(pool: PoolTable, worker: RegisteredWorker, now: float, *, wanting: bool) -> None:
     """Note a worker that found nothing in the queue while others had prefetched tasks."""
     pool.hungry.pop(worker.id, None)
-    own = sum(spec.name == pool.spec.name for spec in worker.ahead.values())
-    if wanting and not own and pool.claimed:
+    if wanting and pool.claimed and not worker.ahead.of_pool(pool.name):
         pool.hungry[worker.id] = now + worker.lease
 
 
@@ -112,7 +109,7 @@ def begin(tables: Tables, fence: Fence, slot: Slot | None, now: float) -> bool:
     task = tables.known(fence.task)
     if task is None or not is_claim(task, fence):
         return task is not None and task.status is Status.RUNNING and task.fence == fence
-    pool = tables.pools[task.new.pool]
+    pool = tables.pools.require(task.new.pool)
     if slot != (task.new.pool, task.worker):
         halted = pool.paused or pool.not_before > now or _halted_until(pool, task, now) != now
         if halted or pool.running >= pool.spec.max_concurrent:
@@ -125,8 +122,8 @@ def begin(tables: Tables, fence: Fence, slot: Slot | None, now: float) -> bool:
 
 def give_back(tables: Tables, task: Task, now: float) -> None:
     """Return an unstarted prefetched task to its place, and its cost to the rates."""
-    pool = tables.pools[task.new.pool]
-    made = tables.workers[task.worker or ""].ahead[task.new.id]
+    pool = tables.pools.require(task.new.pool)
+    made = tables.workers.require(task.worker or "").ahead.specs[task.new.id]
     for rate, bucket in zip(pool.spec.rates, pool.buckets, strict=True):
         if rate in made.rates:
             bucket.give_back(rate, rate.cost(task.new.weight))

@@ -13,9 +13,8 @@ from millpond.store.verbs.tables import by_pool_and_place
 
 if TYPE_CHECKING:
     from millpond.core.lease import RegisteredWorker
-    from millpond.core.order.heap import LazyHeap
     from millpond.core.task import Task
-    from millpond.store.verbs.tables import Tables
+    from millpond.store.verbs.tables import Deadlines, Tables
 
 _WHY = {Transition.STALE: Reason.STALE, Transition.CANCEL: Reason.CANCELLED}
 
@@ -36,7 +35,7 @@ def recover(tables: Tables, limit: int, now: float) -> int:
 
 def _fail_those(
     tables: Tables,
-    index: LazyHeap[int],
+    index: Deadlines,
     until: float,
     event: Transition,
     now: float,
@@ -67,16 +66,18 @@ def more(tables: Tables, now: float) -> bool:
     """Return whether `recover` has more to do."""
     return (
         _expired_worker(tables, now) is not None
-        or _first(tables, tables.expiring_tasks, now) is not None
-        or _first(tables, tables.parked_since, rounded(now - UNKNOWN_AFTER)) is not None
+        or _is_due(tables.expiring_tasks, now)
+        or _is_due(tables.parked_since, rounded(now - UNKNOWN_AFTER))
     )
 
 
 def next_recovery(tables: Tables, now: float) -> float | None:
     """Return when `recover` has something to do next: now or later, or None."""
+    worker, expiring = tables.first_expiring(), tables.expiring_tasks.lowest()
     parked = tables.parked_since.lowest()
-    firsts = (tables.expiring_workers.lowest(), tables.expiring_tasks.lowest())
-    moments = [first[0] for first in firsts if first is not None]
+    moments = [] if worker is None else [worker.expires_at]
+    if expiring is not None:
+        moments.append(expiring[0])
     if parked is not None:
         moments.append(rounded(parked[0] + UNKNOWN_AFTER))
     return max(min(moments), now) if moments else None
@@ -110,13 +111,16 @@ def remove_dead(
 
 def everything_held(tables: Tables, worker: RegisteredWorker) -> list[Task]:
     """Return the running and prefetched tasks of a worker, by pool and place."""
-    held = (tables.tasks.require(identifier) for identifier in (*worker.holding, *worker.ahead))
+    held = (
+        tables.tasks.require(identifier)
+        for identifier in (*worker.holding.ids(), *worker.ahead.specs)
+    )
     return sorted(held, key=by_pool_and_place)
 
 
 def _let_go_of_runs(tables: Tables, owner: str) -> None:
     """Release the runs that a dead process held open."""
-    for run in [run for run in tables.open_runs.values() if owner in run.holders]:
+    for run in [run for run in tables.runs.unfinished() if owner in run.holders]:
         run.holders.discard(owner)
         tables.touch_run(run)
 
@@ -137,9 +141,8 @@ def lose(tables: Tables, task: Task, now: float) -> None:
 
 def remove(tables: Tables, worker: RegisteredWorker, now: float) -> None:
     """Remove a worker that holds no tasks."""
-    del tables.workers[worker.id]
-    tables.expiring_workers.discard(worker.id)
-    for pool in tables.pools.values():
+    tables.workers.remove(worker.id)
+    for pool in tables.pools.all():
         pool.hungry.pop(worker.id, None)
         if pool.starved.pop(worker.id, None) is not None:
             # A slot may have been reserved for it.
@@ -163,14 +166,10 @@ def _fail(tables: Tables, task: Task, event: Transition, reason: Reason, now: fl
 
 
 def _expired_worker(tables: Tables, now: float) -> RegisteredWorker | None:
-    soonest = tables.expiring_workers.lowest()
-    if soonest is None or soonest[0] > now:
-        return None
-    return tables.workers[tables.expiring_workers.peek() or ""]
+    worker = tables.first_expiring()
+    return None if worker is None or worker.expires_at > now else worker
 
 
-def _first(tables: Tables, index: LazyHeap[int], until: float) -> Task | None:
+def _is_due(index: Deadlines, now: float) -> bool:
     soonest = index.lowest()
-    if soonest is None or soonest[0] > until:
-        return None
-    return tables.tasks.require(index.peek() or 0)
+    return soonest is not None and soonest[0] <= now

@@ -59,7 +59,7 @@ def settle(tables: Tables, settlement: Settlement, now: float) -> Ended:
     elif is_current(task, settlement.fence):
         taken = _apply(tables, task, settlement, now)
         return _APPLIED, task.status, taken, None
-    tables.pools[task.new.pool].stale_settles += 1
+    tables.pools.require(task.new.pool).stale_settles += 1
     return _STALE, None, (), None
 
 
@@ -92,7 +92,7 @@ def _apply(tables: Tables, task: Task, settlement: Settlement, now: float) -> tu
     known = not tables.begun or task.new.id not in tables.begun
     stopped = event is Transition.FAIL and settlement.event is Transition.RELEASE
     if known and started is not None and not stopped and event not in GIVEN_BACK:
-        pool = tables.pools[task.new.pool]
+        pool = tables.pools.require(task.new.pool)
         pool.measure(started - task.due, now - started)
         if pool.limiter is not None:
             adapt(tables, pool, event, settlement, now - started, now)
@@ -157,7 +157,7 @@ def _note_unfit(task: Task, worker: RegisteredWorker, settlement: Settlement) ->
 
 def _return_claim(tables: Tables, task: Task, settlement: Settlement, now: float) -> None:
     """Return a prefetched task that its worker did not or could not start."""
-    worker = tables.workers[task.worker or ""]
+    worker = tables.workers.require(task.worker or "")
     ahead.give_back(tables, task, now)
     if settlement.event is Transition.CORRUPT and task.status is Status.QUEUED:
         task.reason, task.error = Reason.CORRUPT, settlement.error
@@ -167,4 +167,4 @@ def _return_claim(tables: Tables, task: Task, settlement: Settlement, now: float
             task.error = settlement.error
         _note_unfit(task, worker, settlement)
         if task.status is Status.QUEUED:
-            tables.park(tables.pools[task.new.pool], task, now)
+            tables.park(tables.pools.require(task.new.pool), task, now)

@@ -127,7 +127,7 @@ def _known(tables: Tables, new: NewTask, *, again: bool = False) -> Known | None
     holder = None
     if pool is not None and new.idempotency_key is not None:
         holder = holder_of_key(pool, new)
-    if holder is None and again and new.id in tables.removed:
+    if holder is None and again and tables.was_removed(new.id):
         # How it ended is not stored; the sender only needs to know that it was accepted.
         return known_by(new, _QUEUED)
     return holder
@@ -389,7 +389,7 @@ def _take(tables: Tables, new: NewTask, now: float, *, again: bool = False) -> A
         known = _known(tables, new, again=again)
         if known is not None:
             return Accepted(known.task, known.task != new.id, known=known.status)
-    pool = tables.pools[new.pool]
+    pool = tables.pools.require(new.pool)
     if pool.spec.backpressure is not None:
         verdict = admit(pool.spec, depth(pool, new.key))
         if isinstance(verdict, Drop):
@@ -415,7 +415,7 @@ def store(tables: Tables, new: NewTask, now: float, *, outside: bool) -> Task:
     """Insert a task, with its idempotency key."""
     task = tables.insert(new, now, outside=outside)
     if new.idempotency_key is not None:
-        tables.pools[new.pool].keys[key_of(new)] = known_by(new, task.status)
+        tables.pools.require(new.pool).keys[key_of(new)] = known_by(new, task.status)
     return task
 
 
@@ -438,7 +438,7 @@ def take_committed(tables: Tables, new: NewTask, now: float) -> None:
     """
     if tables.tasks.get(new.id) is not None:
         return
-    pool = tables.pools[new.pool]
+    pool = tables.pools.require(new.pool)
     known = None if new.idempotency_key is None else holder_of_key(pool, new)
     if known is not None:
         _reject(tables, new, Reason.DUPLICATE, now, cause=known.task)
@@ -472,7 +472,7 @@ def _end_if_hopeless(tables: Tables, task: Task, now: float) -> None:
 
 def _never_starts(tables: Tables, new: NewTask) -> Reason | None:
     """Return why a task could never start in its pool, or None."""
-    pool = tables.pools[new.pool]
+    pool = tables.pools.require(new.pool)
     if new.owner is not None and pool.spec.strict:
         return Reason.CLOSURE_IN_LANES
     if new.owner is not None and not tables.has_live_worker(new.owner):
@@ -528,14 +528,13 @@ def admission(tables: Tables, taken: Accepted) -> Admission:
 
 def _named_run(tables: Tables, new: NewRun) -> int:
     """Return the id of a run: that of its name, if the name is known."""
-    if new.id in tables.runs or new.name is None:
+    if new.name is None or tables.runs.get(new.id) is not None:
         return new.id
-    return tables.runs_by_name.get((new.pool, new.name), new.id)
+    named = tables.runs.named(new.pool, new.name)
+    return new.id if named is None else named
 
 
 def _open_run(tables: Tables, new: NewRun, now: float) -> Run:
     run = Run(new=new, opened_at=now, holders={new.holder} if new.holder else set())
-    tables.runs[new.id] = tables.open_runs[new.id] = run
-    if new.name is not None:
-        tables.runs_by_name[new.pool, new.name] = new.id
+    tables.runs.add(new.id, run)
     return run

@@ -22,7 +22,7 @@ def facts_about(tables: Tables, task: Task, now: float, most: int | None = None)
 
     Counting the tasks before it reads the whole queue; one of more than `most` is not read.
     """
-    pool, unit = tables.pools[task.new.pool], task.unit
+    pool, unit = tables.pools.require(task.new.pool), task.unit
     short = most is None or pool.queued <= most
     held_until, rate_at = pool.backlog.holds(unit, now)
     waits = task.status is Status.QUEUED
@@ -44,7 +44,7 @@ def facts_about(tables: Tables, task: Task, now: float, most: int | None = None)
         parked=task.parked,
         misfit=bool(task.misfits),
         closure_of=task.new.owner,
-        workers=sum(_could_run(worker, task) for worker in tables.workers.values()),
+        workers=sum(_could_run(worker, task) for worker in tables.workers.all()),
         paused=pool.paused,
         held_until=pool.not_before,
         running=pool.running,

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from millpond.errors import NewerPool
 from millpond.store.sql.pool import SqlPool
-from millpond.store.verbs.tables import PoolTable
 
 if TYPE_CHECKING:
     from millpond.store.sql.codec import Row
     from millpond.store.sql.unit_of_work import SqlTables
+    from millpond.store.verbs.tables import PoolTable
 
 
-class SqlPools(dict[str, PoolTable]):
-    """The pools that were read, by name."""
+class SqlPools:
+    """The pools that were read, and which of them a verb may have changed."""
 
     def __init__(self, tables: SqlTables) -> None:
-        super().__init__()
         self._tables = tables
+        self._read: dict[str, SqlPool] = {}
         self.by_id: dict[int, SqlPool] = {}
-        self.handed: dict[int, SqlPool] = {}
-        """Pools that a verb may have changed."""
+        self.dirty: dict[int, SqlPool] = {}
+        """Pools that a verb may have changed: each compares its rows and writes them."""
         self._absent: set[str] = set()
         self.newer: dict[int, NewerPool] = {}
         """Pools of a newer version that were read, by id."""
@@ -34,27 +34,24 @@ class SqlPools(dict[str, PoolTable]):
         self._last = 0
         """The highest id of a pool, as far as known."""
 
-    def get(self, name: str, default: PoolTable | None = None) -> PoolTable | None:  # type: ignore[override]
-        """Return a pool, or None."""
-        found: SqlPool | None = super().get(name)  # type: ignore[assignment]
+    def get(self, name: str) -> SqlPool | None:
+        """Return a pool for change, or None; a query if it is not in memory."""
+        found = self._read.get(name)
         if found is None:
             if name in self._newer:
                 raise self._newer[name]
             if self._all_read or name in self._absent:
-                return default
+                return None
             row = self._tables.ask("pool", (name,)).fetchone()
             if row is None:
                 self._absent.add(name)
-                return default
+                return None
             found = self._take_in(row)
-        self.handed[found.number] = found
+        self.dirty[found.number] = found
         return found
 
-    def __getitem__(self, name: str) -> PoolTable:
-        if name in self:
-            pool: SqlPool = super().__getitem__(name)  # type: ignore[assignment]
-            self.handed[pool.number] = pool
-            return pool
+    def require(self, name: str) -> SqlPool:
+        """Return a pool for change; it must be there."""
         found = self.get(name)
         if found is None:
             raise KeyError(name)
@@ -78,27 +75,25 @@ class SqlPools(dict[str, PoolTable]):
             return False
         return True
 
-    def __setitem__(self, name: str, made: PoolTable) -> None:
-        """Keep a pool that was just declared."""
-        self._last = max(self._tables.ask("last_pool").fetchone()[0], self._last) + 1
-        number = self._last
-        pool = SqlPool.declared_now(self._tables, number, made)
-        self.by_id[number] = self.handed[number] = pool
-        super().__setitem__(name, pool)
+    def add(self, name: str, pool: PoolTable) -> None:
+        """Add a pool that was just declared; its row is written with the others."""
+        assert isinstance(pool, SqlPool)  # noqa: S101 - of these tables they all are
+        self._read[name] = self.by_id[pool.number] = self.dirty[pool.number] = pool
 
-    def items(self) -> Any:  # noqa: ANN401 - as dict's
-        """Return every pool."""
+    def next_number(self) -> int:
+        """Return an id for a new pool; always a query."""
+        self._last = max(self._tables.ask("last_pool").fetchone()[0], self._last) + 1
+        return self._last
+
+    def all(self) -> list[SqlPool]:
+        """Return every pool for change, in order of declaration."""
         if not self._all_read:
             for row in list(self._tables.ask("pools")):
                 if row[0] not in self.by_id:
                     self._understood(row)
             self._all_read = True
-        self.handed.update(self.by_id)
-        return sorted(super().items(), key=_by_number)
-
-    def values(self) -> Any:  # noqa: ANN401 - as dict's
-        """Return every pool."""
-        return [pool for _, pool in self.items()]
+        self.dirty.update(self.by_id)
+        return sorted(self._read.values(), key=lambda pool: pool.number)
 
     def with_queued(self) -> list[SqlPool]:
         """Return the pools in which something is queued; the others are not read."""
@@ -119,11 +114,11 @@ class SqlPools(dict[str, PoolTable]):
     def trimmed(self) -> int:
         """Drop what the next transaction hardly needs; return how many rows stay in memory."""
         kept = self._kept
-        for number, pool in self.handed.items():
+        for number, pool in self.dirty.items():
             rows = pool.trimmed()
             self._kept_of_all += rows - kept.get(number, 0)
             kept[number] = rows
-        self.handed = {}
+        self.dirty = {}
         return self._kept_of_all
 
     def _take_in(self, row: Row) -> SqlPool:
@@ -134,11 +129,5 @@ class SqlPools(dict[str, PoolTable]):
             self.newer[row[0]] = self._newer[row[1]] = error
             raise
         self.by_id[pool.number] = pool
-        super().__setitem__(pool.name, pool)
+        self._read[pool.name] = pool
         return pool
-
-
-def _by_number(item: tuple[str, PoolTable]) -> int:
-    pool = item[1]
-    assert isinstance(pool, SqlPool)  # noqa: S101 - every pool of these tables is
-    return pool.number

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from millpond.core.lifecycle import Status
 from millpond.core.run import NewRun, Run
 from millpond.store.sql.pool import readable
 
@@ -18,47 +17,67 @@ _encode_run = msgspec.json.Encoder(order="deterministic").encode
 _decode_run = msgspec.json.Decoder(Run).decode
 
 
-class SqlRuns(dict[int, Run]):
-    """The runs that were read."""
+class SqlRuns:
+    """The runs that were read, and which of them a verb may have changed."""
 
     def __init__(self, tables: SqlTables) -> None:
-        super().__init__()
         self._tables = tables
-        self._stored: dict[int, bytes | None] = {}
-        self.handed: set[int] = set()
-        """Runs that a verb may have changed."""
+        self._read: dict[int, Run] = {}
+        self._stored: dict[int, bytes] = {}
+        self._dirty: set[int] = set()
 
-    def get(self, identifier: int, default: Run | None = None) -> Run | None:  # type: ignore[override]
-        """Return a run, or None."""
-        self.handed.add(identifier)
-        found = super().get(identifier)
-        if found is not None or identifier in self._stored:
-            return found or default
+    def __len__(self) -> int:
+        return len(self._read)
+
+    def get(self, identifier: int) -> Run | None:
+        """Return a run for change, or None; a query if it is not in memory."""
+        self._dirty.add(identifier)
+        found = self._read.get(identifier)
+        if found is not None:
+            return found
         row = self._tables.ask("run", (identifier,)).fetchone()
-        return default if row is None else self.take_in(identifier, row[0])
+        return None if row is None else self.take_in(identifier, row[0])
 
-    def __setitem__(self, identifier: int, run: Run) -> None:
-        self.handed.add(identifier)
-        super().__setitem__(identifier, run)
-
-    def __getitem__(self, identifier: int) -> Run:
+    def require(self, identifier: int) -> Run:
+        """Return a run for change; it must be there."""
         found = self.get(identifier)
         if found is None:
             raise KeyError(identifier)
         return found
 
-    def __contains__(self, identifier: object) -> bool:
-        return identifier is not None and self.get(identifier) is not None  # type: ignore[arg-type]
+    def named(self, pool: str, name: str) -> int | None:
+        """Return the id of the run with a name, or None; always a query."""
+        self._tables.write_rows()
+        row = self._tables.ask("run_named", (pool, name)).fetchone()
+        return None if row is None else row[0]
+
+    def unfinished(self) -> list[Run]:
+        """Return the runs that are not over, for change; always a query."""
+        self._tables.write_rows()
+        rows = self._tables.ask("open_runs").fetchall()
+        return [self.take_in(identifier, state) for identifier, state in rows]
+
+    def add(self, identifier: int, run: Run) -> None:
+        """Add a new run; its row is written with the others."""
+        self._dirty.add(identifier)
+        self._read[identifier] = run
+
+    def prune(self, pool: str, before: float) -> None:
+        """Remove the runs of a pool that finished before a moment; read all again from now on."""
+        self._tables.ask("drop_old_runs", (pool, before))
+        self._read.clear()
+        self._stored.clear()
+        self._dirty.clear()
 
     def take_in(self, identifier: int, state: bytes) -> Run:
-        """Return the run of a row, the same object each time."""
-        self.handed.add(identifier)
-        found = super().get(identifier)
+        """Return the run of a row for change, the same object each time."""
+        self._dirty.add(identifier)
+        found = self._read.get(identifier)
         if found is None:
             made = self._made_anew
             found = readable(_decode_run, state, None, f"run {identifier}") or made(identifier)
             self._stored[identifier] = state
-            super().__setitem__(identifier, found)
+            self._read[identifier] = found
         return found
 
     def _made_anew(self, identifier: int) -> Run:
@@ -67,17 +86,15 @@ class SqlRuns(dict[int, Run]):
         new = NewRun(id=identifier, pool=pool, name=name)
         return Run(new=new, opened_at=0.0, live=live, total=live, finished_at=finished_at)
 
-    def forget_all(self) -> None:
-        """Read everything again from now on."""
-        self.clear()
-        self._stored.clear()
-        self.handed.clear()
+    def let_go(self) -> None:
+        """Forget which runs may have changed: all are written."""
+        self._dirty = set()
 
     def write(self) -> None:
         """Write what has changed."""
         rows = []
-        for identifier in self.handed:
-            run = super().get(identifier)
+        for identifier in self._dirty:
+            run = self._read.get(identifier)
             if run is None:
                 continue
             state = _encode_run(run)
@@ -86,62 +103,3 @@ class SqlRuns(dict[int, Run]):
                 rows.append((identifier, run.new.pool, run.new.name, run.finished_at, state))
         if rows:
             self._tables.send("save_run", rows)
-
-
-class SqlOpenRuns(dict[int, Run]):
-    """The runs that are not over: a view of the rows."""
-
-    def __init__(self, tables: SqlTables) -> None:
-        super().__init__()
-        self._tables = tables
-
-    def __setitem__(self, identifier: int, run: Run) -> None:
-        pass
-
-    def pop(self, identifier: int, default: object = None) -> object:  # type: ignore[override]  # noqa: ARG002
-        """Do nothing: the row of the run has its end."""
-        return None
-
-    def values(self) -> Any:  # noqa: ANN401 - as dict's
-        """Return the runs that are not over."""
-        tables = self._tables
-        tables.write_rows()
-        rows = list(tables.ask("open_runs"))
-        return [tables.runs.take_in(identifier, state) for identifier, state in rows]
-
-
-class SqlRunNames(dict[tuple[str, str], int]):
-    """Runs by name: a view of the rows."""
-
-    def __init__(self, tables: SqlTables) -> None:
-        super().__init__()
-        self._tables = tables
-
-    def __setitem__(self, named: tuple[str, str], identifier: int) -> None:
-        pass
-
-    def get(self, named: tuple[str, str], default: Any = None) -> Any:  # noqa: ANN401 - as dict's
-        """Return the run of a name, or the default."""
-        self._tables.write_rows()
-        row = self._tables.ask("run_named", named).fetchone()
-        return default if row is None else row[0]
-
-
-class SqlRunQueued(dict[int, dict[int, None]]):
-    """The queued tasks of each run: a view of the rows."""
-
-    def __init__(self, tables: SqlTables) -> None:
-        super().__init__()
-        self._tables = tables
-
-    def setdefault(self, run: int, default: Any = None) -> Any:  # noqa: ANN401, ARG002 - as dict's
-        """Return a throwaway dict: the row of the task has it."""
-        return {}
-
-    def get(self, run: int, default: Any = None) -> Any:  # noqa: ANN401, ARG002 - as dict's
-        """Return the queued tasks of a run that no worker has prefetched."""
-        return {
-            task.new.id: None
-            for task in self._tables.of_run(run)
-            if task.status is Status.QUEUED and not task.claimed and not task.new.is_callback
-        }

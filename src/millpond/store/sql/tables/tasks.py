@@ -61,8 +61,8 @@ class SqlTasks:
             raise KeyError(identifier)
         return found
 
-    def all(self) -> Iterable[TaskRow]:
-        """Return every task in memory: who needs others asks for them."""
+    def in_memory(self) -> Iterable[TaskRow]:
+        """Return the tasks that were read."""
         return self._read.values()
 
     def add(self, identifier: int, task: Task) -> None:

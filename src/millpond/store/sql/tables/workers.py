@@ -2,79 +2,79 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from millpond.core.lease import RegisteredWorker
-from millpond.core.spec import PoolSpec
+from millpond.core.lease import Holding, Prefetched, RegisteredWorker
 from millpond.store.sql.pool import readable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Sequence
 
-    from millpond.store.sql.codec import Row
+    from millpond.core.spec import PoolSpec
+    from millpond.core.task import Task
+    from millpond.store.sql.codec import Row, TaskRow
+    from millpond.store.sql.tables.pools import SqlPools
     from millpond.store.sql.unit_of_work import SqlTables
 
     _Known = tuple[frozenset[str] | None, dict[str, str]]
     """The functions of a worker, and their signatures."""
 
 
-class SqlWorkers(dict[str, RegisteredWorker]):
-    """The workers that were read."""
+class SqlWorkers:
+    """The workers that were read, and which of them a verb may have changed."""
 
     def __init__(self, tables: SqlTables) -> None:
-        super().__init__()
         self._tables = tables
+        self._read: dict[str, RegisteredWorker] = {}
         self._stored: dict[str, Row | None] = {}
-        self.handed: set[str] = set()
-        """Workers that a verb may have changed."""
+        self._dirty: set[str] = set()
         self._all_read = False
 
-    def get(self, name: str, default: RegisteredWorker | None = None) -> RegisteredWorker | None:  # type: ignore[override]
-        """Return a worker, or None."""
-        self.handed.add(name)
-        found = super().get(name)
+    def get(self, name: str) -> RegisteredWorker | None:
+        """Return a worker for change, or None; a query if it is not in memory."""
+        self._dirty.add(name)
+        found = self._read.get(name)
         if found is not None or self._all_read or name in self._stored:
-            return found or default
-        row = self._tables.ask("worker", (name,)).fetchone()
-        self._stored[name] = row
-        return default if row is None else self._take_in(row)
+            return found
+        row = self._stored[name] = self._tables.ask("worker", (name,)).fetchone()
+        return None if row is None else self._take_in(row)
 
-    def __getitem__(self, name: str) -> RegisteredWorker:
+    def require(self, name: str) -> RegisteredWorker:
+        """Return a worker for change; it must be there."""
         found = self.get(name)
         if found is None:
             raise KeyError(name)
         return found
 
-    def __contains__(self, name: object) -> bool:
-        return self.get(name) is not None  # type: ignore[arg-type]
+    def all(self) -> list[RegisteredWorker]:
+        """Return every worker for change, in order of joining."""
+        self._read_all()
+        self._dirty.update(self._read)
+        return sorted(self._read.values(), key=lambda worker: worker.number)
 
-    def __setitem__(self, name: str, worker: RegisteredWorker) -> None:
+    def add(self, name: str, worker: RegisteredWorker) -> None:
+        """Add a new worker; its row is written with the others."""
         self._stored.setdefault(name, None)
-        self.handed.add(name)
+        self._dirty.add(name)
         worker.holding = SqlHolding(self._tables, name)
-        worker.ahead = SqlAhead(self._tables, name, 0)
-        super().__setitem__(name, worker)
+        worker.ahead = SqlPrefetched(self._tables, name, 0)
+        self._read[name] = worker
 
-    def __delitem__(self, name: str) -> None:
-        self.handed.add(name)
-        super().__delitem__(name)
-
-    def __iter__(self) -> Iterator[str]:
-        self._read_all()
-        return super().__iter__()
-
-    def values(self) -> Any:  # noqa: ANN401 - as dict's
-        """Return every worker, in order of joining."""
-        self._read_all()
-        self.handed.update(super().keys())
-        return sorted(super().values(), key=lambda worker: worker.number)
+    def remove(self, name: str) -> None:
+        """Remove a worker that was read; its row is deleted with the other changes."""
+        self._dirty.add(name)
+        del self._read[name]
 
     def forget(self) -> None:
         """Drop all workers: the server changed their rows."""
-        super().clear()
+        self._read.clear()
         self._stored, self._all_read = {}, False
+
+    def let_go(self) -> None:
+        """Forget which workers may have changed: all are written."""
+        self._dirty = set()
 
     def _read_all(self) -> None:
         if not self._all_read:
@@ -98,16 +98,16 @@ class SqlWorkers(dict[str, RegisteredWorker]):
             signatures=signatures,
             unknown=readable(_names, unknown, set(), f"worker {name}"),
             holding=SqlHolding(self._tables, name),
-            ahead=SqlAhead(self._tables, name, ahead),
+            ahead=SqlPrefetched(self._tables, name, ahead),
         )
-        super().__setitem__(name, worker)
+        self._read[name] = worker
         return worker
 
     def write(self) -> None:
         """Write what has changed."""
         ask = self._tables.ask
-        for name in self.handed:
-            worker, stored = super().get(name), self._stored.get(name)
+        for name in self._dirty:
+            worker, stored = self._read.get(name), self._stored.get(name)
             row = None if worker is None else _worker_row(worker)
             if row == stored:
                 continue
@@ -127,7 +127,7 @@ def _worker_row(worker: RegisteredWorker) -> Row:
         worker.number,
         _functions_text(worker),
         _text(sorted(worker.unknown)),
-        worker.ahead.count if isinstance(worker.ahead, SqlAhead) else len(worker.ahead),
+        worker.ahead.count if isinstance(worker.ahead, SqlPrefetched) else len(worker.ahead),
     )
 
 
@@ -160,35 +160,48 @@ def _text(names: list[str]) -> str:
     return msgspec.json.encode(names).decode()
 
 
-class SqlHolding(dict[int, str]):
+class SqlHolding(Holding):
     """The running tasks of a worker: their own rows have this, so nothing is stored here."""
+
+    __slots__ = ("_tables", "_worker")
 
     def __init__(self, tables: SqlTables, worker: str) -> None:
         super().__init__()
         self._tables = tables
         self._worker = worker
 
-    def __setitem__(self, identifier: int, pool: str) -> None:
-        pass
+    def add(self, task: int, pool: str) -> None:
+        """Do nothing: the row of the task has it."""
 
-    def pop(self, identifier: int, default: object = None) -> object:  # type: ignore[override]  # noqa: ARG002
-        """Take nothing out."""
-        return None
+    def add_all(self, tasks: Sequence[Task]) -> None:
+        """Do nothing: the rows of the tasks have it."""
 
-    def __iter__(self) -> Iterator[int]:
+    def discard(self, task: int) -> None:
+        """Do nothing: the row of the task has it."""
+
+    def discard_all(self, tasks: Sequence[Task]) -> None:
+        """Do nothing: the rows of the tasks have it."""
+
+    def _held(self) -> list[TaskRow]:
         self._tables.write_rows()
-        held = list(self._tables.read_live("held_by", (self._worker,)))
-        return iter([task.new.id for task in held])
+        return self._tables.read_live("held_by", (self._worker,))
+
+    def ids(self) -> list[int]:
+        """Return the ids of all; always a query, and all are read."""
+        return [task.new.id for task in self._held()]
+
+    def of_pool(self, pool: str) -> list[int]:
+        """Return the ids of those of one pool; always a query."""
+        return [task.new.id for task in self._held() if task.new.pool == pool]
 
     def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-    def __bool__(self) -> bool:
-        return len(self) > 0
+        return len(self._held())
 
 
-class SqlAhead(dict[int, PoolSpec]):
-    """The prefetched tasks of a worker: all are read at the first use, first claimed first."""
+class SqlPrefetched(Prefetched):
+    """The prefetched tasks of a worker: all are read at the first use."""
+
+    __slots__ = ("_all_read", "_count", "_of_newer", "_tables", "_worker")
 
     def __init__(self, tables: SqlTables, worker: str, count: int) -> None:
         super().__init__()
@@ -204,46 +217,21 @@ class SqlAhead(dict[int, PoolSpec]):
         """How many there are, also of pools of a newer version."""
         return len(self) + self._of_newer
 
-    def _read(self) -> None:
-        if self._all_read:
-            return
-        self._all_read = True
-        tables = self._tables
-        for identifier, number, revision in list(tables.ask("held_ahead_by", (self._worker,))):
-            if tables.pools.understands(number):
-                spec = tables.pools.numbered(number).spec_at(revision)
-                super().__setitem__(identifier, spec)
+    @property
+    def specs(self) -> dict[int, PoolSpec]:
+        """The settings by task, to be read; a query at the first use."""
+        if not self._all_read:
+            self._all_read = True
+            self._load(self._tables.pools)
+        return self._specs
+
+    def _load(self, pools: SqlPools) -> None:
+        rows = self._tables.ask("held_ahead_by", (self._worker,)).fetchall()
+        for identifier, number, revision in rows:
+            if pools.understands(number):
+                self._specs[identifier] = pools.numbered(number).spec_at(revision)
             else:
                 self._of_newer += 1
 
     def __len__(self) -> int:
-        return super().__len__() if self._all_read else self._count
-
-    def __bool__(self) -> bool:
-        return len(self) > 0
-
-    def __iter__(self) -> Iterator[int]:
-        self._read()
-        return super().__iter__()
-
-    def items(self) -> Any:  # noqa: ANN401 - as dict's
-        """Return the ids and the settings under which they were claimed."""
-        self._read()
-        return super().items()
-
-    def values(self) -> Any:  # noqa: ANN401 - as dict's
-        """Return the settings under which they were claimed."""
-        self._read()
-        return super().values()
-
-    def __getitem__(self, identifier: int) -> PoolSpec:
-        self._read()
-        return super().__getitem__(identifier)
-
-    def __setitem__(self, identifier: int, spec: PoolSpec) -> None:
-        self._read()
-        super().__setitem__(identifier, spec)
-
-    def __delitem__(self, identifier: int) -> None:
-        self._read()
-        super().__delitem__(identifier)
+        return len(self._specs) if self._all_read else self._count

@@ -1,7 +1,8 @@
 """The tables the verbs work on.
 
-They are dictionaries here. A store on disk keeps the same tables as rows: it reads a row when a
-verb asks for it, and writes what changed when the verb is over.
+The verbs speak to them through `Rows` (`core/rows.py`) and the protocols in `rows`. Here they are
+dictionaries. A store on disk has repositories: `get` reads a row once, and `write` saves all that
+the verb changed.
 
 Each file adds one subject to the class before it: `audit`, `verb` (one verb begins and ends),
 `workers`, `queue`, `runs`, `tasks` (`move` is the one place where a task changes its status),
@@ -11,15 +12,19 @@ Each file adds one subject to the class before it: `audit`, `verb` (one verb beg
 from millpond.store.verbs.tables.change_order import by_pool_and_place
 from millpond.store.verbs.tables.pools import MEASURED, PoolTable, lane_without_key
 from millpond.store.verbs.tables.retention import Tables
+from millpond.store.verbs.tables.rows import Deadlines, DictRuns
 from millpond.store.verbs.tables.verb import Leader
-from millpond.store.verbs.tables.workers import StopRequests
+from millpond.store.verbs.tables.workers import StopRequests, by_expiry
 
 __all__ = [
     "MEASURED",
+    "Deadlines",
+    "DictRuns",
     "Leader",
     "PoolTable",
     "StopRequests",
     "Tables",
+    "by_expiry",
     "by_pool_and_place",
     "lane_without_key",
 ]

@@ -43,7 +43,7 @@ class AttemptTables(TaskTables):
         pool.running += 1
         holding = pool.holding
         holding[worker.id] = holding.get(worker.id, 0) + 1
-        worker.holding[new.id] = new.pool
+        worker.holding.add(new.id, new.pool)
         task.attempt = attempt = task.attempt + 1
         task.runs = runs = task.runs + 1
         task.fresh = False
@@ -93,7 +93,7 @@ class AttemptTables(TaskTables):
         pool.fresh.remove_some(fresh)
         pool.running += len(tasks)
         pool.holding[name] = pool.holding.get(name, 0) + len(tasks)
-        self._hold_all(worker, tasks)
+        worker.holding.add_all(tasks)
         self._note_all(tasks, _LEASE, _QUEUED, name, now)
 
     def complete_all(
@@ -105,7 +105,7 @@ class AttemptTables(TaskTables):
         pool.live -= count
         holder = self.workers.get(worker or "")
         if holder is not None:
-            self._let_go_all(holder, tasks)
+            holder.holding.discard_all(tasks)
             left = pool.holding[holder.id] - count
             if left:
                 pool.holding[holder.id] = left
@@ -126,14 +126,14 @@ class AttemptTables(TaskTables):
 
     def claim(self, task: Task, worker: RegisteredWorker, token: int, now: float) -> None:
         """Prefetch a queued task for a worker: out of the queue, with a fence, not charged."""
-        pool = self.pools[task.new.pool]
+        pool = self.pools.require(task.new.pool)
         self.touch(pool)
         if task.fresh:
             pool.fresh.remove(task)
         self._forget_waiting(task)
         pool.backlog.start(task, now)
         pool.claimed += 1
-        worker.ahead[task.new.id] = pool.spec
+        worker.ahead.add(task.new.id, pool.spec)
         task.fresh = False
         task.token = token
         task.worker = worker.id
@@ -143,12 +143,12 @@ class AttemptTables(TaskTables):
 
     def start_claim(self, task: Task, now: float) -> None:
         """Start a prefetched task: now it is charged and counts as running."""
-        pool, worker = self.pools[task.new.pool], self.workers[task.worker or ""]
-        del worker.ahead[task.new.id]
+        pool, worker = self.pools.require(task.new.pool), self.workers.require(task.worker or "")
+        worker.ahead.remove(task.new.id)
         pool.claimed -= 1
         pool.running += 1
         pool.holding[worker.id] = pool.holding.get(worker.id, 0) + 1
-        worker.holding[task.new.id] = task.new.pool
+        worker.holding.add(task.new.id, task.new.pool)
         task.claimed = False
         task.attempt += 1
         task.runs += 1
@@ -162,9 +162,9 @@ class AttemptTables(TaskTables):
 
     def drop_claim(self, task: Task, now: float, *, rate: bool) -> None:
         """Return a prefetched task to the queue; the caller makes the transition."""
-        pool, worker = self.pools[task.new.pool], self.workers[task.worker or ""]
+        pool, worker = self.pools.require(task.new.pool), self.workers.require(task.worker or "")
         self.touch(pool)
-        del worker.ahead[task.new.id]
+        worker.ahead.remove(task.new.id)
         pool.claimed -= 1
         task.claimed = False
         pool.backlog.put_back(task.unit, rate=rate)

@@ -7,18 +7,24 @@ from typing import TYPE_CHECKING, TypeVar
 
 from millpond.core.order.heap import LazyHeap
 from millpond.core.order.rank import lane_of
-from millpond.store.verbs.tables.pools import lane_without_key
+from millpond.store.verbs.tables.pools import PoolTable, lane_without_key
 from millpond.store.verbs.tables.workers import WorkerTables
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from millpond.core.spec import PoolSpec
     from millpond.core.task import NewTask, Task
-    from millpond.store.verbs.tables.pools import PoolTable
 
 
 class QueueTables(WorkerTables):
     """What joins and leaves the queues."""
+
+    def add_pool(self, spec: PoolSpec, now: float) -> PoolTable:
+        """Add a pool that was just declared."""
+        pool = PoolTable(spec, now)
+        self.pools.add(spec.name, pool)
+        return pool
 
     def park(self, pool: PoolTable, task: Task, now: float) -> None:
         """Set a queued task aside until a worker comes that knows its function."""
@@ -43,14 +49,14 @@ class QueueTables(WorkerTables):
     def _note_parked(self, pool: PoolTable, task: Task, now: float) -> None:
         waiting = pool.parked.setdefault(task.need, LazyHeap())
         waiting.set(task.new.id, (task.rank, task.seq))
-        self.parked_since.set(task.new.id, (now, task.new.id))
+        self._parked_since.set(task.new.id, (now, task.new.id))
 
     def _note_unparked(self, pool: PoolTable, task: Task) -> None:
         waiting = pool.parked[task.need]
         waiting.discard(task.new.id)
         if not waiting:
             del pool.parked[task.need]
-        self.parked_since.discard(task.new.id)
+        self._parked_since.discard(task.new.id)
 
     def _lane(self, pool: PoolTable, new: NewTask, seq: int) -> tuple[str | None, int]:
         """Return the lane of a new task and its gap-free number there."""
@@ -72,10 +78,8 @@ class QueueTables(WorkerTables):
 
     def _enqueue(self, pool: PoolTable, task: Task, now: float) -> None:
         new = task.new
-        if task.expires_at is not None:
-            self.expiring_tasks.set(new.id, (task.expires_at, new.id))
-        if new.run is not None and not new.is_callback:
-            self.run_queued.setdefault(new.run, {})[new.id] = None
+        if task.expires_at is not None or new.run is not None:
+            self._note_waiting(task)
         backlog = pool.backlog
         backlog.add(task, now)
         if backlog.grouped:
@@ -102,12 +106,19 @@ class QueueTables(WorkerTables):
             # Cancelling the head of a lane lets the next one start.
             self.wake(pool.name, now)
 
+    def _note_waiting(self, task: Task) -> None:
+        new = task.new
+        if task.expires_at is not None:
+            self._expiring.set(new.id, (task.expires_at, new.id))
+        if new.run is not None and not new.is_callback:
+            self._run_queued.setdefault(new.run, {})[new.id] = None
+
     def _forget_waiting(self, task: Task) -> None:
         new = task.new
         if task.expires_at is not None:
-            self.expiring_tasks.discard(new.id)
+            self._expiring.discard(new.id)
         if new.run is not None:
-            _drop_from_index(self.run_queued, new.run, new.id)
+            _drop_from_index(self._run_queued, new.run, new.id)
 
     def live(self, pool: PoolTable) -> Iterable[Task]:
         """Return the queued and running tasks of a pool, in no order that means anything."""
@@ -121,14 +132,12 @@ class QueueTables(WorkerTables):
         running = (
             self.tasks.require(identifier)
             for name in pool.holding
-            for identifier, where in self.workers[name].holding.items()
-            if where == pool.name
+            for identifier in self.workers.require(name).holding.of_pool(pool.name)
         )
         claimed = (
             self.tasks.require(identifier)
-            for worker in (self.workers.values() if pool.claimed else ())
-            for identifier, spec in worker.ahead.items()
-            if spec.name == pool.name
+            for worker in (self.workers.all() if pool.claimed else ())
+            for identifier in worker.ahead.of_pool(pool.name)
         )
         return chain(pool.backlog, apart, running, claimed)
 
@@ -137,23 +146,26 @@ class QueueTables(WorkerTables):
         found = takewhile(lambda task: task.seq <= upto, pool.arrivals.behind(after))
         return list(islice(found, limit))
 
+    def waiting_of_run(self, run: int) -> list[Task]:
+        """Return the queued tasks of a run that no worker has prefetched, without its callbacks."""
+        return [self.tasks.require(task) for task in self._run_queued.get(run, ())]
+
     def of_run(self, run: int) -> Iterable[Task]:
         """Return the queued and running tasks of a run, its callbacks too, in no order."""
-        waiting = (self.tasks.require(identifier) for identifier in self.run_queued.get(run, ()))
         running = (
             self.tasks.require(identifier)
-            for worker in self.workers.values()
-            for identifier in (*worker.holding, *worker.ahead)
+            for worker in self.workers.all()
+            for identifier in (*worker.holding.ids(), *worker.ahead.specs)
             if self.tasks.require(identifier).new.run == run
         )
         callbacks = (
             task
-            for pool in self.pools.values()
+            for pool in self.pools.all()
             if pool.internal
             for task in pool.backlog
             if task.new.run == run
         )
-        return chain(waiting, running, callbacks)
+        return chain(self.waiting_of_run(run), running, callbacks)
 
 
 Key = TypeVar("Key")

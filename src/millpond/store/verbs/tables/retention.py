@@ -61,28 +61,22 @@ class Tables(AttemptTables):
             known = pool.keys.get(key)
             if known is not None and self.tasks.get(known.task) is None:
                 del pool.keys[key]
-        over = [
-            run
-            for run in self.runs.values()
-            if run.new.pool == pool.name
-            and run.finished_at is not None
-            and run.finished_at < before
-        ]
-        for run in over:
-            del self.runs[run.new.id]
-            if run.new.name is not None:
-                self.runs_by_name.pop((run.new.pool, run.new.name), None)
+        self.runs.prune(pool.name, before)
 
     def prune_audit(self, before: float) -> None:
         """Do nothing: in memory the number of records is the bound."""
+
+    def was_removed(self, identifier: int) -> bool:
+        """Return whether retention removed a task, as far as that is remembered."""
+        return identifier in self._removed
 
     def forget(self, task: Task) -> None:
         """Remove an ended task; its audit notes keep only what records need."""
         new = task.new
         self.tasks.remove(new.id)
-        self.removed[new.id] = None
-        if len(self.removed) > 2 * REMOVED_KEPT:
-            self.removed = dict.fromkeys(list(self.removed)[-REMOVED_KEPT:])
+        self._removed[new.id] = None
+        if len(self._removed) > 2 * REMOVED_KEPT:
+            self._removed = dict.fromkeys(list(self._removed)[-REMOVED_KEPT:])
         task.result = task.error = task.steps = None
         if new.call.payload or new.options or new.labels:
             task.new = msgspec.structs.replace(

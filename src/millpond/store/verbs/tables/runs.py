@@ -34,10 +34,7 @@ class RunTables(QueueTables, ABC):
     def stop_run(self, run: Run, reason: Reason, now: float, *, cause: int | None = None) -> None:
         """Stop a run: cancel its waiting tasks; running ones may finish."""
         run.stopped = reason
-        waiting = (
-            self.tasks.require(identifier) for identifier in self.run_queued.get(run.new.id, ())
-        )
-        for task in sorted(waiting, key=by_pool_and_place):
+        for task in sorted(self.waiting_of_run(run.new.id), key=by_pool_and_place):
             task.reason = reason
             self.move(task, Transition.CANCEL, now, cause=cause)
         held = (task for task in self.of_run(run.new.id) if task.claimed)

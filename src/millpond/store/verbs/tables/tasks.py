@@ -34,7 +34,7 @@ class TaskTables(RunTables):
 
     def insert(self, new: NewTask, now: float, *, outside: bool, cause: int | None = None) -> Task:
         """Store a new task as queued."""
-        pool = self.pools[new.pool]
+        pool = self.pools.require(new.pool)
         backlog = pool.backlog
         pool.next_seq = seq = pool.next_seq + 1
         lane, sequence = self._lane(pool, new, seq) if backlog.lanes else (None, seq)
@@ -90,12 +90,12 @@ class TaskTables(RunTables):
         )
         # As a record and not as a note: nothing else needs to keep what was dropped.
         self._records.append(record(ghost, Transition.REFUSE, None, at=now))
-        totals = self.pools[new.pool].totals
+        totals = self.pools.require(new.pool).totals
         totals[ghost.status] = totals.get(ghost.status, 0) + 1
 
     def move(self, task: Task, event: Transition, now: float, *, cause: int | None = None) -> None:
         """Apply one transition to a task, with all its consequences."""
-        pool = self.pools[task.new.pool]
+        pool = self.pools.require(task.new.pool)
         before = task.status
         task.status = after = advance(before, event)
         if pool.backlog.grouped:
@@ -124,10 +124,10 @@ class TaskTables(RunTables):
     def redrive(self, ended: Task, now: float) -> None:
         """Queue an ended task again: a new budget of attempts, at the tail."""
         new = ended.new
-        pool = self.pools[new.pool]
-        if new.run in self.runs:
-            self.runs[new.run].revived(ended.status, counted=not new.is_callback)
-            self.open_runs[new.run] = self.runs[new.run]
+        pool = self.pools.require(new.pool)
+        run = None if new.run is None else self.runs.get(new.run)
+        if run is not None:
+            run.revived(ended.status, counted=not new.is_callback)
         pool.next_seq = seq = pool.next_seq + 1
         lane, sequence = self._lane(pool, new, seq)
         self.endings.coming(pool, lane)
@@ -168,7 +168,7 @@ class TaskTables(RunTables):
             pool.backlog.finish(unit)
         worker = self.workers.get(task.worker or "")
         if worker is not None:
-            worker.holding.pop(task.new.id, None)
+            worker.holding.discard(task.new.id)
             holding = pool.holding
             left = holding[worker.id] - 1
             if left:
@@ -194,8 +194,9 @@ class TaskTables(RunTables):
             self._settle_key(pool, task)
         if new.on_complete is not None:
             self.insert(callback(task, self.token()), now, outside=False, cause=new.id)
-        if new.run is not None and new.run in self.runs:
-            self._leave_run(self.runs[new.run], task, now)
+        run = None if new.run is None else self.runs.get(new.run)
+        if run is not None:
+            self._leave_run(run, task, now)
 
     def _keep(self, pool: PoolTable, ended: Task) -> None:
         """Keep an ended task for as long as retention says."""

@@ -13,16 +13,17 @@ from millpond.core.plan import Wake
 from millpond.core.rows import DictRows
 from millpond.store.verbs.endings import Endings
 from millpond.store.verbs.tables.audit import AuditTable
+from millpond.store.verbs.tables.rows import DictRuns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from millpond.core.lease import RegisteredWorker
-    from millpond.core.rows import Rows
+    from millpond.core.rows import ListedRows, Rows
     from millpond.core.run import Run
     from millpond.core.task import Task
     from millpond.store.verbs.budgets import BudgetTable
     from millpond.store.verbs.tables.pools import PoolTable
+    from millpond.store.verbs.tables.rows import Deadlines, RunRows, TaskRows, WorkerRows
 
 
 class Leader(msgspec.Struct):
@@ -38,25 +39,24 @@ class VerbTables(AuditTable):
 
     def __init__(self, *, audit_limit: int | None, entropy: int) -> None:
         super().__init__(audit_limit=audit_limit)
-        self.pools: dict[str, PoolTable] = {}
-        self.budgets: dict[str, BudgetTable] = {}
-        self.tasks: Rows[int, Task] = DictRows()
-        self.removed: dict[int, None] = {}
+        self.pools: ListedRows[str, PoolTable] = DictRows()
+        self.budgets: Rows[str, BudgetTable] = DictRows()
+        self.tasks: TaskRows = DictRows()
+        self._removed: dict[int, None] = {}
         """Ids of the latest removed tasks."""
         self.latest = float("-inf")
         """The latest moment of a verb; time does not go back behind it."""
         self.leader = Leader()
-        self.workers: dict[str, RegisteredWorker] = {}
+        self.workers: WorkerRows = DictRows()
         self.workers_joined = 0
-        self.expiring_workers: LazyHeap[str] = LazyHeap()
-        self.expiring_tasks: LazyHeap[int] = LazyHeap()
-        self.parked_since: LazyHeap[int] = LazyHeap()
+        self._expiring: LazyHeap[int] = LazyHeap()
+        self.expiring_tasks: Deadlines = self._expiring
+        self._parked_since: LazyHeap[int] = LazyHeap()
+        self.parked_since: Deadlines = self._parked_since
         self.owned: dict[str, int] = {}
         """How many queued and running closures each process has."""
-        self.runs: dict[int, Run] = {}
-        self.open_runs: dict[int, Run] = {}
-        self.runs_by_name: dict[tuple[str, str], int] = {}
-        self.run_queued: dict[int, dict[int, None]] = {}
+        self.runs: RunRows = DictRuns()
+        self._run_queued: dict[int, dict[int, None]] = {}
         self._wakes: dict[str, float] = {}
         self._finished_runs: list[int] = []
         self._touched_runs: dict[int, Run] = {}
@@ -99,7 +99,6 @@ class VerbTables(AuditTable):
     def _close_runs(self, now: float) -> None:
         for run in self._touched_runs.values():
             if run.close_if_done(now):
-                self.open_runs.pop(run.new.id, None)
                 self._finished_runs.append(run.new.id)
                 self._records.append(
                     command_record(run.new.pool, RUN_FINISHED, at=now, run=run.new.id)
@@ -122,7 +121,7 @@ class VerbTables(AuditTable):
 
     def _has_room(self, name: str) -> bool:
         """Return whether a worker could start or prefetch a task; a freed slot wakes again."""
-        pool = self.pools[name]
+        pool = self.pools.require(name)
         spec = pool.spec
         return pool.running < spec.max_concurrent or pool.claimed < spec.prefetch
 
@@ -150,4 +149,4 @@ class VerbTables(AuditTable):
 
     def running_in(self, pool: str) -> int:
         """Return how many tasks of a pool run, also of a newer version."""
-        return self.pools[pool].running
+        return self.pools.require(pool).running

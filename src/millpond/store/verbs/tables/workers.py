@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, TypeAlias
 
-from millpond.core.lifecycle import Status
 from millpond.core.ticks import rounded
 from millpond.store.verbs.tables.change_order import by_pool_and_place
 from millpond.store.verbs.tables.verb import VerbTables
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from millpond.core.admit import Reason
     from millpond.core.lease import RegisteredWorker
     from millpond.core.task import Task
@@ -26,7 +23,6 @@ class WorkerTables(VerbTables):
     def renew(self, worker: RegisteredWorker, lease: float, now: float) -> None:
         """Renew all leases of a worker for `lease` seconds from now."""
         worker.expires_at = rounded(now + lease)
-        self.expiring_workers.set(worker.id, (worker.expires_at, worker.number))
 
     def leave_to_newer(self, worker: RegisteredWorker, owner: str | None) -> bool:  # noqa: ARG002
         """Return whether a worker holds tasks (or `owner` closures) of pools of a newer version.
@@ -35,16 +31,21 @@ class WorkerTables(VerbTables):
         """
         return False
 
+    def first_expiring(self) -> RegisteredWorker | None:
+        """Return the worker whose lease ends first, of those registered first; O(workers)."""
+        return min(self.workers.all(), key=by_expiry, default=None)
+
     def has_live_worker(self, owner: str, *, besides: RegisteredWorker | None = None) -> bool:
         """Return whether a process has a registered worker, apart from `besides`."""
-        for worker in self.workers.values():
-            if worker.owner == owner and worker is not besides:
-                return True
-        return False
+        others = (worker for worker in self.workers.all() if worker is not besides)
+        return any(worker.owner == owner for worker in others)
 
     def stop_requests_of(self, worker: RegisteredWorker) -> StopRequests:
         """Return the worker's tasks that should stop, by pool and place."""
-        held = (self.tasks.require(identifier) for identifier in (*worker.holding, *worker.ahead))
+        held = (
+            self.tasks.require(identifier)
+            for identifier in (*worker.holding.ids(), *worker.ahead.specs)
+        )
         asked = [task for task in sorted(held, key=by_pool_and_place) if task.cancel_requested]
         return (
             tuple(task.new.id for task in asked),
@@ -79,13 +80,6 @@ class WorkerTables(VerbTables):
             return (), ()
         return tuple(self._asked), tuple(task for task, hard in self._asked.items() if hard)
 
-    def _hold_all(self, worker: RegisteredWorker, tasks: Sequence[Task]) -> None:
-        worker.holding.update([(task.new.id, task.new.pool) for task in tasks])
-
-    def _let_go_all(self, worker: RegisteredWorker, tasks: Sequence[Task]) -> None:
-        for task in tasks:
-            worker.holding.pop(task.new.id, None)
-
     def _own(self, owner: str) -> None:
         self.owned[owner] = self.owned.get(owner, 0) + 1
 
@@ -104,10 +98,11 @@ class WorkerTables(VerbTables):
         """Return the queued and running closures of a process: O(tasks), for its end."""
         if owner not in self.owned:
             return []
-        return [task for task in self.tasks.all() if _is_live_closure(task, owner)]
+        return [
+            task for pool in self.pools.all() for task in pool.arrivals if task.new.owner == owner
+        ]
 
 
-def _is_live_closure(task: Task, owner: str) -> bool:
-    return task.new.owner == owner and (
-        task.status is Status.QUEUED or task.status is Status.RUNNING
-    )
+def by_expiry(worker: RegisteredWorker) -> tuple[float, int]:
+    """Sort key: the worker whose lease ends first, of those the one registered first."""
+    return worker.expires_at, worker.number
