@@ -171,9 +171,10 @@ def pages() -> Iterator[tuple[str, str | Path]]:
             yield str(path.relative_to(docs)), path
         elif "examples" in path.parts and path.suffix in LANGUAGES:
             yield str(site_path(path)), program(path)
-    for folder in ("explanation/design-decisions", "examples", "examples/llm_gateway"):
-        yield f"{folder}/index.md", listing(docs / folder)
-    yield "examples/deploy/index.md", listing(docs / "examples/deploy")
+    programs = [path for path in (docs / "examples").glob("*") if path.is_dir()]
+    for folder in (docs / "explanation/design-decisions", docs / "examples", *programs):
+        if folder.name != "__pycache__":
+            yield f"{folder.relative_to(docs)}/index.md", listing(folder)
     yield "site.css", ROOT / "tools/site.css"
     yield "logo.svg", ROOT / "src/millpond/server/static/icons/millpond.svg"
 
