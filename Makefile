@@ -18,7 +18,7 @@ CODE   := src tests verify docs tools $(wildcard bench)
 .PHONY: help demo gateway screenshots \
     venv test test-again test-stores lint format docs site coverage wheel-test lock clean \
     test-pg-all test-pgbouncer test-listen-off simulate fuzz torture torture-pgbouncer torture-triggers \
-    chaos faults flow cron mutants mutants-sql soak soak-sqlite guides bench bench-dashboard bench-server
+    chaos faults flow cron mutants mutants-sql capacity soak soak-sqlite guides bench bench-dashboard bench-server
 
 # --------------------------------------------------------------------------------------------------
 ##@ Use: see it work
@@ -152,6 +152,9 @@ mutants: venv   ## break the code; the simulation must catch every break
 
 mutants-sql: venv  ## break the SQL of the PostgreSQL store; the tests must catch every break
 	@$(PY) -m tests.store.postgres.sql_mutants $(ARGS)
+
+capacity: venv  ## what one server carries: a model, checked against real processes
+	@$(PY) -m verify.capacity $(ARGS)
 
 soak: venv      ## an hour of load on PostgreSQL, where nothing may grow; ARGS="--minutes 5"
 	@$(PY) bench/soak.py --store postgres $(ARGS)

@@ -78,9 +78,10 @@ def did(where: OwnServer, fleet: Fleet, *, seconds: float) -> Did:
         used = cpu_of(where.process) - before
         for member in members:
             _go_on(member)
-    return Did(
-        *(sum(one[name] for one in answers) for name in ("rate", "calls", "tasks", "cpu")), used
+    rate, calls, tasks, client = (
+        sum(one[name] for one in answers) for name in ("rate", "calls", "tasks", "cpu")
     )
+    return Did(rate, calls, tasks, client, used)
 
 
 def _fill(fleet: Fleet, given: dict[str, Any]) -> None:
