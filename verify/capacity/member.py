@@ -81,7 +81,7 @@ def begin() -> None:
 
 
 def answer(found: dict[str, float]) -> None:
-    """Print what was done, and wait: the CPU time of a session is gone when it closes."""
+    """Print the figures, and wait: the CPU time of a session is gone when it closes."""
     print(json.dumps(found), flush=True)
     sys.stdin.readline()
 

@@ -237,7 +237,7 @@ class _Worker:
         self._simulation = simulation
         self._lock = lock
         self._free = simulation.slots
-        self._asleep: _Process | None = None
+        self._sleeper: _Process | None = None
 
     def steps(self) -> Step:
         simulation = self._simulation
@@ -250,12 +250,12 @@ class _Worker:
                 simulation.start_handler(self)
 
     def _sleep(self, process: _Process, _: float) -> None:
-        self._asleep = process
+        self._sleeper = process
 
     def handler_ends(self) -> Step:
         self._free += 1
         self._simulation.done += 1
-        process, self._asleep = self._asleep, None
+        process, self._sleeper = self._sleeper, None
         if process is not None:
             self._simulation.world.after(process, 0.0)
         yield from ()
