@@ -32,6 +32,7 @@ from millpond.demo.screen import LiveScreen, PlainScreen, screen_for, written
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 COLOUR = re.compile(r"\x1b\[3[0-7]m")
 PAGE = "\x1b[H"
+DEMO_PAGE = Path(__file__).parents[2] / "docs/how-to/watch-the-demo.md"
 
 
 class FakeTime:
@@ -217,23 +218,23 @@ def test_glyphs_are_those_that_can_be_written(encoding: str | None, glyphs: Glyp
     assert glyphs is glyphs_for(encoding)
 
 
-def test_the_readme_shows_what_the_demo_prints(show: Show) -> None:
-    """The frame in README.md, and its key figure, are those of the default seed."""
-    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-    frame = re.search(r"```text\n(  In order of arrival.*?)\n```", readme, re.DOTALL)
+def test_the_page_shows_what_the_demo_prints(show: Show) -> None:
+    """The frame in the page of the demo, and its key figure, are those of the default seed."""
+    text = DEMO_PAGE.read_text("utf-8")
+    frame = re.search(r"```text\n(  In order of arrival.*?)\n```", text, re.DOTALL)
     assert frame is not None
     assert frame[1] in plain(show)
     seen = show.flood.ending.figures
     output = (
         f"waited {seen.fifo.quiet.median:.2f} s with `fifo()` and {seen.fair.quiet.median:.2f} s"
     )
-    assert output in " ".join(readme.split())
+    assert output in " ".join(text.split())
 
 
-def test_the_readme_shows_the_kill_as_the_demo_does(show: Show) -> None:
+def test_the_page_shows_the_kill_as_the_demo_does(show: Show) -> None:
     """Line for line; only the figures are another day's."""
-    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
-    frame = re.search(r"```text\n(  worker 1.*?)\n```", readme, re.DOTALL)
+    text = DEMO_PAGE.read_text("utf-8")
+    frame = re.search(r"```text\n(  worker 1.*?)\n```", text, re.DOTALL)
     assert frame is not None
     shapes = [re.sub(r"[\d.█░]+| {2,}", "", line) for line in frame[1].splitlines()]
     killed = sorted(shapes[:3])

@@ -70,14 +70,32 @@ def test_every_page_is_linked_from_the_index() -> None:
     assert [] == [name(page) for page in pages if not {page, page.parent} & linked]
 
 
-def test_the_readme_shows_code_before_line_twelve() -> None:
-    """A visitor sees code first, then what is guaranteed, then what it is not."""
-    lines = (ROOT / "README.md").read_text("utf-8").splitlines()
-    marks = ["```python", "## What is guaranteed", "## What it is not"]
-    places = [lines.index(mark) for mark in marks]
+WORDS = (
+    "task queue", "background jobs", "rate limit", "concurrency limit", "cron", "No Redis",
+    "PostgreSQL", "SQLite", "Celery", "RQ", "arq", "APScheduler", "Semaphore", "pip install",
+)  # fmt: skip
+
+
+def test_the_readme_says_what_it_is_in_the_words_that_people_search_for() -> None:
+    """Code first, then the picture and whom it is for; then sizes, peers, guarantees, limits."""
+    text = (ROOT / "README.md").read_text("utf-8")
+    lines = text.splitlines()
+    marks = ["```python", "## Four sizes, one API", "## Beside others", "## What is guaranteed"]
+    places = [lines.index(mark) for mark in [*marks, "## What it is not", "## Install"]]
     assert places[0] < 12
     assert all(first < second for first, second in pairwise(places))
-    assert places[-1] < 60
+    opening = " ".join(lines[: places[1]])
+    assert [] == [word for word in WORDS if word not in opening]
+    assert "dashboard-pools.png" in opening
+    assert len(lines) < 187  # as short as it was, or shorter
+
+
+def test_python_in_the_readme_brings_its_imports() -> None:
+    """A block can be copied into an empty file."""
+    text = (ROOT / "README.md").read_text("utf-8")
+    for block in re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+        assert "import asyncio\n\nfrom millpond import " in block
+        exec(compile(block, "README.md", "exec"), {"__name__": "readme"})  # noqa: S102 - our own
 
 
 def test_every_error_has_its_own_code_and_its_section() -> None:
