@@ -15,6 +15,7 @@ FAIL_ON_PURPOSE = {
     "async_threads_processes",
     "blocking_code",
     "crawl",
+    "drain_pool",
     "first_pool",
     "keep_order",
     "order_per_customer",
@@ -25,6 +26,8 @@ FAIL_ON_PURPOSE = {
     "survive_a_crash",
     "test_your_handlers",
     "watch_a_pool",
+    "worker_pool",
+    "workpool",
 }
 """Examples of which a task fails: that is logged to stderr where logging is not set up."""
 
