@@ -233,7 +233,7 @@ class MemoryView:
                 share=share if table.spec.order.kind is OrderKind.FAIR else None,
                 queued=queued,
                 running=running,
-                paused=unit in table.paused_units,
+                paused=unit in table.paused_units(),
                 held_until=held_until,
             )
             for unit, share, queued, running, held_until in islice(found, limit)
@@ -281,14 +281,14 @@ class MemoryView:
             revision=pool.revision,
             created_at=pool.created_at,
             paused=pool.paused,
-            paused_units=tuple(sorted(pool.paused_units)),
+            paused_units=tuple(sorted(pool.paused_units())),
             closed=pool.closed,
             queued=pool.queued,
             fresh=len(pool.fresh),
             scheduled=pool.backlog.scheduled(moment) if measured else 0,
             claimed=pool.claimed,
             running=pool.running,
-            parked=sum(map(len, pool.parked.values())),
+            parked=pool.parked.count,
             kept=len(pool.succeeded or ()) + len(pool.unsuccessful or ()) - pool.redriven,
             dead=_dead(self._tables, pool) if measured else 0,
             held_until=pool.not_before if pool.not_before > moment else 0.0,
@@ -476,13 +476,13 @@ def _oldest_queued_at(pool: PoolTable) -> float | None:
 def _lanes(pool: PoolTable, live: dict[str, list[Task]]) -> list[str]:
     if pool.spec.lanes is not None:
         return [str(lane) for lane in range(pool.spec.lanes)]
-    return sorted({*live, *pool.paused_units}) if pool.spec.ordered else []
+    return sorted({*live, *pool.paused_units()}) if pool.spec.ordered else []
 
 
 def _lane(pool: PoolTable, lane: str, live: list[Task]) -> LaneView:
     # A lane starts in sequence, so what runs is the first of it.
     current = next((task.sequence for task in live if task.status is Status.RUNNING), None)
-    paused = lane in pool.paused_units
+    paused = lane in pool.paused_units()
     busy: LaneState = "idle" if current is None else "processing"
     return LaneView(
         lane=lane,

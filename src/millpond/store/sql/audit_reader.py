@@ -37,7 +37,7 @@ def page_from(tables: SqlTables, after: int, limit: int) -> AuditPage:
         if len(records) >= limit:
             break
     if first is None:
-        return AuditPage((), max(after, tables.record_count))
+        return AuditPage((), max(after, tables.read_record_count()))
     return AuditPage(tuple(records[:limit]), first + len(records[:limit]))
 
 
@@ -55,7 +55,7 @@ def page_of_task(
             records += matching(list(of_task), since, task)
         if searched >= RECORDS_PER_FOUND * limit:
             return AuditPage(tuple(records), last)
-    return AuditPage(tuple(records), max(last, after, tables.record_count))
+    return AuditPage(tuple(records), max(last, after, tables.read_record_count()))
 
 
 def position_before(tables: SqlTables, moment: float) -> int:

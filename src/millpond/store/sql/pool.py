@@ -15,9 +15,7 @@ from millpond.core.bucket import Bucket
 from millpond.core.bucket import fresh as fresh_buckets
 from millpond.core.lifecycle import Status
 from millpond.core.log_fields import about
-from millpond.core.order.heap import LazyHeap
 from millpond.core.spec import PoolSpec
-from millpond.core.task import CALLBACKS
 from millpond.errors import MillpondError, NewerPool
 from millpond.store.sql.backlog import SqlBacklog
 from millpond.store.sql.codec import SEQ_BITS, TaskRow
@@ -87,24 +85,33 @@ def spec_text(spec: PoolSpec) -> str:
     return msgspec.json.encode(spec).decode()
 
 
-class SqlKeys(dict[tuple[str, int | None], Known]):
-    """The idempotency keys that were read."""
+class SqlKeys:
+    """The idempotency keys that were read; all of them are compared when rows are written."""
 
     def __init__(self, tables: SqlTables, pool: int) -> None:
-        super().__init__()
         self._tables = tables
         self._pool = pool
+        self._known: dict[tuple[str, int | None], Known] = {}
         self._stored: dict[tuple[str, int | None], Row | None] = {}
 
-    def get(self, key: tuple[str, int | None], default: Known | None = None) -> Known | None:  # type: ignore[override]
-        """Return the entry of a key, or None."""
+    def get(self, key: tuple[str, int | None]) -> Known | None:
+        """Return the entry of a key for change, or None; a query if it is not in memory."""
         if key not in self._stored:
             name, run = key
             asked = (self._pool, name, run or 0)
             self._take_in(key, self._tables.ask("key", asked).fetchone())
-        return super().get(key, default)
+        return self._known.get(key)
 
-    def read(self, names: Iterable[str]) -> None:
+    def add(self, key: tuple[str, int | None], known: Known) -> None:
+        """Let a task hold a key; its row is written with the others."""
+        self._stored.setdefault(key, None)
+        self._known[key] = known
+
+    def remove(self, key: tuple[str, int | None]) -> None:
+        """Remove a key that was read; its row is deleted with the other changes."""
+        del self._known[key]
+
+    def load(self, names: Iterable[str]) -> None:
         """Read several keys at once, except those of runs."""
         wanted = [name for name in dict.fromkeys(names) if (name, None) not in self._stored]
         if len(wanted) < 2:
@@ -118,26 +125,22 @@ class SqlKeys(dict[tuple[str, int | None], Known]):
             if key not in self._stored:
                 self._take_in(key, found.get(key))
 
-    def __setitem__(self, key: tuple[str, int | None], known: Known) -> None:
-        self._stored.setdefault(key, None)
-        super().__setitem__(key, known)
-
     def _take_in(self, key: tuple[str, int | None], row: Row | None) -> None:
         self._stored[key] = row
         if row is not None:
             task, status, function, fingerprint = row
-            super().__setitem__(key, Known(task, Status(status), function, _unsigned(fingerprint)))
+            self._known[key] = Known(task, Status(status), function, _unsigned(fingerprint))
 
     def forget_all(self) -> None:
         """Read everything again from now on."""
-        self.clear()
+        self._known.clear()
         self._stored.clear()
 
     def write(self) -> None:
         """Write what has changed."""
         saved, dropped = [], []
         for key, stored in self._stored.items():
-            known = super().get(key)
+            known = self._known.get(key)
             row = None if known is None else _key_row(known)
             if row == stored:
                 continue
@@ -172,11 +175,9 @@ class SqlLanes:
         self._tables = tables
         self._pool = pool
         self._rows: dict[str, list[int]] = {}
-        self._changed: set[str] = set()
-        self.sequences = _Column(self, 0)
-        self.processed = _Column(self, 1)
+        self._dirty: set[str] = set()
 
-    def row(self, lane: str) -> list[int]:
+    def _row(self, lane: str) -> list[int]:
         """Return [sequence, processed] of a lane."""
         row = self._rows.get(lane)
         if row is None:
@@ -185,33 +186,28 @@ class SqlLanes:
             row = self._rows[lane] = list(found or (0, 0))
         return row
 
-    def change(self, lane: str, column: int, value: int) -> None:
-        """Set one of the two numbers."""
-        self.row(lane)[column] = value
-        self._changed.add(lane)
+    def next_sequence(self, lane: str) -> int:
+        """Return the next number of a lane, without gaps."""
+        self._dirty.add(lane)
+        row = self._row(lane)
+        row[0] += 1
+        return row[0]
+
+    def processed(self, lane: str) -> int:
+        """Return how many tasks of a lane were completed or failed."""
+        return self._row(lane)[1]
+
+    def count_processed(self, lane: str) -> None:
+        """Count one more of them."""
+        self._dirty.add(lane)
+        self._row(lane)[1] += 1
 
     def write(self) -> None:
         """Write what has changed."""
-        if self._changed:
-            rows = [(self._pool, lane, *self._rows[lane]) for lane in self._changed]
+        if self._dirty:
+            rows = [(self._pool, lane, *self._rows[lane]) for lane in self._dirty]
             self._tables.send("save_lane", rows)
-            self._changed = set()
-
-
-class _Column(dict[str, int]):
-    """One of the numbers of every lane."""
-
-    def __init__(self, lanes: SqlLanes, column: int) -> None:
-        super().__init__()
-        self._lanes = lanes
-        self._column = column
-
-    def get(self, lane: str, default: int = 0) -> int:  # type: ignore[override]
-        """Return the number of a lane."""
-        return self._lanes.row(lane)[self._column] or default
-
-    def __setitem__(self, lane: str, value: int) -> None:
-        self._lanes.change(lane, self._column, value)
+            self._dirty = set()
 
 
 class SqlFresh(UnclaimedTasks):
@@ -341,79 +337,43 @@ class SqlFresh(UnclaimedTasks):
         pool.tables.ask("list_fresh", (int(listed), low, high))
 
 
-class SqlParked(dict[str, LazyHeap[int]]):
-    """Parked tasks by the function that they need."""
+class SqlParked:
+    """The parked tasks of a pool: their own rows have this, so all but the count is a query."""
 
-    def __init__(self, pool: SqlPool) -> None:
-        super().__init__()
+    def __init__(self, tables: SqlTables, pool: int) -> None:
+        self._tables = tables
         self._pool = pool
+        self.count = 0
 
-    def __len__(self) -> int:
-        return self._pool.parked_count
+    def add(self, task: Task, now: float) -> None:
+        """Add a task: its row says since when it is parked."""
+        assert isinstance(task, TaskRow)  # noqa: S101 - of these tables they all are
+        task.parked_at = now
+        self.count += 1
 
-    def __bool__(self) -> bool:
-        return self._pool.parked_count > 0
+    def remove(self, task: Task) -> None:
+        """Remove a task."""
+        assert isinstance(task, TaskRow)  # noqa: S101 - of these tables they all are
+        task.parked_at = None
+        self.count -= 1
 
-    def __iter__(self) -> Iterator[str]:
-        if not self._pool.parked_count:
-            return iter(())
-        tables = self._pool.tables
-        tables.write_rows()
-        rows = tables.ask("parked_functions", (self._pool.number,))
-        return iter([row[0] for row in rows])
+    def _ask(self, name: str, *asked: str | int) -> list[Any]:
+        self._tables.write_rows()
+        return [row[0] for row in self._tables.ask(name, (self._pool, *asked)).fetchall()]
 
-    def __missing__(self, function: str) -> SqlWaiting:
-        return SqlWaiting(self._pool, function)
+    def functions(self) -> list[str]:
+        """Return the functions for which tasks wait."""
+        return self._ask("parked_functions") if self.count else []
 
-    def get(self, function: str, default: Any = None) -> Any:  # noqa: ANN401 - as dict's
-        """Return the tasks parked for one function, if any."""
-        waiting = SqlWaiting(self._pool, function)
-        return waiting or default
+    def of(self, function: str) -> list[int]:
+        """Return the tasks that need a function."""
+        return self._ask("parked_of", function)
 
-    def items(self) -> Any:  # noqa: ANN401 - as dict's
-        """Return functions and their parked tasks."""
-        return [(function, SqlWaiting(self._pool, function)) for function in self]
-
-    def values(self) -> Any:  # noqa: ANN401 - as dict's
-        """Return the parked tasks, by function."""
-        return [waiting for _, waiting in self.items()]
-
-
-class SqlWaiting(LazyHeap[int]):
-    """The parked tasks of one function."""
-
-    def __init__(self, pool: SqlPool, function: str) -> None:
-        super().__init__()
-        self._pool = pool
-        self._asked = (pool.number, function)
-
-    def peek(self) -> int | None:
-        """Return the first."""
-        tables = self._pool.tables
-        tables.write_rows()
-        row = tables.ask("first_parked", self._asked).fetchone()
-        return None if row is None else row[0]
-
-    def firsts(self, most: int) -> Iterator[int]:
-        """Yield the first of them; they are read at once."""
-        tables = self._pool.tables
-        tables.write_rows()
-        rows = tables.ask("first_parked_some", (*self._asked, most)).fetchall()
-        found = [row[0] for row in rows]
-        tables.tasks.load(found)
+    def firsts(self, function: str, most: int) -> Iterator[int]:
+        """Yield the first tasks that need a function; they are loaded at once."""
+        found = self._ask("first_parked_some", function, most)
+        self._tables.tasks.load(found)
         return iter(found)
-
-    def __iter__(self) -> Iterator[int]:
-        tables = self._pool.tables
-        tables.write_rows()
-        rows = tables.ask("parked_of", self._asked).fetchall()
-        return iter([row[0] for row in rows])
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
-    def __bool__(self) -> bool:
-        return self.peek() is not None
 
 
 class SqlArrivals(Arrivals):
@@ -441,46 +401,45 @@ class SqlPool(PoolTable):
         "_stored",
         "dead",
         "kept",
-        "known_keys",
-        "lanes",
         "measured",
         "number",
-        "parked_count",
-        "sql_backlog",
         "tables",
     )
 
-    def __init__(self, tables: SqlTables, number: int) -> None:
+    keys: SqlKeys
+    lanes: SqlLanes
+    backlog: SqlBacklog
+    fresh: SqlFresh
+
+    def __init__(self, tables: SqlTables, number: int, spec: PoolSpec, now: float) -> None:
+        """Make a pool that was just declared; `read` makes that of a row."""
+        super().__init__(spec, now)
         self.tables = tables
         self.number = number
-        self.kept = self.dead = self.measured = self.redriven = 0
+        self.kept = self.dead = self.measured = 0
         self._measured: list[tuple[float, float]] = []
         self._stored: Row | None = None
         self._settings: Row | None = None
-        self.revisions = {}
-        self.known_keys = SqlKeys(tables, number)
-        self.keys = self.known_keys
+        self.keys = SqlKeys(tables, number)
         self.lanes = SqlLanes(tables, number)
-        self.lane_sequences = self.lanes.sequences
-        self.lane_processed = self.lanes.processed
-        self.old_keys = {}
-        self.succeeded = self.unsuccessful = None
-        self.waits = self.run_times = None
-        self.parked_count = 0
-        self.parked = SqlParked(self)
+        self.parked = SqlParked(tables, number)
         self.arrivals = SqlArrivals(self)
+        counts = dict.fromkeys(_COUNTS, 0)
+        counts["grouped"] = int(self.backlog.grouped)
+        self.backlog = SqlBacklog(spec, tables, number, counts)
+        self.fresh = SqlFresh(self, 0)
 
     @classmethod
     def read(cls, tables: SqlTables, row: Row) -> SqlPool:
         """Return the pool of a row."""
-        self = cls(tables, row[0])
+        self = cls(tables, row[0], spec_of(row[2]), row[5])
         (
             _,
             self.name,
-            spec,
+            _,
             declared,
             self.revision,
-            self.created_at,
+            _,
             self.operator_limit,
             paused,
             closed,
@@ -493,7 +452,7 @@ class SqlPool(PoolTable):
             fresh,
             ready,
             later,
-            self.parked_count,
+            self.parked.count,
             self.parked_apart,
             self.kept,
             self.stale_settles,
@@ -513,8 +472,7 @@ class SqlPool(PoolTable):
             limiter,
             _,
         ) = row
-        self.internal = self.name.endswith(CALLBACKS)
-        self.spec, self.declared = spec_of(spec), spec_of(declared)
+        self.declared = spec_of(declared)
         self.paused, self.closed = bool(paused), bool(closed)
         whose = f"pool {self.name}"
         self.totals = readable(_decode_counts, totals, {}, whose)
@@ -539,8 +497,7 @@ class SqlPool(PoolTable):
             "passed_join": passed_join,
             "resting": resting,
         }
-        self.sql_backlog = SqlBacklog(self.spec, tables, self.number, counts)
-        self.backlog = self.sql_backlog
+        self.backlog = SqlBacklog(self.spec, tables, self.number, counts)
         self.fresh = SqlFresh(self, fresh)
         self._stored, self._settings = row[7:], row[2:7]
         return self
@@ -567,24 +524,6 @@ class SqlPool(PoolTable):
         """Count how many tasks of the pool each worker runs."""
         return dict(self.tables.ask("holding_of_pool", (self.number,)).fetchall())
 
-    @classmethod
-    def declared_now(cls, tables: SqlTables, number: int, made: PoolTable) -> SqlPool:
-        """Return a pool that was just declared."""
-        self = cls(tables, number)
-        for name in (
-            *("name", "internal", "spec", "declared", "revision", "created_at", "operator_limit"),
-            *("paused", "closed", "not_before", "next_seq", "next_lane", "live", "running"),
-            *("claimed", "parked_apart", "stale_settles", "totals", "buckets", "holding"),
-            *("starved", "hungry", "limiter"),
-        ):
-            setattr(self, name, getattr(made, name))
-        counts = dict.fromkeys(_COUNTS, 0)
-        counts["grouped"] = int(made.backlog.grouped)
-        self.sql_backlog = SqlBacklog(self.spec, tables, number, counts)
-        self.backlog = self.sql_backlog
-        self.fresh = SqlFresh(self, 0)
-        return self
-
     def spec_at(self, revision: int) -> PoolSpec:
         """Return the settings of a revision."""
         if revision == self.revision:
@@ -596,17 +535,11 @@ class SqlPool(PoolTable):
         except NewerPool:  # it was declared anew since, in a way that is known here
             return self.spec
 
-    @property
     def paused_units(self) -> set[str]:
-        """The lanes or keys that are paused on their own."""
+        """Return the lanes or keys that are paused on their own; always a query."""
         self.tables.write_rows()
         rows = self.tables.ask("paused_units", (self.number,))
         return {row[0] for row in rows}
-
-    @paused_units.setter
-    def paused_units(self, units: set[str]) -> None:
-        # That they are paused is written on the units themselves.
-        pass
 
     def pause(self, unit: str, *, paused: bool) -> None:
         """Do nothing: the unit stores it."""
@@ -634,24 +567,20 @@ class SqlPool(PoolTable):
 
     def trimmed(self) -> int:
         """Drop what the next transaction hardly needs; return how many rows stay in memory."""
-        self.known_keys.forget_all()
-        assert isinstance(self.fresh, SqlFresh)  # noqa: S101
+        self.keys.forget_all()
         self.fresh.let_go()
-        return self.sql_backlog.trimmed()
+        return self.backlog.trimmed()
 
     # Writing
 
     def write(self) -> None:
         """Write what has changed."""
-        backlog = self.backlog
-        assert isinstance(backlog, SqlBacklog)  # noqa: S101
-        self.sql_backlog = backlog
-        backlog.write()
-        self.known_keys.write()
+        self.backlog.write()
+        self.keys.write()
         self.lanes.write()
         if self._measured:
             self._write_measured()
-        self._write_row(backlog)
+        self._write_row()
 
     def _write_measured(self) -> None:
         ask = self.tables.ask
@@ -665,8 +594,8 @@ class SqlPool(PoolTable):
         if self.measured % MEASURED < len(flat):
             ask("drop_measured", (self.number, self.measured - 2 * MEASURED))
 
-    def _write_row(self, backlog: SqlBacklog) -> None:
-        counts = backlog.counts()
+    def _write_row(self) -> None:
+        counts = self.backlog.counts()
         settings = (
             spec_text(self.spec) if self._settings is None else self._text(self.spec, 0),
             spec_text(self.declared) if self._settings is None else self._text(self.declared, 1),
@@ -686,7 +615,7 @@ class SqlPool(PoolTable):
             len(self.fresh),
             counts["ready"],
             counts["later"],
-            self.parked_count,
+            self.parked.count,
             self.parked_apart,
             self.kept,
             self.stale_settles,

@@ -102,9 +102,9 @@ def _count_anew(tables: SqlTables, pool: SqlPool, now: float) -> None:
     pool.starved, pool.hungry = {}, {}
     pool.kept = tables.ask("kept_of_pool", (pool.number,)).fetchone()[0]
     pool.dead = pool.count_dead()
-    pool.parked_count = pool.parked_apart = 0
+    pool.parked.count = pool.parked_apart = 0
     pool.fresh = SqlFresh(pool, 0)
-    pool.backlog = pool.sql_backlog = pool.sql_backlog.emptied(
+    pool.backlog = pool.backlog.emptied(
         Counter(task.unit for task in held if task.unit is not None)
     )
     for task in tasks:

@@ -773,7 +773,7 @@ def _expect(tables: SqlTables, ask: LeaseRequest, *, leaving: int = 0) -> None:
     if isinstance(pool, SqlPool):
         spec = pool.spec
         slots = max(spec.max_concurrent - pool.running + leaving, 0)
-        pool.sql_backlog.expect(min(ask.want, slots) + min(ask.ahead, spec.prefetch))
+        pool.backlog.expect(min(ask.want, slots) + min(ask.ahead, spec.prefetch))
 
 
 async def _off_the_loop(threads: ThreadPoolExecutor | None, fn: Callable[[], object]) -> None:

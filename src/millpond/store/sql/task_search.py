@@ -57,7 +57,7 @@ class TaskSearch:
         if self._wanted.status is Status.RUNNING:
             rows = self._rows("held_in_pool", (self._pool.number,))
             return (one for one in map(self._live, rows) if one[0][1] > seq)
-        if self._wanted.state == "parked" and self._pool.parked_count <= FEW_PARKED:
+        if self._wanted.state == "parked" and self._pool.parked.count <= FEW_PARKED:
             return map(self._live, self._rows("parked_of_pool", (self._pool.number, self._at(seq))))
         return self._pages(self._queued, (0.0, seq))
 

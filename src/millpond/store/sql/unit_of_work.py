@@ -41,7 +41,7 @@ from millpond.store.sql.tables.tasks import SqlTasks
 from millpond.store.sql.tables.timers import SqlDeadlines
 from millpond.store.sql.tables.workers import SqlWorkers
 from millpond.store.verbs.endings import Endings
-from millpond.store.verbs.tables import Leader, PoolTable, Tables, by_expiry
+from millpond.store.verbs.tables import Leader, Tables, by_expiry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -51,24 +51,12 @@ if TYPE_CHECKING:
     from millpond.core.task import NewTask, Task
     from millpond.store.sql.codec import Row
     from millpond.store.sql.database import Connection, Cursor, Dialect
-    from millpond.store.verbs.tables import StopRequests
+    from millpond.store.verbs.tables import PoolTable, StopRequests
 
 
 _QUEUED, _RUNNING, _COMPLETED = Status.QUEUED, Status.RUNNING, Status.COMPLETED
 _LIVE = (_QUEUED, _RUNNING)
 
-
-_META = frozenset(
-    {
-        "latest",
-        "timeline",
-        "workers_joined",
-        "_next_group",
-        "_next_claim",
-        "_record_count",
-        "leader",
-    }
-)
 
 _PAGE = 1000
 
@@ -164,17 +152,11 @@ class SqlTables(Tables):
         self.begun = set()
         self._asked = {}
 
-    if not TYPE_CHECKING:  # a type checker would take every misspelled name for one of these
-
-        def __getattr__(self, name: str) -> object:
-            """Read the row `meta` when one of its values is first needed; views seldom do."""
-            if name not in _META or "_meta" in self.__dict__:
-                raise AttributeError(name)
-            self.read_meta()
-            return self.__dict__[name]
-
     def read_meta(self) -> None:
-        """Read the row `meta`: the latest moment, the next numbers, the leader."""
+        """Read the row `meta`: the latest moment, the next numbers, the leader.
+
+        A unit that only reads does so when it needs one of these, which it seldom does.
+        """
         self._take_in_meta(self._stored_meta())
 
     def _stored_meta(self) -> Row:
@@ -198,11 +180,10 @@ class SqlTables(Tables):
         meta: Row = self.ask("meta").fetchone()
         return meta
 
-    @property
-    def record_count(self) -> int:
-        """How many audit records were ever written."""
-        count: int = self._record_count
-        return count
+    def read_record_count(self) -> int:
+        """Return how many audit records were ever written."""
+        self.read_meta()
+        return self._record_count
 
     # Statements, by name
 
@@ -351,15 +332,15 @@ class SqlTables(Tables):
                 continue
             keys = [one.idempotency_key for one in of_pool if one.idempotency_key is not None]
             if keys:
-                pool.known_keys.read(keys)
-            if pool.sql_backlog.grouped and not pool.spec.strict:
-                pool.sql_backlog.read_units((one.key, one.share) for one in of_pool)
+                pool.keys.load(keys)
+            if pool.backlog.grouped and not pool.spec.strict:
+                pool.backlog.read_units((one.key, one.share) for one in of_pool)
 
     def expect_ends(self, identifiers: Iterable[int]) -> None:
         """Read at once what the settlements of these tasks need."""
         tasks = self.tasks
         tasks.load(identifiers)
-        grouped = {pool.name for pool in self.pools.by_id.values() if pool.sql_backlog.grouped}
+        grouped = {pool.name for pool in self.pools.by_id.values() if pool.backlog.grouped}
         if not grouped:
             return
         ending: dict[str, list[Task]] = {}
@@ -368,7 +349,7 @@ class SqlTables(Tables):
             if task is not None and task.stored_live and task.new.pool in grouped:
                 ending.setdefault(task.new.pool, []).append(task)
         for name, ends in ending.items():
-            self.pools.require(name).sql_backlog.expect_ends(ends)
+            self.pools.require(name).backlog.expect_ends(ends)
 
     # What hangs on an arrow, where a row says it already
 
@@ -396,7 +377,7 @@ class SqlTables(Tables):
 
     def add_pool(self, spec: PoolSpec, now: float) -> SqlPool:
         """Add a pool that was just declared."""
-        pool = SqlPool.declared_now(self, self.pools.next_number(), PoolTable(spec, now))
+        pool = SqlPool(self, self.pools.next_number(), spec, now)
         self.pools.add(spec.name, pool)
         return pool
 
@@ -430,16 +411,10 @@ class SqlTables(Tables):
         self._records.append(Notes(tasks, event, before, worker, now))
 
     def _note_parked(self, pool: PoolTable, task: Task, now: float) -> None:
-        assert isinstance(pool, SqlPool)  # noqa: S101
-        assert isinstance(task, TaskRow)  # noqa: S101
-        pool.parked_count += 1
-        task.parked_at = now
+        pool.parked.add(task, now)
 
     def _note_unparked(self, pool: PoolTable, task: Task) -> None:
-        assert isinstance(pool, SqlPool)  # noqa: S101
-        assert isinstance(task, TaskRow)  # noqa: S101
-        pool.parked_count -= 1
-        task.parked_at = None
+        pool.parked.remove(task)
 
     def claim(self, task: Task, worker: RegisteredWorker, token: int, now: float) -> None:
         """Prefetch a queued task for a worker."""
@@ -552,7 +527,7 @@ class SqlTables(Tables):
         assert isinstance(pool, SqlPool)  # noqa: S101
         self.write_rows()
         self.ask("drop_old_keys", (pool.number, before))
-        pool.known_keys.forget_all()
+        pool.keys.forget_all()
         self.runs.prune(pool.name, before)
 
     def prune_audit(self, before: float) -> None:

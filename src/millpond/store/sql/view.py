@@ -278,7 +278,7 @@ class SqlView:
             return _pool_view(
                 pool,
                 moment,
-                paused_units=pool.paused_units,
+                paused_units=pool.paused_units(),
                 scheduled=pool.backlog.scheduled(moment) if measured else 0,
                 dead=pool.dead if measured else 0,
                 held_units=_held_units(tables, pool, moment) if measured else (),
@@ -373,7 +373,7 @@ class SqlView:
                 if not pool.paused
                 and pool.spec.max_concurrent
                 and pool.not_before <= moment
-                and pool.sql_backlog.has_due(pool.queued, moment)
+                and pool.backlog.has_due(pool.queued, moment)
             )
 
         return await self._read(asked)
@@ -408,7 +408,7 @@ class SqlView:
 
     async def audit_end(self) -> int:
         """Return the position of the latest audit record."""
-        return await self._read(lambda tables: tables.record_count)
+        return await self._read(lambda tables: tables.read_record_count())
 
 
 def _pool_view(
@@ -436,7 +436,7 @@ def _pool_view(
         scheduled=scheduled,
         claimed=pool.claimed,
         running=pool.running,
-        parked=pool.parked_count,
+        parked=pool.parked.count,
         kept=pool.kept,
         dead=dead,
         held_until=pool.not_before if pool.not_before > now else 0.0,
@@ -452,7 +452,7 @@ def _pool_view(
 def _overview(tables: SqlTables, pools: list[SqlPool], now: float) -> tuple[PoolView, ...]:
     """Return pools with what a few statements for all of them tell."""
     waiting = tables.listed([pool.number for pool in pools if pool.queued])
-    later = tables.listed([pool.number for pool in pools if pool.sql_backlog.delayed])
+    later = tables.listed([pool.number for pool in pools if pool.backlog.delayed])
     oldest = dict(tables.ask("oldest_queued_of", (waiting,)).fetchall())
     due = dict(tables.ask("due_of_later", (now, MOST_DUE, later)).fetchall())
     paused: dict[int, list[str]] = {}
@@ -464,7 +464,7 @@ def _overview(tables: SqlTables, pools: list[SqlPool], now: float) -> tuple[Pool
             pool,
             now,
             paused_units=paused.get(pool.number, ()),
-            scheduled=max(pool.sql_backlog.delayed - due.get(pool.number, 0), 0),
+            scheduled=max(pool.backlog.delayed - due.get(pool.number, 0), 0),
             dead=pool.dead,
             oldest_queued_at=oldest.get(pool.number),
             waits=nothing,
@@ -557,11 +557,11 @@ def _oldest_queued_at(tables: SqlTables, pool: SqlPool) -> float | None:
 def _lanes(pool: SqlPool, live: Iterable[str]) -> list[str]:
     if pool.spec.lanes is not None:
         return [str(lane) for lane in range(pool.spec.lanes)]
-    return sorted({*live, *pool.paused_units}) if pool.spec.ordered else []
+    return sorted({*live, *pool.paused_units()}) if pool.spec.ordered else []
 
 
 def _lane(pool: SqlPool, lane: str, waiting: int, current: int | None) -> LaneView:
-    paused = lane in pool.paused_units
+    paused = lane in pool.paused_units()
     busy: LaneState = "idle" if current is None else "processing"
     return LaneView(
         lane=lane,

@@ -230,8 +230,7 @@ def _respec(
     if changed_fixed_field(pool.spec, spec) is not None:
         pool.backlog = pool.backlog.rebuilt(spec)
         if pool.spec.lanes != spec.lanes:
-            # The paused lanes no longer exist.
-            pool.paused_units = set()
+            pool.forget_pauses()
     pool.spec = spec
     pool.backlog.respec(spec)
     pool.fresh.respec(spec, tables.live(pool))
@@ -485,7 +484,7 @@ def _register_again(
 def _wake_parked(tables: Tables, now: float) -> None:
     """Wake the pools that have parked tasks."""
     for pool in tables.pools.all():
-        if pool.parked:
+        if pool.parked.count:
             tables.wake(pool.name, now)
 
 

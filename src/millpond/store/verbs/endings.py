@@ -76,7 +76,7 @@ class Endings:
         lane = task.lane
         if lane is not None:
             if task.status in PROCESSED:
-                pool.lane_processed[lane] = pool.lane_processed.get(lane, 0) + 1
+                pool.lanes.count_processed(lane)
             if not pool.backlog.live_in(lane):
                 self._dried(pool, lane)
         elif not pool.live and not pool.backlog.lanes and not pool.internal:
@@ -112,7 +112,7 @@ class Endings:
 def processed(pool: PoolTable, lane: str | None) -> int:
     """Return how many tasks of a lane, or of a whole pool, were ever completed or failed."""
     if lane is not None:
-        return pool.lane_processed.get(lane, 0)
+        return pool.lanes.processed(lane)
     totals = pool.totals
     return totals.get(_COMPLETED, 0) + totals.get(_FAILED, 0)
 

@@ -45,7 +45,7 @@ def lease(tables: Tables, ask: LeaseRequest, now: float) -> LeaseAnswer:
     if pool.backlog.grouped:
         pool.backlog.flush(now)
     pool.backlog.promote(now)
-    if pool.parked:
+    if pool.parked.count:
         _unpark(tables, pool, worker, ask.want + ask.ahead, now)
     leased: list[Leased] = []
     token = tables.token()
@@ -84,13 +84,13 @@ def lease(tables: Tables, ask: LeaseRequest, now: float) -> LeaseAnswer:
         give_back=bool(worker.ahead) and ahead.wanted_back(pool, worker, now),
         next_at=next_moment(tables, pool, worker, now),
         drained=pool.live == pool.running,
-        unknown=_unknown(pool, worker) if pool.parked and not worker.closures_only else (),
+        unknown=_unknown(pool, worker) if pool.parked.count and not worker.closures_only else (),
     )
 
 
 def _unknown(pool: PoolTable, worker: RegisteredWorker) -> tuple[str, ...]:
     """Return functions of parked tasks that this worker does not know."""
-    names = sorted(function for function in pool.parked if not knows(worker, function))
+    names = sorted(function for function in pool.parked.functions() if not knows(worker, function))
     return tuple(names[:MOST_UNKNOWN])
 
 
@@ -161,9 +161,8 @@ def could_lease(tables: Tables, pool: PoolTable, worker: RegisteredWorker, now: 
         return True
     parked = (
         tables.tasks.require(identifier)
-        for function, waiting in pool.parked.items()
-        if knows(worker, function)
-        for identifier in waiting
+        for function in _parked_for(pool, worker)
+        for identifier in pool.parked.of(function)
     )
     apart = (task for task in parked if pool.backlog.would_open(task.unit, now))
     in_line = (
@@ -190,7 +189,7 @@ def next_moment(
         return None
     if pool.not_before > now:
         return pool.not_before
-    if pool.parked and any(knows(worker, function) for function in pool.parked):
+    if pool.parked.count and _parked_for(pool, worker):
         # More tasks are parked than this request unparked.
         return now
     if pool.live == pool.running and not pool.backlog.grouped:
@@ -265,12 +264,17 @@ def _next(tables: Tables, pool: PoolTable, worker: RegisteredWorker, now: float)
     return None
 
 
+def _parked_for(pool: PoolTable, worker: RegisteredWorker) -> list[str]:
+    """Return the functions of parked tasks that a worker knows."""
+    return [function for function in pool.parked.functions() if knows(worker, function)]
+
+
 def _unpark(
     tables: Tables, pool: PoolTable, worker: RegisteredWorker, want: int, now: float
 ) -> None:
     """Unpark tasks that this worker can run, as many as it wants."""
-    for function in [function for function in pool.parked if knows(worker, function)]:
-        for first in pool.parked[function].firsts(want):
+    for function in _parked_for(pool, worker):
+        for first in pool.parked.firsts(function, want):
             tables.unpark(pool, tables.tasks.require(first), now)
     pool.backlog.flush(now)
 

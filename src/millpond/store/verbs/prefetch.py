@@ -88,7 +88,7 @@ def next_start(
 
 def _halted_until(pool: PoolTable, task: Task, now: float) -> float | None:
     """Return until when the key of a task is held back: now if it is not, None if paused."""
-    if task.unit in pool.paused_units:
+    if task.unit in pool.paused_units():
         return None
     return max(pool.backlog.holds(task.unit, now)[0], now)
 

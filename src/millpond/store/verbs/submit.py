@@ -415,7 +415,7 @@ def store(tables: Tables, new: NewTask, now: float, *, outside: bool) -> Task:
     """Insert a task, with its idempotency key."""
     task = tables.insert(new, now, outside=outside)
     if new.idempotency_key is not None:
-        tables.pools.require(new.pool).keys[key_of(new)] = known_by(new, task.status)
+        tables.pools.require(new.pool).keys.add(key_of(new), known_by(new, task.status))
     return task
 
 

@@ -11,15 +11,15 @@ from millpond.core.lifecycle import Status
 from millpond.core.order.backlog import Backlog
 from millpond.core.task import CALLBACKS
 from millpond.store.verbs.arrivals import Arrivals
+from millpond.store.verbs.tables.rows import DictKeys, DictLanes, DictParked
 from millpond.store.verbs.unclaimed import UnclaimedTasks
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from millpond.core.admit import Known
-    from millpond.core.order.heap import LazyHeap
     from millpond.core.spec import PoolSpec
     from millpond.core.task import Task
+    from millpond.store.verbs.tables.rows import KeyRows, LaneRows, ParkedRows
 
 MEASURED = 1_000
 """How many settled attempts the percentiles of a pool look back."""
@@ -31,6 +31,7 @@ class PoolTable:
     """One pool: its settings, its queue and its counts."""
 
     __slots__ = (
+        "_paused_units",
         "arrivals",
         "backlog",
         "buckets",
@@ -43,8 +44,7 @@ class PoolTable:
         "hungry",
         "internal",
         "keys",
-        "lane_processed",
-        "lane_sequences",
+        "lanes",
         "limiter",
         "live",
         "name",
@@ -56,7 +56,6 @@ class PoolTable:
         "parked",
         "parked_apart",
         "paused",
-        "paused_units",
         "redriven",
         "revision",
         "revisions",
@@ -82,12 +81,12 @@ class PoolTable:
         self.revisions: dict[int, PoolSpec] = {}
         """Former settings, by revision."""
         self.paused = False
-        self.paused_units: set[str] = _NO_UNITS
+        self._paused_units: set[str] = _NO_UNITS
         self.closed = False
         self.not_before = 0.0
         self.backlog = Backlog(spec)
         self.fresh = UnclaimedTasks(spec)
-        self.parked: dict[str, LazyHeap[int]] = {}
+        self.parked: ParkedRows = DictParked()
         self.parked_apart = 0
         """Parked tasks outside the backlog; the head of a strict lane blocks it from within."""
         self.live = 0
@@ -107,11 +106,9 @@ class PoolTable:
         self.limiter: Limiter | None = Limiter(spec.adaptive) if spec.adaptive else None
         """Adapts its limit, if it is adaptive."""
         self.next_seq = 0
-        self.lane_sequences: dict[str, int] = {}
-        self.lane_processed: dict[str, int] = {}
-        """How many tasks of each lane were completed or failed."""
+        self.lanes: LaneRows = DictLanes()
         self.next_lane = 0
-        self.keys: dict[tuple[str, int | None], Known] = {}
+        self.keys: KeyRows = DictKeys()
         self.succeeded: deque[Task] | None = None
         self.unsuccessful: deque[Task] | None = None
         """Ended tasks, oldest first; redriven ones are skipped."""
@@ -146,9 +143,17 @@ class PoolTable:
     def pause(self, unit: str, *, paused: bool) -> None:
         """Note which lanes and keys are paused."""
         if paused:
-            self.paused_units = {*self.paused_units, unit}
+            self._paused_units = {*self._paused_units, unit}
         else:
-            self.paused_units = self.paused_units - {unit}
+            self._paused_units = self._paused_units - {unit}
+
+    def paused_units(self) -> set[str]:
+        """Return the lanes or keys that are paused on their own."""
+        return self._paused_units
+
+    def forget_pauses(self) -> None:
+        """Forget the paused lanes: none of them exists any more."""
+        self._paused_units = _NO_UNITS
 
 
 def ended_tasks(pool: PoolTable, status: Status) -> deque[Task]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from itertools import chain, islice, takewhile
 from typing import TYPE_CHECKING, TypeVar
 
-from millpond.core.order.heap import LazyHeap
 from millpond.core.order.rank import lane_of
 from millpond.store.verbs.tables.pools import PoolTable, lane_without_key
 from millpond.store.verbs.tables.workers import WorkerTables
@@ -47,15 +46,11 @@ class QueueTables(WorkerTables):
             pool.backlog.add(task, now)
 
     def _note_parked(self, pool: PoolTable, task: Task, now: float) -> None:
-        waiting = pool.parked.setdefault(task.need, LazyHeap())
-        waiting.set(task.new.id, (task.rank, task.seq))
+        pool.parked.add(task, now)
         self._parked_since.set(task.new.id, (now, task.new.id))
 
     def _note_unparked(self, pool: PoolTable, task: Task) -> None:
-        waiting = pool.parked[task.need]
-        waiting.discard(task.new.id)
-        if not waiting:
-            del pool.parked[task.need]
+        pool.parked.remove(task)
         self._parked_since.discard(task.new.id)
 
     def _lane(self, pool: PoolTable, new: NewTask, seq: int) -> tuple[str | None, int]:
@@ -72,9 +67,7 @@ class QueueTables(WorkerTables):
                 lane = lane_of(new.key, pool.spec.lanes)
         if lane is None:
             return None, seq
-        sequence = pool.lane_sequences.get(lane, 0) + 1
-        pool.lane_sequences[lane] = sequence
-        return lane, sequence
+        return lane, pool.lanes.next_sequence(lane)
 
     def _enqueue(self, pool: PoolTable, task: Task, now: float) -> None:
         new = task.new
@@ -124,8 +117,8 @@ class QueueTables(WorkerTables):
         """Return the queued and running tasks of a pool, in no order that means anything."""
         parked = (
             self.tasks.require(identifier)
-            for waiting in pool.parked.values()
-            for identifier in waiting
+            for function in pool.parked.functions()
+            for identifier in pool.parked.of(function)
         )
         # The parked head of a strict lane is in the backlog, too.
         apart = (task for task in parked if not pool.backlog.strict(task.unit))

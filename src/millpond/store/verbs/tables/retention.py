@@ -60,7 +60,7 @@ class Tables(AttemptTables):
             del pool.old_keys[key]
             known = pool.keys.get(key)
             if known is not None and self.tasks.get(known.task) is None:
-                del pool.keys[key]
+                pool.keys.remove(key)
         self.runs.prune(pool.name, before)
 
     def prune_audit(self, before: float) -> None:

@@ -208,4 +208,4 @@ class TaskTables(RunTables):
             return
         known.status = task.status
         if task.status is Status.REJECTED:
-            del pool.keys[key_of(task.new)]
+            pool.keys.remove(key_of(task.new))
