@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from millpond.core.quantiles import Quantiles
 from millpond.pool.events.receipt import Emission, EventInfo, Receipt
 from millpond.pool.handle import Handle
-from millpond.pool.outcome import Outcome
+from millpond.pool.outcome import Outcome, RunOutcome
 from millpond.pool.rejection import SubmitRejection
 from millpond.pool.runs.report import RunReport
 from millpond.pool.schedules.stored import ScheduleInfo
@@ -29,6 +29,7 @@ VALUES: dict[type, str] = {
     Handle: "`submit`, `submit_many`, `try_submit`, `mp.handle`",
     SubmitRejection: "`try_submit`, when the pool refuses the task",
     Outcome: "`stream`, and the first argument of an `on_complete` callback",
+    RunOutcome: "the first argument of a call given to `run.on_complete` or `pool.when_all`",
     RunReport: "`drain`, `Run.report`, `Stream.report`",
     Snapshot: "`pool.snapshot()`",
     Quantiles: "`Snapshot.waits`, `Snapshot.run_times`",

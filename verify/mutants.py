@@ -23,6 +23,7 @@ from millpond.core.bucket import Bucket
 from millpond.core.gate import Gate
 from millpond.core.lifecycle import Status, Transition
 from millpond.core.order.ring import Ring
+from millpond.core.run import Run
 from millpond.errors import IllegalTransition
 from millpond.store.verbs import budgets, lease, recover, settle, submit
 from millpond.store.verbs import prefetch as ahead
@@ -312,6 +313,26 @@ def only_attempt_given_back() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def callback_at_each_end_of_a_run() -> Iterator[None]:
+    """A run that a redriven task ends once more calls back once more."""
+    with patch.object(Run, "to_call", property(lambda run: run.new.on_complete)):
+        yield
+
+
+@contextmanager
+def callback_of_a_run_lost_with_its_holder() -> Iterator[None]:
+    """A run that ends by the loss of a worker, and not by a settle, does not call back."""
+    call_back = Tables._call_back
+
+    def call_back_of_settles(tables: Tables, run: Run, now: float) -> None:
+        if tables.endings.ended():
+            call_back(tables, run, now)
+
+    with patch.object(Tables, "_call_back", call_back_of_settles):
+        yield
+
+
 MUTANTS: tuple[Callable[[], Any], ...] = (
     no_capacity_check,
     grant_at_wake_up,
@@ -330,6 +351,8 @@ MUTANTS: tuple[Callable[[], Any], ...] = (
     refunds_twice,
     budget_counts_no_task,
     only_attempt_given_back,
+    callback_at_each_end_of_a_run,
+    callback_of_a_run_lost_with_its_holder,
 )
 
 

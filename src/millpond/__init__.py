@@ -65,7 +65,7 @@ if TYPE_CHECKING:
     from millpond.pool.middleware import Middleware
     from millpond.pool.millpond import Millpond
     from millpond.pool.options import Options
-    from millpond.pool.outcome import Outcome
+    from millpond.pool.outcome import Outcome, RunOutcome
     from millpond.pool.pool import Pool
     from millpond.pool.rejection import SubmitRejection
     from millpond.pool.runs.report import RunReport
@@ -130,6 +130,7 @@ __all__ = [
     "RetryLater",
     "Run",
     "RunFailed",
+    "RunOutcome",
     "RunOverBudget",
     "RunReport",
     "Snapshot",
@@ -221,7 +222,7 @@ _HOME = {
         "millpond.pool.middleware": ("Middleware",),
         "millpond.pool.millpond": ("Millpond",),
         "millpond.pool.options": ("Options",),
-        "millpond.pool.outcome": ("Outcome",),
+        "millpond.pool.outcome": ("Outcome", "RunOutcome"),
         "millpond.pool.pool": ("Pool",),
         "millpond.pool.rejection": ("SubmitRejection",),
         "millpond.pool.runs.report": ("RunReport",),

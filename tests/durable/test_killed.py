@@ -135,6 +135,32 @@ async def test_the_next_process_runs_the_callback_of_a_killed_one(url: str, kill
     assert ["told completed"] == told
 
 
+@pytest.mark.rows("DP-23", "DP-24")
+@pytest.mark.parametrize(
+    ("what", "words", "expected"),
+    [("when_all", "sum", "sum 1 of 2"), ("held_run", "job 3", "sum 10 of 2")],
+    ids=["in its callback", "before its end"],
+)
+@pytest.mark.real_loop
+async def test_the_callback_of_a_run_survives(
+    url: str, kill_at: Kill, what: str, words: str, expected: str
+) -> None:
+    """Killed before the run ended or in its callback: the next process runs it, as one task."""
+    await asyncio.to_thread(kill_at, what, words)
+    mp, noted = survivor(url)
+    async with mp:
+        await eventually(lambda: expected in noted, within=PATIENCE)
+        await until_settled(mp)
+        records = [one async for one in mp.audit() if one.pool == "jobs~callbacks"]
+    assert 1 == len({one.task for one in records})
+    assert 1 == noted.count(expected)
+
+
+async def until_settled(mp: Millpond) -> None:
+    """Wait until nothing waits or runs."""
+    await mp.get_pool("jobs").drain(timeout=PATIENCE)
+
+
 @pytest.mark.rows("HN-21", "TRAP-10", "DE-04")
 @pytest.mark.real_loop
 async def test_whatever_was_acknowledged_is_there(url: str, kill_at: Kill) -> None:

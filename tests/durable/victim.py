@@ -5,11 +5,11 @@ import sys
 
 from tests.waiting import never_ends
 
-from millpond import Context, Millpond, Outcome
+from millpond import Context, Millpond, Outcome, RunOutcome
 
 
 def make(url: str, told: list[str]) -> Millpond:
-    """Return the application as it is in every process; what its handlers do is told."""
+    """Return the application as it is in every process; it notes what its handlers do."""
     mp = Millpond(url, lease=2.0, work=True)
     jobs = mp.pool("jobs", max_concurrent=2)
     mp.pool("lines", lanes=2, max_concurrent=2)
@@ -28,6 +28,11 @@ def make(url: str, told: list[str]) -> Millpond:
     async def tell(outcome: Outcome) -> None:
         told.append(f"told {outcome.status}")
         await stay("callback")
+
+    @mp.task
+    async def sum_up(outcome: RunOutcome) -> None:
+        told.append(f"sum {sum(outcome.results)} of {outcome.completed}")
+        await stay("sum")
 
     @jobs.task
     async def job(ctx: Context, number: int) -> int:
@@ -52,7 +57,7 @@ SPOKEN: list[str] = []
 
 
 def say(*words: object) -> None:
-    """Tell the one who kills."""
+    """Say it to the process that kills."""
     print(*words, flush=True)  # noqa: T201
 
 
@@ -80,6 +85,19 @@ async def closures(mp: Millpond) -> None:
 async def callback(mp: Millpond) -> None:
     """End a task whose callback stays."""
     await mp.tasks["job"].options(on_complete=mp.tasks["tell"].bind()).submit(0)
+
+
+async def when_all(mp: Millpond) -> None:
+    """Submit tasks that end, and a call for when they have, which stays."""
+    jobs, job = mp.get_pool("jobs"), mp.tasks["job"]
+    await jobs.when_all(job.each([0, 1]), then=mp.tasks["sum_up"].bind(), run="squares")
+
+
+async def held_run(mp: Millpond) -> None:
+    """Hold a run with a callback open, one of whose tasks stays."""
+    async with mp.get_pool("jobs").run("squares") as run:
+        await run.on_complete(mp.tasks["sum_up"].bind())
+        await run.submit_many(mp.tasks["job"].each([1, 3]))
 
 
 async def submits(mp: Millpond) -> None:

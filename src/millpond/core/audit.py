@@ -64,7 +64,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     callback: bool = False
     """Whether the task has an on_complete callback."""
     cause: int | None = None
-    """The task that caused it: the one that evicted this one, or whose end called this one."""
+    """What caused it: the task that evicted this one, or the task or run whose end called it."""
     reason: str | None = None
     detail: str | None = None
     by: str | None = None

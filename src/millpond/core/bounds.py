@@ -31,6 +31,7 @@ MAX_LABEL = 1_024
 MAX_SUBMITTED_BY = 1_024
 MAX_EVENT_ID = 512
 MAX_RUN_NAME = 512
+MAX_RUN_RESULTS = 100
 MAX_STEP_NAME = 512
 MAX_PROGRESS = 4_096
 MAX_ERROR_TYPE = 512
@@ -129,6 +130,13 @@ TABLE: tuple[Bound, ...] = (
         "event name, trigger id and event id together form an idempotency key",
     ),
     Bound("MAX_RUN_NAME", "the name of a run", "bytes of UTF-8", REFUSED, "it is indexed"),
+    Bound(
+        "MAX_RUN_RESULTS",
+        "tasks whose results `run.on_complete` gets, with at most `MAX_PAYLOAD` bytes together",
+        "tasks",
+        "left out; `RunOutcome.left_out` counts them",
+        "they are stored with the callback, in the transaction that ends the run",
+    ),
     Bound(
         "MAX_STEP_NAME", "the step name of `ctx.once`", "bytes of UTF-8", REFUSED, "it is a name"
     ),

@@ -9,7 +9,7 @@ import msgspec
 from millpond.core import bounds
 from millpond.core import validation as check
 from millpond.core.spec import BudgetSpec, PoolSpec
-from millpond.core.task import Fence
+from millpond.core.task import Call, Fence
 from millpond.errors import ConfigError
 
 # An order of a person says who gave it (`by`), such as `cli:ada`: the audit tells it.
@@ -250,6 +250,16 @@ class Seal(msgspec.Struct, frozen=True, tag=True):
     holder: str
 
 
+class CallWhenOver(msgspec.Struct, frozen=True, tag=True):
+    """Submit a call once when a run has ended; the last one that was set before counts."""
+
+    run: int
+    call: Call
+
+    def __post_init__(self) -> None:
+        check.storable("on_complete", self.call.function, bounds.MAX_FUNCTION)
+
+
 class CancelRun(msgspec.Struct, frozen=True, tag=True):
     """Cancel a run: waiting tasks end, running ones are asked to stop, follow-ups do not start."""
 
@@ -278,7 +288,7 @@ AttemptCommand: TypeAlias = Progress | SaveStep
 """Reports of a running attempt: they count only with the current fence."""
 WorkerCommand: TypeAlias = Register | Deregister | DeclareDead | Disown
 LeaderCommand: TypeAlias = ClaimLeadership
-RunCommand: TypeAlias = Seal | CancelRun
+RunCommand: TypeAlias = Seal | CallWhenOver | CancelRun
 UnpagedCommand: TypeAlias = (
     PoolCommand
     | BudgetCommand

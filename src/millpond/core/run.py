@@ -7,11 +7,15 @@ taken off, so a run is never seen empty while it is still growing.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum
+from itertools import islice
 
 import msgspec
 
+from millpond.core import bounds
 from millpond.core.lifecycle import Status
+from millpond.core.task import Call
 
 
 class OnError(StrEnum):
@@ -31,6 +35,8 @@ class NewRun(msgspec.Struct, frozen=True, kw_only=True):
     max_tasks: int | None = None
     holder: str | None = None
     """The process that keeps it open; None = sealed with its seed."""
+    on_complete: Call | None = None
+    """The call that is submitted once, when the run has ended."""
 
 
 class Run(msgspec.Struct, kw_only=True):
@@ -46,6 +52,10 @@ class Run(msgspec.Struct, kw_only=True):
     """Why it accepts no more tasks: one failed, or its budget was exceeded."""
     failed_task: int | None = None
     finished_at: float | None = None
+    members: list[int] = []
+    """Its first tasks, if it has a callback: those whose results the callback gets."""
+    callback: int | None = None
+    """The task of its callback, once the run has ended."""
 
     @property
     def finished(self) -> bool:
@@ -60,6 +70,21 @@ class Run(msgspec.Struct, kw_only=True):
         """Add one task; a callback is waited for but not counted."""
         self.live += 1
         self.total += counted
+
+    def remember(self, tasks: Iterable[int]) -> None:
+        """Note tasks for the callback, if there is one and it can get their results."""
+        if self.new.on_complete is not None:
+            self.members += islice(tasks, max(bounds.MAX_RUN_RESULTS - len(self.members), 0))
+
+    @property
+    def to_call(self) -> Call | None:
+        """Its callback, unless it was submitted already: a redriven task may end a run twice."""
+        return None if self.callback is not None else self.new.on_complete
+
+    def called(self, callback: int) -> None:
+        """Note the task of its callback."""
+        self.callback = callback
+        self.members = []
 
     def revived(self, status: Status, *, counted: bool) -> None:
         """Add a redriven task again; this reopens the run."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
+from millpond.core import bounds
 from millpond.core import validation as check
 from millpond.core.admit import Reason
 from millpond.core.backoff import Retry, delay
@@ -16,7 +17,10 @@ from millpond.core.task import CALLBACKS, Call, Fence, NewTask
 from millpond.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from millpond.core.lease import Leased
+    from millpond.core.run import Run
     from millpond.core.task import Task
 
 
@@ -297,7 +301,7 @@ def event_of_loss(task: Task) -> Transition:
 CALLBACK_ATTEMPTS = 25
 
 
-class Ending(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Ending(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="task"):
     """How a task ended: the argument of its on_complete callback."""
 
     task: int
@@ -314,9 +318,23 @@ class Ending(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The task's own runtime options."""
 
 
-def callback(task: Task, identifier: int) -> NewTask:
-    """Return the on_complete callback of an ended task, as a new task."""
-    ending = Ending(
+class RunEnding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="run"):
+    """How a run ended: the argument of its on_complete callback."""
+
+    run: int
+    pool: str
+    name: str | None
+    total: int
+    ended: dict[str, int]
+    stopped: str | None
+    opened_at: float
+    finished_at: float
+    tasks: tuple[Ending, ...] = ()
+    """Its first tasks, in the order in which they were submitted."""
+
+
+def _ending(task: Task, options: bytes = b"") -> Ending:
+    return Ending(
         task=task.new.id,
         pool=task.new.pool,
         function=task.new.call.function,
@@ -327,8 +345,12 @@ def callback(task: Task, identifier: int) -> NewTask:
         attempt=task.attempt,
         result=task.result,
         error=task.error,
-        options=task.new.options,
+        options=options,
     )
+
+
+def callback(task: Task, identifier: int) -> NewTask:
+    """Return the on_complete callback of an ended task, as a new task."""
     return NewTask(
         id=identifier,
         pool=task.new.pool + CALLBACKS,
@@ -336,5 +358,40 @@ def callback(task: Task, identifier: int) -> NewTask:
         attempts=CALLBACK_ATTEMPTS,
         run=task.new.run,
         submitted_by=f"task:{task.new.id}",
+        options=msgspec.msgpack.encode(_ending(task, task.new.options)),
+    )
+
+
+def run_callback(run: Run, call: Call, tasks: Iterable[Task], identifier: int) -> NewTask:
+    """Return the on_complete callback of an ended run, as a new task.
+
+    It has the ends of the first `tasks`: as many as their results and errors leave room for.
+    """
+    ending = RunEnding(
+        run=run.new.id,
+        pool=run.new.pool,
+        name=run.new.name,
+        total=run.total,
+        ended=dict(sorted(run.ended.items())),
+        stopped=run.stopped,
+        opened_at=run.opened_at,
+        finished_at=run.finished_at or 0.0,
+        tasks=tuple(_fitting(tasks)),
+    )
+    return NewTask(
+        id=identifier,
+        pool=run.new.pool + CALLBACKS,
+        call=call,
+        attempts=CALLBACK_ATTEMPTS,
+        submitted_by=f"run:{run.new.id}",
         options=msgspec.msgpack.encode(ending),
     )
+
+
+def _fitting(tasks: Iterable[Task]) -> Iterator[Ending]:
+    left = bounds.MAX_PAYLOAD
+    for task in tasks:
+        left -= len(task.result or b"") + len(task.error or b"")
+        if left < 0:
+            return
+        yield _ending(task)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
+from millpond.core.lifecycle import Status
+from millpond.core.settle import Ending, RunEnding
 from millpond.errors import ResultNotStored, ResultUnreadable
 from millpond.runtime.error_info import ErrorInfo, read
 from millpond.runtime.jobs.outcome import Unreadable
-
-if TYPE_CHECKING:
-    from millpond.core.settle import Ending
 
 DecoderOf: TypeAlias = Callable[[str], Callable[[bytes], Any] | None]
 """Finds what decodes the results of a function, by its name; None where it is not registered."""
@@ -49,24 +48,92 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         """Whether the task completed."""
         return self.status == "completed"
 
-    @classmethod
-    def of(cls, ending: Ending, decoder_of: DecoderOf) -> Outcome:
-        """Return the outcome for a callback; the result has the type its function returns."""
-        return cls(
-            task_id=ending.task,
-            pool=ending.pool,
-            function=ending.function,
-            status=ending.status,
-            key=ending.key,
-            labels=ending.labels,
-            result=None
-            if ending.result is None
-            else decoded(ending.task, ending.pool, ending.function, ending.result, decoder_of),
-            result_stored=ending.status != "completed" or ending.result is not None,
-            error=read(ending.error),
-            reason=ending.reason,
-            attempts=ending.attempt,
-        )
+
+class RunOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """How a run ended: the argument of a call that was given to `run.on_complete`."""
+
+    run_id: int
+    """The run."""
+    pool: str
+    """Its pool."""
+    name: str | None = None
+    """Its name."""
+    total: int
+    """Tasks it had: seed, follow-ups and all."""
+    completed: int
+    """Those that completed."""
+    failed: int
+    """Those that failed."""
+    cancelled: int
+    """Those that were cancelled."""
+    rejected: int
+    """Those that a full queue dropped."""
+    stopped: str | None = None
+    """Why it was stopped before its end: `run_failed`, `over_budget` or `cancelled`."""
+    opened_at: float
+    """When it was opened, in seconds since 1970."""
+    finished_at: float
+    """When it ended, in seconds since 1970."""
+    tasks: tuple[Outcome, ...] = ()
+    """How its first tasks ended, in the order of their submits: at most 100, and 1 MiB together."""
+
+    @property
+    def ok(self) -> bool:
+        """Whether every task completed."""
+        return self.completed == self.total
+
+    @property
+    def results(self) -> list[Any]:
+        """The results of the completed among `tasks`."""
+        return [task.result for task in self.tasks if task.ok]
+
+    @property
+    def left_out(self) -> int:
+        """How many tasks of the run are not in `tasks`: too many, too large, or no longer kept."""
+        return self.total - len(self.tasks)
+
+
+def outcome_of(ending: Ending | RunEnding, decoder_of: DecoderOf) -> Outcome | RunOutcome:
+    """Return the outcome for a callback; results have the types their functions return."""
+    if isinstance(ending, RunEnding):
+        return _outcome_of_run(ending, decoder_of)
+    return _outcome_of_task(ending, decoder_of)
+
+
+def _outcome_of_task(ending: Ending, decoder_of: DecoderOf) -> Outcome:
+    return Outcome(
+        task_id=ending.task,
+        pool=ending.pool,
+        function=ending.function,
+        status=ending.status,
+        key=ending.key,
+        labels=ending.labels,
+        result=None
+        if ending.result is None
+        else decoded(ending.task, ending.pool, ending.function, ending.result, decoder_of),
+        result_stored=ending.status != "completed" or ending.result is not None,
+        error=read(ending.error),
+        reason=ending.reason,
+        attempts=ending.attempt,
+    )
+
+
+def _outcome_of_run(ending: RunEnding, decoder_of: DecoderOf) -> RunOutcome:
+    ended = ending.ended
+    return RunOutcome(
+        run_id=ending.run,
+        pool=ending.pool,
+        name=ending.name,
+        total=ending.total,
+        completed=ended.get(Status.COMPLETED, 0),
+        failed=ended.get(Status.FAILED, 0),
+        cancelled=ended.get(Status.CANCELLED, 0),
+        rejected=ended.get(Status.REJECTED, 0),
+        stopped=ending.stopped,
+        opened_at=ending.opened_at,
+        finished_at=ending.finished_at,
+        tasks=tuple([_outcome_of_task(task, decoder_of) for task in ending.tasks]),
+    )
 
 
 def decoded(

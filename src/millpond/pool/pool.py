@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, Callable, Coroutine, Iterable
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from millpond.core.admit import Refusal
 from millpond.core.validation import Seconds
 from millpond.pool.delegation import delegated
 from millpond.pool.handle import Handle
 from millpond.pool.map import Mapped
-from millpond.pool.options import Options, SubmitOptions, checked
+from millpond.pool.options import Callback, Options, SubmitOptions, checked
 from millpond.pool.pool_control import PoolControl
 from millpond.pool.pool_properties import PoolProperties
 from millpond.pool.pool_reader import PoolReader
@@ -200,6 +200,24 @@ class Pool(PoolProperties, RegistersBatchTasks):
         return Mapped(self._internals, fn, items, checked(options), progress=progress)
 
     # Runs
+
+    async def when_all(
+        self,
+        calls: Iterable[BoundCall[T]],
+        /,
+        *,
+        then: Callback,
+        run: str | None = None,
+        on_error: Literal["skip", "fail"] = "skip",
+    ) -> list[Handle[T]]:
+        """Submit calls as one run, and `then` once when all of them have ended; return the handles.
+
+        The run with its tasks and `then` is stored in one transaction. The function of `then` gets
+        `outcome: RunOutcome` first. It waits for what the calls submit through `ctx` as well. With
+        a name (`run`) a second submit of the run does nothing, and returns no handles.
+        """
+        tasks = await self._runs.when_all(calls, then=then, run=run, on_error=on_error)
+        return [Handle(task) for task in tasks]
 
     drain = delegated(PoolRuns.drain, "_runs")
     run = delegated(PoolRuns.run, "_runs")

@@ -106,8 +106,7 @@ class PoolSubmitter:
             answer = watched.answered(await self.send(batch, closures, 0.0))
         if answer.refusal is not None:
             return answer.refusal
-        await self._apply(tasks, answer)
-        return tasks[0]
+        return (await self.admitted(tasks, answer))[0]
 
     async def submit_batch(
         self,
@@ -126,8 +125,7 @@ class PoolSubmitter:
             answer = watched.answered(await self.send(batch, closures, limit))
         if answer.refusal is not None:
             raise error_of(answer.refusal, len(batch.tasks))
-        await self._apply(tasks, answer)
-        return tasks
+        return await self.admitted(tasks, answer)
 
     # One batch, step by step
 
@@ -189,13 +187,17 @@ class PoolSubmitter:
         new, closure = new_closure(self.pool, work, options, run=run)
         return new, closure, None
 
-    async def _apply(self, tasks: list[SubmittedTask], answer: BatchAnswer) -> None:
+    async def admitted(
+        self, tasks: list[SubmittedTask], answer: BatchAnswer
+    ) -> list[SubmittedTask]:
+        """Return the tasks with what the store answered."""
         now = self.pool.runtime.clock()
         for task, admission in zip(tasks, answer.admissions, strict=True):
             task.admitted(admission, now)
         if self.pool.warns_at is not None:
             self.pool.waiting(max((one.depth or 0 for one in answer.admissions), default=0))
         await look_up_duplicates(tasks)
+        return tasks
 
     # Inside a transaction of the caller's
 

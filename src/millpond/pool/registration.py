@@ -20,7 +20,7 @@ from millpond.core import validation as check
 from millpond.core.validation import Seconds
 from millpond.pool.context import Context, SyncContext
 from millpond.pool.options import checked, policy
-from millpond.pool.outcome import Outcome
+from millpond.pool.outcome import Outcome, RunOutcome
 from millpond.pool.registered import Executor, KeyOf
 from millpond.pool.task import TaskFunction
 from millpond.runtime.jobs.batch_call import Failed
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
+Ended = TypeVar("Ended", Outcome, RunOutcome)
+"""What a callback gets first: the outcome of a task or of a run."""
 R = TypeVar("R")
 
 Async: TypeAlias = Coroutine[Any, Any, T]
@@ -43,12 +45,12 @@ class TaskDecorator(Protocol):
 
     @overload
     def __call__(  # type: ignore[overload-overlap]
-        self, fn: Callable[Concatenate[Context, Outcome, P], Async[T]], /
-    ) -> TaskFunction[P, T, Callable[Concatenate[Context, Outcome, P], Running[T]]]: ...
+        self, fn: Callable[Concatenate[Context, Ended, P], Async[T]], /
+    ) -> TaskFunction[P, T, Callable[Concatenate[Context, Ended, P], Running[T]]]: ...
     @overload
     def __call__(  # type: ignore[overload-overlap]
-        self, fn: Callable[Concatenate[Outcome, P], Async[T]], /
-    ) -> TaskFunction[P, T, Callable[Concatenate[Outcome, P], Running[T]]]: ...
+        self, fn: Callable[Concatenate[Ended, P], Async[T]], /
+    ) -> TaskFunction[P, T, Callable[Concatenate[Ended, P], Running[T]]]: ...
     @overload
     def __call__(  # type: ignore[overload-overlap]
         self, fn: Callable[Concatenate[Context, P], Async[T]], /
@@ -59,12 +61,12 @@ class TaskDecorator(Protocol):
     ) -> TaskFunction[P, T, Callable[P, Running[T]]]: ...
     @overload
     def __call__(
-        self, fn: Callable[Concatenate[SyncContext, Outcome, P], T], /
-    ) -> TaskFunction[P, T, Callable[Concatenate[SyncContext, Outcome, P], T]]: ...
+        self, fn: Callable[Concatenate[SyncContext, Ended, P], T], /
+    ) -> TaskFunction[P, T, Callable[Concatenate[SyncContext, Ended, P], T]]: ...
     @overload
     def __call__(
-        self, fn: Callable[Concatenate[Outcome, P], T], /
-    ) -> TaskFunction[P, T, Callable[Concatenate[Outcome, P], T]]: ...
+        self, fn: Callable[Concatenate[Ended, P], T], /
+    ) -> TaskFunction[P, T, Callable[Concatenate[Ended, P], T]]: ...
     @overload
     def __call__(
         self, fn: Callable[Concatenate[SyncContext, P], T], /
@@ -130,12 +132,12 @@ class RegistersTasks:
 
     @overload
     def task(  # type: ignore[overload-overlap]
-        self, fn: Callable[Concatenate[Context, Outcome, P], Coroutine[Any, Any, T]], /
-    ) -> TaskFunction[P, T, Callable[Concatenate[Context, Outcome, P], Running[T]]]: ...
+        self, fn: Callable[Concatenate[Context, Ended, P], Coroutine[Any, Any, T]], /
+    ) -> TaskFunction[P, T, Callable[Concatenate[Context, Ended, P], Running[T]]]: ...
     @overload
     def task(  # type: ignore[overload-overlap]
-        self, fn: Callable[Concatenate[Outcome, P], Coroutine[Any, Any, T]], /
-    ) -> TaskFunction[P, T, Callable[Concatenate[Outcome, P], Running[T]]]: ...
+        self, fn: Callable[Concatenate[Ended, P], Coroutine[Any, Any, T]], /
+    ) -> TaskFunction[P, T, Callable[Concatenate[Ended, P], Running[T]]]: ...
     @overload
     def task(  # type: ignore[overload-overlap]
         self, fn: Callable[Concatenate[Context, P], Coroutine[Any, Any, T]], /
@@ -146,12 +148,12 @@ class RegistersTasks:
     ) -> TaskFunction[P, T, Callable[P, Running[T]]]: ...
     @overload
     def task(
-        self, fn: Callable[Concatenate[SyncContext, Outcome, P], T], /
-    ) -> TaskFunction[P, T, Callable[Concatenate[SyncContext, Outcome, P], T]]: ...
+        self, fn: Callable[Concatenate[SyncContext, Ended, P], T], /
+    ) -> TaskFunction[P, T, Callable[Concatenate[SyncContext, Ended, P], T]]: ...
     @overload
     def task(
-        self, fn: Callable[Concatenate[Outcome, P], T], /
-    ) -> TaskFunction[P, T, Callable[Concatenate[Outcome, P], T]]: ...
+        self, fn: Callable[Concatenate[Ended, P], T], /
+    ) -> TaskFunction[P, T, Callable[Concatenate[Ended, P], T]]: ...
     @overload
     def task(
         self, fn: Callable[Concatenate[SyncContext, P], T], /

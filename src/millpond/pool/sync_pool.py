@@ -11,7 +11,7 @@ from millpond.pool.delegation import on_loop
 from millpond.pool.handle import SyncHandle
 from millpond.pool.loop_bridge import limit_of
 from millpond.pool.map import SyncMapped
-from millpond.pool.options import Options, SubmitOptions, checked
+from millpond.pool.options import Callback, Options, SubmitOptions, checked
 from millpond.pool.pool_control import PoolControl
 from millpond.pool.pool_properties import PoolProperties
 from millpond.pool.pool_reader import PoolReader
@@ -243,6 +243,26 @@ class SyncPool(PoolProperties, RegistersBatchTasks):
     ) -> SyncRun:
         """Open a run: `with pool.sync.run("nightly") as run: run.submit(...)`."""
         return SyncRun(self._bridge, self._runs.run(name, on_error=on_error, max_tasks=max_tasks))
+
+    def when_all(
+        self,
+        calls: Iterable[BoundCall[T]],
+        /,
+        *,
+        then: Callback,
+        run: str | None = None,
+        on_error: Literal["skip", "fail"] = "skip",
+    ) -> list[SyncHandle[T]]:
+        """Submit calls as one run, and `then` once when all of them have ended; return the handles.
+
+        The run with its tasks and `then` is stored in one transaction. The function of `then` gets
+        `outcome: RunOutcome` first. It waits for what the calls submit through `ctx` as well. With
+        a name (`run`) a second submit of the run does nothing, and returns no handles.
+        """
+        given = list(calls)
+        write, when_all = self._bridge.write, self._runs.when_all
+        tasks = write(lambda: when_all(given, then=then, run=run, on_error=on_error))
+        return [SyncHandle(self._bridge, task) for task in tasks]
 
     def stream(
         self,

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from millpond.core.handler_signals import Cancelled, GiveUp, RetryLater, Throttled
-from millpond.core.settle import Ending
+from millpond.core.settle import Ending, RunEnding
 from millpond.core.task import CALLBACKS
 from millpond.core.type_names import qualified_name
 from millpond.errors import ResultUnreadable
 from millpond.pool.context import ChildJob, Context, SyncContext
 from millpond.pool.middleware_stack import MiddlewareStack
-from millpond.pool.outcome import Outcome
+from millpond.pool.outcome import outcome_of
 from millpond.runtime.executors.processes.parent import Brief, Verdict
 from millpond.runtime.jobs.job import BatchShape, Handler, Job, Where
 from millpond.runtime.jobs.outcome import BadResult, Misfit, Unreadable
@@ -93,7 +93,7 @@ class TaskHandler:
     def _call_back(self, job: Job) -> Any:  # noqa: ANN401
         args, kwargs = self._registered.callback_signature.decode(job.leased.call.payload)
         try:
-            outcome = Outcome.of(_ending(job.leased.options), self._decoder_of)
+            outcome = outcome_of(_ending(job.leased.options), self._decoder_of)
         except ResultUnreadable as error:
             # Another worker may have the release of the function that stored the result.
             raise Misfit(error.message, "outcome") from error
@@ -143,10 +143,10 @@ class TaskHandler:
         return self._signature.encode_result(result)
 
 
-def _ending(stored: bytes) -> Ending:
-    """Return how the task of a callback ended."""
+def _ending(stored: bytes) -> Ending | RunEnding:
+    """Return how the task or run of a callback ended."""
     try:
-        return msgspec.msgpack.decode(stored, type=Ending)
+        return msgspec.msgpack.decode(stored, type=Ending | RunEnding)
     except msgspec.MsgspecError as error:
         raise Unreadable(f"the outcome stored for a callback: {error}") from error
 

@@ -38,7 +38,7 @@ MILLPOND = """
 POOL = """
     batch_task cancel cancel_all close created_at drain id lanes map name pause purge redrive resize
     resume retry run scope scope_id size snapshot spec stream submit submit_many task tasks
-    try_submit
+    try_submit when_all
 """
 HANDLE = """
     attempt cancel duplicate error id key labels lane pool pool_id position priority progress
@@ -66,8 +66,8 @@ NAMES: dict[type, str] = {
     Optioned: "bind each function pool submit sync",
     SyncTaskFunction: "submit",
     BoundCall: "args function kwargs options",
-    Run: "finished_before report submit submit_many",
-    SyncRun: "finished_before report submit submit_many",
+    Run: "finished_before on_complete report submit submit_many",
+    SyncRun: "finished_before on_complete report submit submit_many",
     Stream: "report",
     SyncStream: "report",
     Mapped: "",

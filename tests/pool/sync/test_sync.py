@@ -22,6 +22,7 @@ from millpond import (
     Millpond,
     Pool,
     Retry,
+    RunOutcome,
     Status,
     SubmitRejection,
     SyncContext,
@@ -711,6 +712,29 @@ def test_a_stream_yields_outcomes_and_ends_with_a_report(mp: Millpond, pool: Poo
             run.submit(count.bind(1))
         assert run.report is not None
         assert (2, False) == (run.report.total, run.finished_before)
+
+
+def test_a_run_calls_back_when_it_is_over(mp: Millpond, pool: Pool) -> None:
+    """when_all and run.on_complete are the same for threads."""
+    sums: list[int] = []
+
+    @pool.task
+    def square(n: int) -> int:
+        return n * n
+
+    @pool.task
+    def note(outcome: RunOutcome) -> None:
+        sums.append(sum(outcome.results))
+
+    with mp.sync:
+        handles = pool.sync.when_all(square.each([1, 2, 3]), then=note.bind())
+        assert [1, 4, 9] == [handle.get(SOON) for handle in handles]
+        pool.sync.drain(timeout=SOON)
+        with pool.sync.run() as run:
+            run.on_complete(note.bind())
+            run.submit(square.bind(4))
+        pool.sync.drain(timeout=SOON)
+    assert [14, 16] == sums
 
 
 def test_leaving_a_run_with_an_error_cancels_its_waiting_tasks(mp: Millpond, pool: Pool) -> None:

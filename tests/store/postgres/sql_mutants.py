@@ -27,7 +27,7 @@ from millpond.core.rate import Rate
 from millpond.core.run import NewRun, OnError
 from millpond.core.settle import Settlement
 from millpond.core.spec import PoolSpec, bounded, fail_fast, fair_round_robin, fifo
-from millpond.core.task import Call, Dedupe, NewTask
+from millpond.core.task import CALLBACKS, Call, Dedupe, NewTask
 from millpond.core.ticks import ticks
 from millpond.errors import MillpondError
 from millpond.store.memory import MemoryStore
@@ -183,6 +183,19 @@ MUTANTS = (
         "run_counts_its_tasks_once",
         "jsonb_build_object('live', (state ->> 'live')::bigint + joined.n,",
         "jsonb_build_object('live', (state ->> 'live')::bigint + 1,",
+        ("runs",),
+    ),
+    Mutant(
+        "run_with_a_callback_ends_by_itself",
+        "IF state -> 'new' ->> 'pool' <> pool_name\n"
+        "               OR state -> 'new' ->> 'on_complete' IS NOT NULL THEN",
+        "IF state -> 'new' ->> 'pool' <> pool_name THEN",
+        ("runs",),
+    ),
+    Mutant(
+        "run_with_a_callback_forgets_its_tasks",
+        "           OR state -> 'new' ->> 'on_complete' IS NOT NULL\n",
+        "",
         ("runs",),
     ),
     # Times of new tasks.
@@ -743,6 +756,24 @@ async def _runs(two: Two) -> None:
     for run in (901, 902, 903, 904, 905):
         memory, server = [await store.view.run(run) for store in two.stores]
         assert memory == server
+    await _run_with_a_callback(two, submitted, worked)
+
+
+async def _run_with_a_callback(
+    two: Two, submitted: Callable[..., Awaitable[None]], worked: Callable[[], Awaitable[None]]
+) -> None:
+    """A run with a callback remembers its tasks, and its end submits the call with their ends."""
+    called = NewRun(id=906, pool="p", holder="us", on_complete=Call("notify"))
+    await submitted(101, 906, 1, called)
+    await submitted(111, 906, 1)
+    await two.do("control", orders.Seal(906, "us"))
+    await worked()
+    memory, server = [
+        [task.new for task in (await store.view.tasks("p" + CALLBACKS)).tasks]
+        for store in two.stores
+    ]
+    assert memory == server
+    assert 1 == len(memory)
 
 
 async def _times(two: Two) -> None:

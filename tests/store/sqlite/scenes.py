@@ -209,6 +209,7 @@ SCENES: dict[str, Act] = {
     "bury": order(lambda _: orders.DeclareDead("late")),
     "lead": order(lambda _: orders.ClaimLeadership("us", 30.0)),
     "seal": order(lambda world: orders.Seal(world.run, "us")),
+    "call when over": order(lambda world: orders.CallWhenOver(world.run, Call("notify"))),
     "cancel a run": order(lambda world: orders.CancelRun(world.run)),
     "prune": order(
         lambda _: orders.Prune("lanes", NOW, NOW, keys_before=NOW, audit_before=NOW - 500)

@@ -10,13 +10,18 @@ from millpond.core import validation as check
 from millpond.core.admit import Reason
 from millpond.core.run import NewRun, OnError, RunView
 from millpond.errors import RunOverBudget
+from millpond.pool.options import checked
 from millpond.pool.pool_submitter import PoolSubmitter
 from millpond.pool.refusals import error_of
 from millpond.runtime.observe.probe import submission
 
 if TYPE_CHECKING:
+    from millpond.core.task import Call
     from millpond.pool.declared_pool import DeclaredPool
+    from millpond.pool.options import Callback
+    from millpond.pool.submitted_task import SubmittedTask
     from millpond.pool.task import BoundCall
+    from millpond.store.protocol import BatchAnswer
 
 
 def new_run(
@@ -26,6 +31,7 @@ def new_run(
     max_tasks: int | None,
     *,
     holder: str | None = None,
+    on_complete: Callback | None = None,
 ) -> NewRun:
     """Return a run to open."""
     if name is not None:
@@ -39,14 +45,36 @@ def new_run(
         on_error=OnError(check.one_of("on_error", on_error, ("skip", "fail"))),
         max_tasks=max_tasks,
         holder=holder,
+        on_complete=None if on_complete is None else encoded_callback(on_complete),
     )
+
+
+def encoded_callback(given: Callback) -> Call:
+    """Return a callback as data; ConfigError if it is no call."""
+    checked({"on_complete": given})
+    return given._as_callback()  # noqa: SLF001 - of a Callback
 
 
 async def open_run(pool: DeclaredPool, new: NewRun, seed: Sequence[BoundCall[Any]]) -> RunView:
     """Open a run with its seed, or take up the run of that name."""
+    run, _, _ = await _open(pool, new, seed)
+    return run
+
+
+async def submit_run(
+    pool: DeclaredPool, new: NewRun, seed: Sequence[BoundCall[Any]]
+) -> list[SubmittedTask]:
+    """Open a run with its seed and return its tasks; none if the run of that name was known."""
+    run, tasks, answer = await _open(pool, new, seed)
+    return [] if run.resumed else await PoolSubmitter(pool).admitted(tasks, answer)
+
+
+async def _open(
+    pool: DeclaredPool, new: NewRun, seed: Sequence[BoundCall[Any]]
+) -> tuple[RunView, list[SubmittedTask], BatchAnswer]:
     submitter = PoolSubmitter(pool)
     with submission(pool.runtime, pool.spec.name, len(seed)) as watched:
-        batch, _, closures = await submitter.prepare(list(seed), {}, new.id, new)
+        batch, tasks, closures = await submitter.prepare(list(seed), {}, new.id, new)
         watched.made(batch.tasks)
         answer = watched.answered(await submitter.send(batch, closures, None))
     if answer.refusal is not None:
@@ -60,4 +88,4 @@ async def open_run(pool: DeclaredPool, new: NewRun, seed: Sequence[BoundCall[Any
             )
         raise error_of(answer.refusal, len(seed))
     assert answer.run is not None  # noqa: S101 - the answer to a batch that opens a run has it
-    return answer.run
+    return answer.run, tasks, answer

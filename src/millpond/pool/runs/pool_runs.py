@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from millpond.core import validation as check
 from millpond.core.validation import Seconds
 from millpond.pool.runs.idle import drain_idle
+from millpond.pool.runs.opening import new_run, submit_run
 from millpond.pool.runs.report import RunReport
 from millpond.pool.runs.run import Run
 from millpond.pool.runs.stream import Stream
@@ -18,7 +19,9 @@ from millpond.pool.work import seed_of_run
 
 if TYPE_CHECKING:
     from millpond.pool.declared_pool import DeclaredPool
+    from millpond.pool.options import Callback
     from millpond.pool.outcome import DecoderOf
+    from millpond.pool.submitted_task import SubmittedTask
 
 
 class PoolRuns:
@@ -68,6 +71,21 @@ class PoolRuns:
     ) -> Run:
         """Open a run: `async with pool.run("nightly") as run: await run.submit(...)`."""
         return Run(self._pool, name, on_error=on_error, max_tasks=max_tasks)
+
+    async def when_all(
+        self,
+        calls: Iterable[BoundCall[Any]],
+        /,
+        *,
+        then: Callback,
+        run: str | None = None,
+        on_error: Literal["skip", "fail"] = "skip",
+    ) -> list[SubmittedTask]:
+        """Submit calls as a run with a callback; a run of a known name is not submitted again."""
+        pool = self._pool
+        await pool.ready()
+        new = new_run(pool, run, on_error, None, on_complete=then)
+        return await submit_run(pool, new, seed_of_run(calls))
 
     def stream(
         self,

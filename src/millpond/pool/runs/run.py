@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from millpond.core.control import Seal
+from millpond.core.control import CallWhenOver, Seal
 from millpond.errors import ConfigError, RunOverBudget, RunStopped
 from millpond.pool.handle import Handle, SyncHandle
 from millpond.pool.internals import internals_of
 from millpond.pool.options import checked
 from millpond.pool.pool_submitter import PoolSubmitter
-from millpond.pool.runs.opening import new_run, open_run
+from millpond.pool.runs.opening import encoded_callback, new_run, open_run
 from millpond.pool.runs.report import RunReport, report_of
 from millpond.pool.runs.watch import concluded, finish
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from millpond.core.validation import Seconds
     from millpond.pool.declared_pool import DeclaredPool
     from millpond.pool.loop_bridge import LoopBridge
-    from millpond.pool.options import Options
+    from millpond.pool.options import Callback, Options
     from millpond.pool.task import BoundCall, TaskFunction
 
 T = TypeVar("T")
@@ -87,17 +87,37 @@ class Run:
         **options: Unpack[Options],
     ) -> list[Handle[T]]:
         """Submit tasks of the run as one batch."""
-        if self._view is None:
-            raise ConfigError("run", self._name, "is not open: use `async with pool.run(...)`")
+        view = self._opened()
         try:
             submit = PoolSubmitter(self._pool).submit_batch
-            tasks = await submit(list(works), checked(options), wait, self._view.id)
+            tasks = await submit(list(works), checked(options), wait, view.id)
         except RunStopped as refusal:
             refusal.run = self._name
             if isinstance(refusal, RunOverBudget) and self._max_tasks is not None:
                 refusal.max_tasks = self._max_tasks
             raise
         return [Handle(task) for task in tasks]
+
+    async def on_complete(self, call: Callback, /) -> None:
+        """Submit a call once when the run has ended, whatever process ends it.
+
+        Its function gets `outcome: RunOutcome` first. The store has it before this returns, and
+        submits it in the transaction that ends the run. A second call replaces the first.
+        """
+        view, runtime = self._opened(), self._pool.runtime
+        answer = await runtime.store.control(CallWhenOver(view.id, encoded_callback(call)))
+        if not answer.count:
+            raise RunStopped(
+                f"the run {self._name!r} had ended: its callback was not set",
+                pool=self._pool.name,
+                run=self._name,
+                report=report_of(view),
+            )
+
+    def _opened(self) -> RunView:
+        if self._view is None:
+            raise ConfigError("run", self._name, "is not open: use `async with pool.run(...)`")
+        return self._view
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         view = self._view
@@ -167,6 +187,14 @@ class SyncRun:
         given = list(works)
         handles = self._bridge.write(lambda: self._run.submit_many(given, wait=wait, **options))
         return [SyncHandle(self._bridge, internals_of(handle)) for handle in handles]
+
+    def on_complete(self, call: Callback, /) -> None:
+        """Submit a call once when the run has ended, whatever process ends it.
+
+        Its function gets `outcome: RunOutcome` first. The store has it before this returns, and
+        submits it in the transaction that ends the run. A second call replaces the first.
+        """
+        self._bridge.write(self._run.on_complete, call)
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._bridge.call(self._run.__aexit__, kind)

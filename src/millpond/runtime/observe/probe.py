@@ -16,7 +16,7 @@ import msgspec
 
 from millpond.core.lifecycle import Status, Transition
 from millpond.core.log_fields import about
-from millpond.core.settle import Ending, Settled
+from millpond.core.settle import Ending, RunEnding, Settled
 from millpond.core.task import CALLBACKS
 from millpond.runtime.ctrl_c import is_ctrl_c
 from millpond.runtime.jobs.batch_call import BatchCall
@@ -240,7 +240,8 @@ def carried_by(leased: Leased) -> dict[str, str]:
     options = leased.options
     try:
         if options and leased.pool.endswith(CALLBACKS):
-            options = msgspec.msgpack.decode(options, type=Ending).options
+            ending = msgspec.msgpack.decode(options, type=Ending | RunEnding)
+            options = ending.options if isinstance(ending, Ending) else b""
         return msgspec.msgpack.decode(options, type=Carried).trace if options else {}
     except msgspec.MsgspecError:
         # Unreadable bytes count as nothing.

@@ -350,6 +350,8 @@ def why_not_submit(batches: Sequence[Batch]) -> str | None:
             return "empty batch"
         if batch.run is not None and any(new.run != batch.run.id for new in batch.tasks):
             return "opens a run for others"
+        if batch.run is not None and batch.run.on_complete is not None:
+            return "run with a callback"
         if batch.again:
             return "sent again"
         pool = pool or batch.tasks[0].pool

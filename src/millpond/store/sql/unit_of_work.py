@@ -247,6 +247,11 @@ class SqlTables(Tables):
         except NewerPool:
             return None
 
+    def all_known(self, identifiers: Sequence[int]) -> list[Task]:
+        """Return those of these tasks that are known, in this order, read at once."""
+        self.tasks.load(identifiers)
+        return super().all_known(identifiers)
+
     def running_in(self, pool: str) -> int:
         """Return how many tasks of a pool run, also of a newer version."""
         try:

@@ -13,6 +13,7 @@ from millpond.core.admit import Reason
 from millpond.core.bucket import taken_over
 from millpond.core.control import (
     AttemptCommand,
+    CallWhenOver,
     Cancel,
     CancelAll,
     CancelRun,
@@ -45,7 +46,7 @@ from millpond.core.lease import RegisteredWorker
 from millpond.core.lifecycle import LIFECYCLE, Status, Transition
 from millpond.core.settle import event_of_leaving
 from millpond.core.spec import PoolSpec, changed_fixed_field, fifo
-from millpond.core.task import CALLBACKS, Task, key_of
+from millpond.core.task import CALLBACKS, Call, Task, key_of
 from millpond.core.ticks import rounded
 from millpond.errors import ConfigConflict, ConfigError, StaleRevision, UnknownPool
 from millpond.store.verbs import budgets
@@ -97,6 +98,8 @@ def _unpaged_command(tables: Tables, command: UnpagedCommand, now: float) -> tup
             return _attempt_command(tables, command), 0
         case Seal(run, holder):
             return _seal(tables, run, holder), 0
+        case CallWhenOver(run, call):
+            return _call_when_over(tables, run, call), 0
         case CancelRun(run):
             return _cancel_run(tables, run, now), 0
         case _:
@@ -515,6 +518,19 @@ def _seal(tables: Tables, identifier: int, holder: str) -> int:
         return 0
     run.holders.discard(holder)
     tables.touch_run(run)
+    return 1
+
+
+def _call_when_over(tables: Tables, identifier: int, call: Call) -> int:
+    """Set the callback of a run that has not ended; it gets the results of what lives now, too."""
+    run = tables.runs.get(identifier)
+    if run is None or run.finished:
+        return int(run is not None and run.new.on_complete == call)
+    is_first = run.new.on_complete is None
+    run.new = msgspec.structs.replace(run.new, on_complete=call)
+    if is_first:
+        live = (task for task in tables.of_run(identifier) if not task.new.is_callback)
+        run.remember(task.new.id for task in sorted(live, key=by_pool_and_place))
     return 1
 
 

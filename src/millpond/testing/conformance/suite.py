@@ -21,6 +21,7 @@ from millpond.testing.conformance.pages import PagesConformance
 from millpond.testing.conformance.prefetch import AheadConformance
 from millpond.testing.conformance.recover import RecoverConformance
 from millpond.testing.conformance.renew import RenewConformance
+from millpond.testing.conformance.run_callbacks import RunCallbacksConformance
 from millpond.testing.conformance.runs import RunsConformance
 from millpond.testing.conformance.same_history import StoryConformance
 from millpond.testing.conformance.search import SearchConformance
@@ -55,6 +56,7 @@ class StoreConformance(
     DeclareConformance,
     ControlConformance,
     RunsConformance,
+    RunCallbacksConformance,
     TriggersConformance,
     WakesConformance,
     AuditConformance,

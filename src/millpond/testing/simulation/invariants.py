@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from millpond.core.audit import RUN_FINISHED
 from millpond.core.control import Disown, Progress, SaveStep
 from millpond.core.lifecycle import LIFECYCLE, Status, Transition
 from millpond.core.settle import Settled, Settlement
@@ -71,6 +72,8 @@ class Judge:
         if entry.event is Transition.SUBMIT and facts is not None:
             idempotency(self.witness, facts, entry)
         fact = self.witness.apply(entry)
+        if entry.detail == RUN_FINISHED and entry.run is not None:
+            run_callbacks(self.witness, entry.pool, entry.run, step.records[index + 1 :])
         if fact is None:
             return
         if entry.event is Transition.LEASE or (
@@ -415,6 +418,15 @@ def callbacks(entry: Record, rest: tuple[Record, ...]) -> None:
     wanted = (Transition.SUBMIT, entry.pool + CALLBACKS, entry.task)
     if not any((r.event, r.pool, r.cause) == wanted for r in rest):
         raise Violated("I10", f"task {entry.task} ended without its callback")
+
+
+def run_callbacks(witness: Witness, pool: str, run: int, rest: tuple[Record, ...]) -> None:
+    """I10: the end of a run and its callback are one step, and there is one for each run."""
+    wanted = (Transition.SUBMIT, pool + CALLBACKS, run)
+    called = sum((r.event, r.pool, r.cause) == wanted for r in rest)
+    if called != (run in witness.run_calls):
+        raise Violated("I10", f"run {run} ended with {called} callbacks")
+    witness.run_calls.discard(run)
 
 
 def rates(facts: PoolFacts, fact: Fact, entry: Record, now: float) -> None:

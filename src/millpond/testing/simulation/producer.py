@@ -8,6 +8,7 @@ import msgspec
 
 from millpond.core.admit import Reason
 from millpond.core.run import NewRun, OnError
+from millpond.core.task import Call
 from millpond.store.protocol import Batch, BatchAnswer
 from millpond.testing.simulation.history import Raised
 
@@ -62,12 +63,15 @@ class Producer:
     def seed_of_run(self, pool: str, size: int) -> Batch:
         """Make up a run with its seed, sometimes one that was there before."""
         world = self.world
+        identifier = world.serial() + (1 << 50)
         run = NewRun(
-            id=world.serial() + (1 << 50),
+            id=identifier,
             pool=pool,
             name=f"run-{world.dice.randint(0, 3)}" if world.chance(0.3) else None,
             on_error=OnError.FAIL if world.chance(0.3) else OnError.SKIP,
             max_tasks=world.dice.choice((3, 8)) if world.chance(0.3) else None,
             holder=world.some_owner(0.4),
+            # Without a draw: the histories of known seeds stay as they are.
+            on_complete=Call("notify") if identifier % 2 else None,
         )
         return Batch(tasks=tuple(world.new_task(pool, run.id) for _ in range(size)), run=run)

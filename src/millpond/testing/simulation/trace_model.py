@@ -20,7 +20,7 @@ from millpond.testing.simulation.rate_ledger import Ledger
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from millpond.core.run import RunView
+    from millpond.core.run import NewRun, RunView
     from millpond.core.settle import Settlement
     from millpond.core.spec import BudgetSpec, PoolSpec
 
@@ -141,6 +141,8 @@ class Witness:
         self.run_live: dict[int, set[int]] = {}
         self.run_holders: dict[int, set[str]] = {}
         self.run_finished: set[int] = set()
+        self.run_calls: set[int] = set()
+        """Runs whose callback is to be submitted when they end."""
 
     def before(self, step: Step) -> None:
         """Apply a verb's arguments before its records."""
@@ -152,7 +154,7 @@ class Witness:
         if step.verb == "submit":
             for batch, answer in zip(step.asked, step.answer.batches, strict=True):
                 if answer.run is not None:
-                    self._see_run(answer.run, batch.run.holder)
+                    self._see_run(answer.run, batch.run)
         elif step.verb == "control":
             self._order(step.asked, step.now)
 
@@ -168,12 +170,14 @@ class Witness:
             signature = joined.signatures.get(fact.function, "") if joined is not None else ""
             fact.misfits = with_misfit(fact.misfits, signature)
 
-    def _see_run(self, run: RunView, holder: str | None) -> None:
+    def _see_run(self, run: RunView, new: NewRun) -> None:
         if not run.resumed:
             self.run_holders[run.id] = set()
             self.run_live.setdefault(run.id, set())
-        if holder is not None and run.id not in self.run_finished:
-            self.run_holders[run.id].add(holder)
+            if new.on_complete is not None:
+                self.run_calls.add(run.id)
+        if new.holder is not None and run.id not in self.run_finished:
+            self.run_holders[run.id].add(new.holder)
 
     def _order(self, order: orders.Command, now: float) -> None:
         match order:

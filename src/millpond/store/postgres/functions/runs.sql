@@ -19,9 +19,9 @@ BEGIN
             RAISE EXCEPTION 'run is known' USING ERRCODE = 'MP001';
         END IF;
         SELECT count(*) INTO counted FROM unnest(runs) AS u (run) WHERE u.run = (one ->> 'id')::bigint;
-        IF counted = 0 THEN
-            -- Without a holder it would be over at once.
-            RAISE EXCEPTION 'run without tasks' USING ERRCODE = 'MP001';
+        IF counted = 0 OR one ->> 'on_complete' IS NOT NULL THEN
+            -- Without a holder it would be over at once. With a callback it remembers its first tasks.
+            RAISE EXCEPTION 'run without tasks, or with a callback' USING ERRCODE = 'MP001';
         END IF;
         state := jsonb_build_object(
             'new', one, 'opened_at', moment, 'live', 0, 'total', 0, 'ended', '{}'::jsonb,
@@ -37,6 +37,7 @@ BEGIN
         SELECT convert_from(r.state, 'UTF8')::jsonb INTO state FROM millpond_run AS r
          WHERE r.id = joined.run AND r.finished_at IS NULL;
         IF state IS NULL OR state ->> 'stopped' IS NOT NULL
+           OR state -> 'new' ->> 'on_complete' IS NOT NULL
            OR (state ->> 'total')::bigint + joined.n > (state -> 'new' ->> 'max_tasks')::bigint THEN
             RAISE EXCEPTION 'run takes no more' USING ERRCODE = 'MP001';
         END IF;
@@ -79,8 +80,9 @@ BEGIN
         is_over := state ->> 'finished_at' IS NULL AND (state ->> 'live')::bigint = 0
                    AND state -> 'holders' = '[]';
         IF is_over THEN
-            IF state -> 'new' ->> 'pool' <> pool_name THEN
-                RAISE EXCEPTION 'run of another pool' USING ERRCODE = 'MP001';
+            IF state -> 'new' ->> 'pool' <> pool_name
+               OR state -> 'new' ->> 'on_complete' IS NOT NULL THEN
+                RAISE EXCEPTION 'run of another pool, or with a callback' USING ERRCODE = 'MP001';
             END IF;
             state := state || jsonb_build_object('finished_at', moment);
             finished := finished || gone.run;

@@ -6,14 +6,16 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from millpond.core.admit import Reason
+from millpond.core.audit import RUN_FINISHED, command_record
 from millpond.core.lifecycle import Status, Transition
 from millpond.core.run import OnError
+from millpond.core.settle import run_callback
 from millpond.store.verbs.tables.change_order import by_pool_and_place
 from millpond.store.verbs.tables.queue import QueueTables
 
 if TYPE_CHECKING:
     from millpond.core.run import Run
-    from millpond.core.task import Task
+    from millpond.core.task import NewTask, Task
 
 
 class RunTables(QueueTables, ABC):
@@ -22,6 +24,27 @@ class RunTables(QueueTables, ABC):
     @abstractmethod
     def move(self, task: Task, event: Transition, now: float, *, cause: int | None = None) -> None:
         """Apply one transition of the lifecycle to a task."""
+
+    @abstractmethod
+    def insert(self, new: NewTask, now: float, *, outside: bool, cause: int | None = None) -> Task:
+        """Store a new task as queued."""
+
+    def _close_runs(self, now: float) -> None:
+        for run in self._touched_runs.values():
+            if run.close_if_done(now):
+                self._finished_runs.append(run.new.id)
+                self._records.append(
+                    command_record(run.new.pool, RUN_FINISHED, at=now, run=run.new.id)
+                )
+                self._call_back(run, now)
+
+    def _call_back(self, run: Run, now: float) -> None:
+        """Submit the callback of an ended run, once."""
+        call = run.to_call
+        if call is not None:
+            new = run_callback(run, call, self.all_known(run.members), self.token())
+            self.insert(new, now, outside=False, cause=run.new.id)
+            run.called(new.id)
 
     def _leave_run(self, run: Run, task: Task, now: float) -> None:
         run.left(task.status, counted=not task.new.is_callback)

@@ -69,6 +69,8 @@ class TaskTables(RunTables):
         run = self.runs.get(new.run)
         if run is not None:
             run.joined(counted=not new.is_callback)
+            if not new.is_callback:
+                run.remember((new.id,))
         self._enqueue(pool, task, now)
         if run is not None:
             self._keep_budget(run, task, now)

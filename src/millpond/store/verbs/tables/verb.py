@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from millpond.core.audit import RUN_FINISHED, command_record
 from millpond.core.lease import tokens
 from millpond.core.order.heap import LazyHeap
 from millpond.core.plan import Wake
@@ -16,7 +16,7 @@ from millpond.store.verbs.tables.audit import AuditTable
 from millpond.store.verbs.tables.rows import DictRuns
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from millpond.core.rows import ListedRows, Rows
     from millpond.core.run import Run
@@ -34,7 +34,7 @@ class Leader(msgspec.Struct):
     generation: int = 0
 
 
-class VerbTables(AuditTable):
+class VerbTables(AuditTable, ABC):
     """Every table of a store, and what the current verb has changed so far."""
 
     def __init__(self, *, audit_limit: int | None, entropy: int) -> None:
@@ -88,21 +88,17 @@ class VerbTables(AuditTable):
 
     def end(self, now: float) -> None:
         """End a verb: apply its changes to queues and runs."""
+        if self._touched_runs:
+            self._close_runs(now)
         if self._touched_pools:
             for pool in self._touched_pools.values():
                 pool.backlog.flush(now)
-        if self._touched_runs:
-            self._close_runs(now)
         if self._audit_limit is not None and len(self._records) > 2 * self._audit_limit:
             self._cut_audit(self._audit_limit)
 
+    @abstractmethod
     def _close_runs(self, now: float) -> None:
-        for run in self._touched_runs.values():
-            if run.close_if_done(now):
-                self._finished_runs.append(run.new.id)
-                self._records.append(
-                    command_record(run.new.pool, RUN_FINISHED, at=now, run=run.new.id)
-                )
+        """End the runs that this verb completed."""
 
     def token(self) -> int:
         """Draw the next number of this verb's entropy."""
@@ -146,6 +142,10 @@ class VerbTables(AuditTable):
     def known(self, identifier: int) -> Task | None:
         """Return a task, or None if it is unknown or of a pool of a newer version."""
         return self.tasks.get(identifier)
+
+    def all_known(self, identifiers: Sequence[int]) -> list[Task]:
+        """Return those of these tasks that are known, in this order."""
+        return [task for one in identifiers if (task := self.known(one)) is not None]
 
     def running_in(self, pool: str) -> int:
         """Return how many tasks of a pool run, also of a newer version."""
