@@ -162,7 +162,7 @@ soak: venv      ## an hour of load on PostgreSQL, where nothing may grow; ARGS="
 soak-sqlite: venv  ## ten minutes on a SQLite file, where nothing may grow; ARGS="--minutes 1"
 	@$(PY) bench/soak.py --store sqlite $(ARGS)
 
-guides: $(BENCH)/ready  ## both programs of each migration guide, peer's and ours; ARGS="celery rq"
+guides: $(BENCH)/ready  ## all programs of the migration guides, peers' and ours; ARGS="celery rq"
 	@$(BENCH)/bin/python -m verify.guides $(ARGS)
 
 BENCHES := bulkhead store pools sqlite postgres run

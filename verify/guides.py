@@ -81,22 +81,34 @@ GUIDES = (
         "rq",
         Side("rq_before.py", ("rq worker --with-scheduler",), "redis"),
         Side("rq_after.py", ("millpond worker rq_after:mp",)),
+        Side("rq_bridge.py", ("rq worker", "millpond worker rq_after:mp"), "redis"),
     ),
     Guide(
         "arq",
         Side("arq_before.py", ("arq arq_before.WorkerSettings",), "redis"),
         Side("arq_after.py", ("millpond worker arq_after:mp",)),
+        Side(
+            "arq_bridge.py",
+            ("arq arq_bridge.WorkerSettings", "millpond worker arq_after:mp"),
+            "redis",
+        ),
     ),
     Guide(
         "dramatiq",
         Side("dramatiq_before.py", ("dramatiq dramatiq_before",), "redis"),
         Side("dramatiq_after.py", ("millpond worker dramatiq_after:mp",)),
+        Side(
+            "dramatiq_bridge.py",
+            ("dramatiq dramatiq_bridge --processes 1", "millpond worker dramatiq_after:mp"),
+            "redis",
+        ),
     ),
     Guide("apscheduler", Side("apscheduler_before.py"), Side("apscheduler_after.py")),
     Guide(
         "procrastinate",
         Side("procrastinate_before.py", server="postgres"),
         Side("procrastinate_after.py", server="postgres"),
+        Side("procrastinate_bridge.py", server="postgres"),
     ),
 )
 
