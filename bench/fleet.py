@@ -3,6 +3,8 @@
 submit   16 processes that each await one submit at a time: T19
 slots    8 workers x 10 slots x 50 ms handlers, of what the slots allow: T20
 frozen   the worst submit of others while a process is frozen: T22
+keys     submits with an idempotency key against those without: T24
+network  drains over 1 ms of network against none: T25
 few      2 workers x 8 slots x 20 ms handlers, ordinary disk: T28
 
 The server is PostgreSQL as it comes, but each flush of its log takes 2 ms longer (verify/servers/
@@ -25,6 +27,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import fleet_frozen
+import fleet_keys
+import fleet_network
 import fleet_slots
 import fleet_submit
 from actors import fsync_cost
@@ -37,6 +41,8 @@ SECTIONS: dict[str, tuple[Callable[[FleetStage], Found], str]] = {
     "submit": (fleet_submit.measure, "T19"),
     "slots": (fleet_slots.measure_many, "T20"),
     "frozen": (fleet_frozen.measure, "T22"),
+    "keys": (fleet_keys.measure, "T24"),
+    "network": (fleet_network.measure, "T25"),
     "few": (fleet_slots.measure_few, "T28"),
 }
 SETTINGS = {"max_connections": "200"}

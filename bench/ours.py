@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import random
 import sys
@@ -55,7 +56,7 @@ class Bench:
     The shape: `pool` (its name), `order`, `max_concurrent`, `prefetch`, `max_per_key`, and `keys`,
     over which the tasks are spread evenly and at random; none = tasks without a key. `ranked` =
     ten priorities. `flows` = a budget with a rate by weight, and a rate per key; tasks weigh up to
-    `heaviest`.
+    `heaviest`. `lanes` = so many lanes. `unique` = an idempotency key for each task.
     """
 
     def __init__(self, stage: Stage) -> None:
@@ -64,12 +65,15 @@ class Bench:
         self.keys: int = shape.get("keys", 0)
         self.ranked: bool = shape.get("ranked", False)
         self.heaviest: int = shape.get("heaviest", 1)
+        self.unique: bool = shape.get("unique", False)
+        self._numbers = itertools.count()
         self.mp = millpond(stage)
         flows = flow_control(self.mp) if shape.get("flows") else {}
         self.pool: Pool = self.mp.pool(
             shape.get("pool", "bench"),
             max_concurrent=shape.get("max_concurrent", 100),
             queue=ORDERS[self.order](),
+            lanes=shape.get("lanes"),
             prefetch=shape.get("prefetch", 0),
             max_per_key=shape.get("max_per_key"),
             **flows,
@@ -100,6 +104,9 @@ class Bench:
             call = self.keyed.bind(sent, f"tenant-{self._dice.randrange(self.keys)}")
             weight = self._dice.randint(1, self.heaviest)
             return call if weight == 1 else call.options(weight=weight)
+        if self.unique:
+            key = f"{os.getpid()}-{next(self._numbers)}"
+            return self.plain.bind(sent).options(idempotency_key=key)
         if self.ranked:
             return self.plain.bind(sent).options(priority=self._dice.randrange(PRIORITIES))
         return self.plain.bind(sent)
