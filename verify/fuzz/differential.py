@@ -69,6 +69,10 @@ class FastPathStore(InlinePostgresStore):
         self._skips.clear()
         return answer
 
+    def faults(self) -> list[str]:
+        """Return what failed by an error of the SQL itself: the verbs then hide it."""
+        return [verb for verb, reason in self.detour_counts() if reason == "error"]
+
 
 class Model(MemoryStore):
     """The memory store, with a method that applies commits to the inbox."""
@@ -104,6 +108,8 @@ class Differential:
         """Raise where the two sides answered differently, or the server failed."""
         if self._failures.seen:
             self.diverge(f"{turn.verb.name} failed on the server: {self._failures.seen[0]}")
+        if any(store.faults() for store in self.stores):
+            self.diverge(f"{turn.verb.name} ended in an error of SQL")
         answer = not_asking_more_often(expected, answer)
         if expected != answer:
             self.diverge(f"answer to {turn.verb.name}: {difference(expected, answer)}")

@@ -116,6 +116,8 @@ class Player:
         self._in_order = streams.chance("claims are started in order", 0.5)
         self._in_runs = streams.chance("many are of runs", 0.4)
         self._keyed = streams.chance("all have idempotency keys", 0.4)
+        self._troubled = streams.chance("many attempts do not complete", 0.5)
+        self._delayed = streams.chance("many are delayed", 0.3)
         # The first knows every function, the second not all, the third may run closures.
         self.hands = [
             Hands(f"one-{number}", None, None),
@@ -208,7 +210,7 @@ class Player:
             labels=streams.seldom("labels", {}, ({"a": "b"},)),
             priority=streams["priority"].randint(-1, 3),
             weight=streams["weight"].randint(1, 3),
-            delay=streams.seldom("delay", 0.0, (0.5, 2.0)),
+            delay=self._delay(),
             run_at=streams.seldom("run_at", None, (self.now - 5.0, self.now + 1.0)),
             expires_in=streams.seldom("expires_in", None, (0.4, 3.0)),
             timeout=streams.seldom("timeout", None, (5.0,)),
@@ -226,6 +228,11 @@ class Player:
         few = self.streams.seldom("idempotency_key", None, ("i1", "i2", "i3"))
         many = f"u{self.streams['many keys'].randint(1, 60)}"
         return many if self._keyed else few
+
+    def _delay(self) -> float:
+        few = self.streams.seldom("delay", 0.0, (0.5, 2.0))
+        many = self.streams.pick("many delays", (0.0, 0.0, 0.001, 0.5))
+        return many if self._delayed else few
 
     def _owner(self) -> str | None:
         return self.streams.seldom("owner", None, (f"process-{self.number}",))
@@ -308,6 +315,8 @@ class Player:
             Transition.RETRY,
         )
         event = streams.seldom("event", Transition.COMPLETE, odd)
+        troubled = streams.pick("troubled event", (Transition.COMPLETE,) * 5 + odd[:3])
+        event = troubled if self._troubled else event
         delay = streams.pick("retry after", (0.0, 1.0, 4.0))
         spend = streams.seldom("spend", event is not Transition.RELEASE, (False,))
         scopes: tuple[Scope, ...] = ("key", "pool")

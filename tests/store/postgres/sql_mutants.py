@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 from psycopg import Error as DatabaseError
+from tests.store.postgres import outcome_scenes as outcomes
 from tests.store.postgres.test_fast_path import POOLS, Two
 from verify.servers.postgres import serve
 from verify.servers.schemas import InlinePostgresStore, Schema, Schemas
@@ -144,7 +145,7 @@ MUTANTS = (
     ),
     Mutant(
         "key_stays_queued",
-        "UPDATE millpond_key AS k SET status = 'completed'",
+        "UPDATE millpond_key AS k SET status = x.status",
         "UPDATE millpond_key AS k SET status = 'queued'",
         ("keys",),
     ),
@@ -220,8 +221,8 @@ MUTANTS = (
     ),
     Mutant(
         "group_does_not_grow",
-        "SET tasks = g.tasks + f.tasks FROM found",
-        "SET tasks = g.tasks FROM found",
+        "SET tasks = g.tasks + f.tasks, seq",
+        "SET tasks = g.tasks, seq",
         ("joins",),
     ),
     Mutant(
@@ -313,8 +314,8 @@ MUTANTS = (
     ),
     Mutant(
         "freed_one_too_late",
-        "u.groups > 0 AND u.running >= per_key AS freed",
-        "u.groups > 0 AND u.running > per_key AS freed",
+        "u.groups > 0 AND u.running >= per_key AND",
+        "u.groups > 0 AND u.running > per_key AND",
         ("fair and limited", "fair by twos"),
     ),
     Mutant(
@@ -395,13 +396,13 @@ MUTANTS = (
         "not_simple_starts",
         "    IF n.n > 0 AND NOT n.simple THEN",
         "    IF false THEN",
-        ("fifo",),
+        ("expires",),
     ),
     Mutant(
         "not_simple_takes_its_turn",
         "    ELSIF n.n > 0 AND NOT n.simple THEN",
         "    ELSIF false THEN",
-        ("fair",),
+        ("expires in turn",),
     ),
     Mutant(
         "unknown_function_starts",
@@ -411,8 +412,8 @@ MUTANTS = (
     ),
     Mutant(
         "due_is_not_seen",
-        "AND grp = 0 AND due >= undue_since AND due <= moment",
-        "AND grp = 0 AND due < undue_since",
+        "AND o.due >= p.undue_since AND o.due <= r.moment",
+        "AND o.due < p.undue_since",
         ("fifo", "priority"),
     ),
     Mutant(
@@ -439,6 +440,145 @@ MUTANTS = (
         "JOIN held AS h ON h.id = s.successor AND h.token = s.successor_token",
         "JOIN held AS h ON h.id = s.successor",
         ("swapped successor",),
+    ),
+    # Attempts that do not complete, and tasks that are tried again.
+    Mutant(
+        "no_fence_on_a_row",
+        "AND o.running = 1 AND o.token = s.token\n",
+        "AND o.running = 1\n",
+        ("stale rows",),
+    ),
+    Mutant(
+        "no_attempt_in_a_fence",
+        "                   AND o.attempt = s.attempt OFFSET 0) AS l",
+        "                   OFFSET 0) AS l",
+        ("stale rows",),
+    ),
+    Mutant(
+        "one_attempt_ends_twice",
+        "OR (SELECT count(DISTINCT u.id) FROM unnest(settled) AS u (id)) < ending THEN",
+        "THEN",
+        ("stale rows",),
+    ),
+    Mutant(
+        "retry_does_not_wait",
+        "round((moment + s.delay) * 1000000) / 1000000",
+        "moment",
+        ("outcomes",),
+    ),
+    Mutant(
+        "unspent_attempt_is_charged",
+        "l.attempt - (NOT s.spend AND s.event <> 'fail')::integer AS new_attempt",
+        "l.attempt AS new_attempt",
+        ("outcomes",),
+    ),
+    Mutant(
+        "release_is_measured",
+        "CASE WHEN h.begun_by IS NULL AND h.event <> 'release'",
+        "CASE WHEN h.begun_by IS NULL",
+        ("outcomes",),
+    ),
+    Mutant(
+        "successor_is_measured",
+        "CASE WHEN h.begun_by IS NULL AND h.event <> 'release'",
+        "CASE WHEN h.event <> 'release'",
+        ("slots go on",),
+    ),
+    Mutant(
+        "cancelled_is_tried_again",
+        "WHEN l.cancel_requested > 0 AND s.event <> 'complete' THEN 'cancelled'",
+        "WHEN false THEN 'cancelled'",
+        ("cancelled",),
+    ),
+    Mutant(
+        "last_attempt_is_not_the_last",
+        "WHEN s.event = 'retry' AND s.spend AND l.attempt >= ",
+        "WHEN s.event = 'retry' AND s.spend AND l.attempt > ",
+        ("last attempts",),
+    ),
+    Mutant(
+        "only_attempt_is_given_back",
+        "OR s.event = 'release' AND s.may_have_begun AND",
+        "OR s.event = 'release' AND false AND",
+        ("last attempts",),
+    ),
+    Mutant(
+        "cancelled_claim_starts",
+        "       AND l.cancel_requested = 0 AND l.reason IS NULL;",
+        ";",
+        ("slots go on",),
+    ),
+    Mutant(
+        "tried_before_is_prefetched",
+        "CASE WHEN w.slots < ANY(n.own_rows) THEN 'not simple' END,",
+        "NULL,",
+        ("slots go on",),
+    ),
+    Mutant(
+        "row_is_taken_for_folded",
+        "OR NOT millpond_all_folded(settled, settled_tokens)) THEN",
+        "OR false) THEN",
+        ("server takes all",),
+    ),
+    Mutant(
+        "expired_starts",
+        "AND (l.expires_at IS NULL OR l.expires_at > moment)",
+        "",
+        ("expires",),
+    ),
+    Mutant(
+        "expiring_is_folded",
+        "l.attempt = 0 AND l.expires_at IS NULL AND l.error IS NULL",
+        "l.attempt = 0 AND l.error IS NULL",
+        ("expires",),
+    ),
+    Mutant(
+        "tried_before_is_folded",
+        "SELECT l.runs = 0 AND l.attempt = 0 AND l.expires_at IS NULL AND l.error IS NULL",
+        "SELECT l.expires_at IS NULL",
+        ("outcomes",),
+    ),
+    Mutant(
+        "stopped_run_tries_again",
+        "IF gone.back > 0 AND state ->> 'stopped' IS NOT NULL\n",
+        "IF false\n",
+        ("run stops",),
+    ),
+    Mutant(
+        "failure_does_not_stop_its_run",
+        "OR gone.failed > 0 AND state -> 'new' ->> 'on_error' = 'fail'",
+        "OR false",
+        ("run stops",),
+    ),
+    Mutant(
+        "wakes_too_early",
+        "WHEN p.paused = 0 THEN e.first_due END;",
+        "ELSE r.moment END;",
+        ("alone",),
+    ),
+    Mutant(
+        "paused_pool_is_woken",
+        "WHEN p.paused = 0 THEN e.first_due END;",
+        "ELSE e.first_due END;",
+        ("alone",),
+    ),
+    Mutant(
+        "what_goes_back_stands_last",
+        "seq = least(g.seq, f.seq),",
+        "seq = g.seq,",
+        ("in turn",),
+    ),
+    Mutant(
+        "due_in_order_of_submission",
+        "             ORDER BY o.due, o.place LIMIT at_once) AS x;",
+        "             ORDER BY o.place LIMIT at_once) AS x;",
+        ("due in order",),
+    ),
+    Mutant(
+        "goes_back_out_of_sight",
+        "SELECT y.rank, min(y.low) AS low\n              FROM (SELECT * FROM unnest",
+        "SELECT y.rank, max(y.low) AS low\n              FROM (SELECT * FROM unnest",
+        ("outcomes",),
     ),
     Mutant(
         "a_renewal_keeps_nothing",
@@ -962,6 +1102,28 @@ async def _renewed(schema: Schema) -> None:
         await server.close()
 
 
+async def _server_takes_all(schema: Schema) -> None:
+    """Of scenes in which the verbs have nothing to do, the server leaves them nothing."""
+    for act, kind in (
+        (outcomes.outcomes, "fifo"),
+        (outcomes.outcomes, "fair by twos"),
+        (outcomes.in_turn, "fair and limited"),
+        (outcomes.due_in_order, "fair"),
+        (outcomes.alone, "priority"),
+        (outcomes.expiring, "fifo"),
+    ):
+        memory, server = MemoryStore(audit_limit=None), Undaunted(schema)
+        two = Two(1, KINDS[kind], (memory, server))
+        try:
+            await two.begin()
+            await act(two)
+            await compare(two)
+            assert not server.detour_counts(), server.detour_counts()
+        finally:
+            await server.close()
+        schema.empty()
+
+
 def of_kind(
     act: Callable[[Two], Awaitable[None]], kind: str
 ) -> Callable[..., Coroutine[Any, Any, None]]:
@@ -987,6 +1149,19 @@ SCENES: dict[str, Callable[[Schema], Coroutine[Any, Any, None]]] = {
     "joins": of_kind(_joins, "fair by twos"),
     "one at a time": of_kind(_one_at_a_time, "fair and limited"),
     "rests": of_kind(_rests, "fair by twos"),
+    "outcomes": of_kind(outcomes.outcomes, "fifo"),
+    "alone": of_kind(outcomes.alone, "fifo"),
+    "above": of_kind(outcomes.above, "fifo"),
+    "last attempts": of_kind(outcomes.last_attempts, "fifo"),
+    "cancelled": of_kind(outcomes.cancelled, "fifo"),
+    "stale rows": of_kind(outcomes.stale_rows, "fifo"),
+    "expires": of_kind(outcomes.expires, "fifo"),
+    "expires in turn": of_kind(outcomes.expires, "fair"),
+    "run stops": of_kind(outcomes.run_stops, "fifo"),
+    "slots go on": of_kind(outcomes.slots_go_on, "ahead"),
+    "in turn": of_kind(outcomes.in_turn, "fair and limited"),
+    "due in order": of_kind(outcomes.due_in_order, "fair"),
+    "server takes all": _server_takes_all,
     "low points": _lows,
     "inbox first": _inbox_first,
     "put": _put,

@@ -83,9 +83,9 @@ async def test_a_refusal_by_an_error_has_its_reason(schema: Schema) -> None:
     await store.submit(batch(1, 2))
     leased = (await store.lease(LeaseRequest(pool="p", worker="one", want=2))).leased
     await store.control(orders.Cancel((leased[0].fence.task,)))
-    ends = [Settlement(fence=one.fence, event=Transition.COMPLETE) for one in leased]
+    ends = [Settlement(fence=one.fence, event=Transition.RETRY) for one in leased]
     await store.settle(ends)
-    assert {("settle", "not plain"): 1} == store.detour_counts()
+    assert {("settle", "cancelled"): 1} == store.detour_counts()
     await store.close()
 
 

@@ -54,6 +54,10 @@ POOLS = {
     ),
 }
 
+ENDS = (Transition.COMPLETE, Transition.RETRY, Transition.FAIL, Transition.RELEASE)
+ENDS_OFTEN = (96, 2, 1, 1)
+"""How attempts end, and how often in a hundred."""
+
 BUDGETS = (
     BudgetSpec(name="slots", max_concurrent=9),
     BudgetSpec(name="tokens", max_concurrent=11, rates=(Rate(30, burst=40, of="weight"),)),
@@ -180,14 +184,17 @@ class Two:
         for leased in queue:
             running.remove(leased)
             successor = ahead.pop(0) if ahead and (in_order or dice.random() < 0.9) else None
-            failed = dice.random() < 0.005
+            event = dice.choices(ENDS, ENDS_OFTEN)[0]
+            failed = event is not Transition.COMPLETE
             result = dice.choice([None, b"1", b"2"]) if dice.random() < 0.3 else b"0"
             settlements.append(
                 Settlement(
                     fence=leased.fence,
-                    event=Transition.RETRY if failed else Transition.COMPLETE,
-                    delay=1.0 if failed else 0.0,
+                    event=event,
+                    delay=dice.choice([0.0, 1.0]) if event is Transition.RETRY else 0.0,
+                    spend=event is not Transition.RELEASE,
                     result=None if failed else result,
+                    error=b"e" if failed else None,
                     weight=self.used(leased),
                     successor=None if successor is None else successor.fence,
                 )
@@ -281,6 +288,7 @@ async def test_they_answer_and_tell_what_the_verbs_do(
         assert await memory.view.budget(name) == await server.view.budget(name)
     await server.close()
     assert steps[True] > 0
+    assert "error" not in {reason for _, reason in server.detour_counts()}
 
 
 @pytest.mark.parametrize(("short", "elsewhere", "weight"), [("slots", 5, 1), ("tokens", 0, 10)])

@@ -222,5 +222,5 @@ async def test_what_was_due_is_passed_though_something_is_ready(own_url: str) ->
     await store.close()
     with psycopg.connect(own_url) as connection:
         asked = "SELECT max(undue_since) FROM millpond.millpond_pool"
-        assert [(1030.0,)] == connection.execute(asked).fetchall()
+        assert [(1040.0,)] == connection.execute(asked).fetchall()
     assert [] == wrong_in(own_url)

@@ -1,4 +1,4 @@
-"""The server fast path: one call completes plain tasks and starts the next ones.
+"""The server fast path: one call ends attempts of plain tasks and starts the next ones.
 
 What the verbs would do with many rows, back and forth, the function `millpond_settle_and_lease`
 does where the rows are. It does the same or nothing: what is not plain is left to the verbs.
@@ -13,7 +13,7 @@ import msgspec
 
 from millpond.core.lease import Leased
 from millpond.core.lease import tokens as drawn
-from millpond.core.lifecycle import Status, Transition
+from millpond.core.lifecycle import Status, Transition, advance
 from millpond.core.plan import Wake
 from millpond.core.run import Run
 from millpond.core.run import view as run_view
@@ -44,6 +44,11 @@ if TYPE_CHECKING:
 
 _COMPLETE, _APPLIED, _COMPLETED = Transition.COMPLETE, Settled.APPLIED, Status.COMPLETED
 _QUEUED = Status.QUEUED
+_AFTER = {
+    event: advance(Status.RUNNING, event)
+    for event in (_COMPLETE, Transition.FAIL, Transition.RETRY, Transition.RELEASE)
+}
+"""How attempts may end here, and the status that the task has then."""
 
 T = TypeVar("T")
 
@@ -71,6 +76,11 @@ class SettleAndLeaseAnswer(msgspec.Struct, frozen=True):
     dues: list[float] | None
     bodies: list[bytes] | None
     finished_runs: list[int] | None
+    attempts: list[int] | None
+    """How many attempts each had before; None = none."""
+    first_started_at: list[float | None] | None
+    wake_at: float | None
+    """When tasks that went back to the queue can start."""
 
 
 class SettleAndLease:
@@ -103,6 +113,7 @@ class SettleAndLease:
             array(_collapsed(tokens)),
             sent(results[0] if ending and same else None),
             sent(None) if same else array(results),
+            *_outcomes(ending),
             *self._successors(),
             sent(None if then is None else then.pool),
             sent(None if then is None else then.worker),
@@ -121,58 +132,74 @@ class SettleAndLease:
             array(_collapsed(tokens)),
         )
 
-    def settled(self, told: SettleAndLeaseAnswer) -> SettleAnswer:
+    def settled(self, answer: SettleAndLeaseAnswer) -> SettleAnswer:
         """Return the answer to a settle."""
         ending = self.settlements
         count = len(ending)
-        wakes: tuple[Wake, ...] = ()
+        after = tuple([_AFTER[one.event] for one in ending])
         emptied: tuple[Drained, ...] = ()
-        if ending:
-            # When the first of them ended what is started now waited, in the queue or held ahead.
-            relayed = sum(one.successor is not None for one in ending)
-            if told.live > told.running - told.starting - relayed and told.has_room:
-                wakes = (Wake(told.pool, told.moment),)
-            if not told.live and not told.pool.endswith(CALLBACKS):
-                emptied = (Drained(pool=told.pool, lane=None, processed=told.processed),)
+        if ending and not answer.live and not answer.pool.endswith(CALLBACKS):
+            emptied = (Drained(pool=answer.pool, lane=None, processed=answer.processed),)
         return SettleAnswer(
             settled=(_APPLIED,) * count,
-            after=(_COMPLETED,) * count,
+            after=after,
             started=tuple([None if one.successor is None else _APPLIED for one in ending]),
             follow_ups=((),) * count,
-            lease=None if self.then is None else self.leased(told),
-            finished_runs=tuple(told.finished_runs or ()),
-            wakes=wakes,
-            ended=tuple([one.fence.task for one in ending]),
+            lease=None if self.then is None else self.leased(answer),
+            finished_runs=tuple(answer.finished_runs or ()),
+            wakes=self._wakes(answer, after.count(_QUEUED)),
+            ended=tuple(
+                [
+                    one.fence.task
+                    for one, status in zip(ending, after, strict=True)
+                    if status is not _QUEUED
+                ]
+            ),
             emptied=emptied,
         )
 
-    def leased(self, told: SettleAndLeaseAnswer) -> LeaseAnswer:
-        """Return the answer to a lease."""
-        tasks = self._tasks(told) if told.ids else []
-        return LeaseAnswer(
-            leased=tuple(tasks[: told.starting]),
-            claimed=tuple(tasks[told.starting :]),
-            give_back=told.give_back,
-            next_at=told.next_at,
-            drained=told.live == told.running,
+    def _wakes(self, answer: SettleAndLeaseAnswer, back: int) -> tuple[Wake, ...]:
+        """Return when the pool has something to start; `back` tasks went back to its queue."""
+        # When the first of them ended what is started now waited, in the queue or held ahead.
+        relayed = sum(one.successor is not None for one in self.settlements)
+        waited = answer.live - back > answer.running - answer.starting - relayed
+        at = answer.moment if waited else answer.wake_at
+        return (
+            ()
+            if at is None or not answer.has_room or not self.settlements
+            else (Wake(answer.pool, at),)
         )
 
-    def _tasks(self, told: SettleAndLeaseAnswer) -> list[Leased]:
-        pool, token, begun = told.pool, self.token, told.tokens or ()
+    def leased(self, answer: SettleAndLeaseAnswer) -> LeaseAnswer:
+        """Return the answer to a lease."""
+        tasks = self._tasks(answer) if answer.ids else []
+        return LeaseAnswer(
+            leased=tuple(tasks[: answer.starting]),
+            claimed=tuple(tasks[answer.starting :]),
+            give_back=answer.give_back,
+            next_at=answer.next_at,
+            drained=answer.live == answer.running,
+        )
+
+    def _tasks(self, answer: SettleAndLeaseAnswer) -> list[Leased]:
+        pool, token, begun = answer.pool, self.token, answer.tokens or ()
         tasks = []
-        count = len(told.ids or ())
-        for index, (identifier, place, body, submitted_at, due) in enumerate(
+        count = len(answer.ids or ())
+        for index, (identifier, place, body, submitted_at, due, attempts, first) in enumerate(
             zip(
-                told.ids or (),
-                told.places or (),
-                told.bodies or (),
-                of_each(told.submitted or [], count),
-                of_each(told.dues or [], count),
+                answer.ids or (),
+                answer.places or (),
+                answer.bodies or (),
+                of_each(answer.submitted or [], count),
+                of_each(answer.dues or [], count),
+                answer.attempts or [0] * count,
+                answer.first_started_at or [None] * count,
                 strict=True,
             )
         ):
             new = new_of(body, identifier, pool)
-            fence = Fence(identifier, 1, token if index >= len(begun) else begun[index])
+            claimed = token if index >= len(begun) else begun[index]
+            fence = Fence(identifier, attempts + 1, claimed)
             call = new.call
             if call.function == UNREADABLE:
                 # Its end is told to the verbs: whoever ran it would say the same.
@@ -191,7 +218,9 @@ class SettleAndLease:
                     weight=new.weight,
                     submitted_at=submitted_at,
                     due=due,
-                    first_started_at=told.moment if index < told.starting else None,
+                    first_started_at=answer.moment
+                    if first is None and index < answer.starting
+                    else first,
                     labels=new.labels,
                     options=new.options,
                 )
@@ -365,10 +394,7 @@ def why_not_submit(batches: Sequence[Batch]) -> str | None:
 
 
 def _why_not_store(new: NewTask) -> str | None:
-    if new.delay or new.run_at is not None:
-        # The verbs note where the queue of delayed tasks begins, so that dead rows are passed over.
-        return "delay"
-    if not math.isfinite(new.expires_in or 0.0):
+    if not math.isfinite((new.run_at or 0.0) + new.delay + (new.expires_in or 0.0)):
         return "not a number"
     if is_plain(new):
         return None
@@ -389,17 +415,43 @@ def alike(values: Sequence[object]) -> bool:
 def why_not_settle(settlements: Sequence[Settlement]) -> str | None:
     """Return why the server cannot do these settlements itself; None if it may be able to."""
     for one in settlements:
-        if one.event is not _COMPLETE:
-            return str(one.event)
-        if one.fence.attempt != 1:
-            return "retried"
+        if one.event is not _COMPLETE and (reason := _why_not_end(one)) is not None:
+            return reason
         if one.follow_ups:
             return "follow-ups"
-        if not one.spend:
+        if not one.spend and one.event is _COMPLETE:
             return "not spent"
         if one.weight is not None:
             return "weight"
+        if one.successor is not None and one.successor.attempt != 1:
+            return "retried"
     return None
+
+
+def _why_not_end(one: Settlement) -> str | None:
+    """Return why the server cannot end an attempt that did not complete."""
+    if one.event not in _AFTER:
+        return str(one.event)
+    return "parked" if one.parked else "hold" if one.hold is not None else None
+
+
+def _outcomes(settlements: Sequence[Settlement]) -> tuple[Sent, Sent]:
+    """Return how attempts end, and their errors; nothing if all complete a first attempt."""
+    if all(one.event is _COMPLETE and one.fence.attempt == 1 for one in settlements):
+        return sent(None), sent(None)
+    ends = [
+        {
+            "event": one.event,
+            "attempt": one.fence.attempt,
+            "spend": one.spend,
+            "begun": one.begun,
+            "delay": one.delay,
+            "reason": one.reason,
+        }
+        for one in settlements
+    ]
+    errors = [one.error for one in settlements]
+    return sent(msgspec.json.encode(ends).decode()), array(errors)
 
 
 def answer_of(row: tuple[Any, ...]) -> SettleAndLeaseAnswer:

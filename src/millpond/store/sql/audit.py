@@ -27,6 +27,9 @@ _BEFORE = {
     Transition.CLAIM: Status.QUEUED,
     Transition.LEASE: Status.QUEUED,
     Transition.COMPLETE: Status.RUNNING,
+    Transition.FAIL: Status.RUNNING,
+    Transition.RETRY: Status.RUNNING,
+    Transition.RELEASE: Status.RUNNING,
 }
 _EVENTS = {event.value: event for event in _BEFORE}
 _pack = msgspec.msgpack.Encoder().encode
@@ -246,6 +249,17 @@ class _Plain(msgspec.Struct):
     due: list[float]
     keys: list[str | None]
     plain: list[str]
+    differs: list[str | None] | None = None
+    """What is told of each besides (`_Differs`); None = nothing of any."""
+
+
+class _Differs(msgspec.Struct):
+    """What is told of a transition that is not that of a first attempt."""
+
+    event: Transition | None = None
+    attempt: int | None = None
+    runs: int = 0
+    reason: str | None = None
 
 
 class _Said(msgspec.Struct):
@@ -262,10 +276,12 @@ class _Said(msgspec.Struct):
 
 _unpack_plain = msgspec.json.Decoder(_Plain).decode
 _unpack_said = msgspec.json.Decoder(_Said).decode
+_unpack_differs = msgspec.json.Decoder(_Differs).decode
+_ALIKE = _Differs()
 
 
-_Arrow: TypeAlias = tuple[Transition, int, int, int, float, str | None, _Said]
-"""A transition of a plain task: event, task, seq, token, due, key, its submitted fields."""
+_Arrow: TypeAlias = tuple[Transition, int, int, int, float, str | None, _Said, _Differs]
+"""A transition of a plain task: event, task, seq, token, due, key, submitted fields, and more."""
 
 
 def _finished_runs(told: _Plain) -> Iterator[Record]:
@@ -282,6 +298,7 @@ def _arrows(told: _Plain) -> list[_Arrow]:
     count = len(told.ids)
     said = [_unpack_said(text) for text in told.plain]
     keys: list[str | None] = told.keys or [None]
+    differs = [_unpack_differs(text) if text else _ALIKE for text in told.differs or (None,)]
     events, starts, half = [_EVENTS[told.event]], told.starts, count // 2
     in_two = starts is not None and len(starts) == 1
     if starts is not None:
@@ -296,6 +313,7 @@ def _arrows(told: _Plain) -> list[_Arrow]:
             of_each(told.due, count),
             of_each(keys, count),
             of_each(said, count),
+            of_each(differs, count),
             strict=True,
         )
     )
@@ -306,9 +324,11 @@ def _arrows(told: _Plain) -> list[_Arrow]:
 
 
 def _plain_record(told: _Plain, arrow: _Arrow) -> Record:
-    event, task, seq, token, due, key, said = arrow
+    event, task, seq, token, due, key, said, differs = arrow
+    event = differs.event or event
     before = _BEFORE[event]
     runs = 1 if event in (Transition.LEASE, Transition.COMPLETE) else 0
+    attempt = runs if differs.attempt is None else differs.attempt
     return Record(
         at=told.at,
         kind=KIND_OF.get(event, RecordKind.SETTLE),
@@ -317,9 +337,9 @@ def _plain_record(told: _Plain, arrow: _Arrow) -> Record:
         event=event,
         before=before,
         after=LIFECYCLE[before, event],
-        attempt=runs,
+        attempt=attempt,
         attempts=said.attempts,
-        runs=runs,
+        runs=differs.runs or runs,
         token=token,
         worker=told.worker,
         key=key,
@@ -332,6 +352,7 @@ def _plain_record(told: _Plain, arrow: _Arrow) -> Record:
         idempotency_key=said.idempotency_key,
         dedupe=said.dedupe,
         run=said.run,
+        reason=differs.reason,
         fresh=event is Transition.SUBMIT,
     )
 

@@ -15,24 +15,25 @@ BEGIN
            CASE WHEN count(x.key) = 0 THEN '{}' ELSE array_agg(x.key) END,
            CASE WHEN min(t.plain) = max(t.plain) THEN ARRAY[min(t.plain)] ELSE array_agg(t.plain) END,
            array_agg(t.body), bool_and(x.simple AND t.plain IS NOT NULL), coalesce(sum(x.fresh), 0),
+           array_agg(x.number) FILTER (WHERE NOT x.folds),
+           CASE WHEN max(x.runs) > 0 THEN array_agg(x.attempt) END,
+           CASE WHEN max(x.runs) > 0 THEN array_agg(x.runs) END,
+           CASE WHEN max(x.runs) > 0 THEN array_agg(x.first_started_at) END,
            array_agg(x.seat), array_agg(x.grp), array_agg(x.unit), array_agg(x.last),
            array_agg(x.stays), array_agg(x.next_rank), array_agg(x.next_seq), array_agg(x.next_due),
            count(*) FILTER (WHERE NOT x.stays),
            (array_agg(x.turn))[1], (array_agg(x.joined))[1],
            (array_agg(x.turn))[count(*)], (array_agg(x.joined))[count(*)]
       INTO n.n, n.spots, n.ids, n.places, n.ranks, n.submitted_at, n.due, n.keys, n.plain, n.bodies,
-           n.simple, n.fresh, n.seats, n.groups, n.units, n.last, n.stays, n.next_rank, n.next_seq,
+           n.simple, n.fresh, n.own_rows, n.attempts, n.runs, n.first_started_at, n.seats, n.groups, n.units, n.last, n.stays, n.next_rank, n.next_seq,
            n.next_due, n.resting, n.turn, n.joined, n.last_turn, n.last_joined
       FROM (SELECT s.ctid AS seat, s.turn, s.joined, g.ctid AS grp, g.unit, g.tasks = 1 AS last,
                    g.tasks > 1 AND (g.unit = '' OR (r.per_key IS NULL OR u.running + 1 < r.per_key)
                                     AND NOT coalesce(u.closed, false)) AS stays,
-                   l.ctid AS spot, l.id, l.place, l.submitted_at, l.due, l.key, l.fresh,
+                   l.ctid AS spot, l.id, l.place, l.submitted_at, l.due, l.key, l.fresh, l.folds, l.attempt,
+                   l.runs, l.first_started_at, row_number() OVER (ORDER BY s.turn, s.joined) AS number,
                    f.rank AS next_rank, f.place & ((1::bigint << 40) - 1) AS next_seq, f.due AS next_due,
-                   l.runs = 0 AND l.attempt = 0 AND l.expires_at IS NULL
-                   AND l.reason IS NULL AND l.cancel_requested = 0 AND l.listed = 0
-                   AND l.lane IS NULL AND l.owner IS NULL
-                   AND l.error IS NULL AND l.progress IS NULL AND l.steps IS NULL
-                   AND (u.groups = 1 OR g.unit = ''
+                   l.simple AND (u.groups = 1 OR g.unit = ''
                         OR (r.per_key IS NULL AND r.key_interval IS NULL))
                    -- Time alone would let it go on.
                    AND NOT (coalesce(u.closed, false) AND g.tasks > 1 AND g.unit <> ''
@@ -51,7 +52,8 @@ BEGIN
                      WHERE o.pool = p.id AND o.share = s.share AND o.owner = ''
                        AND o.ready = 1 ORDER BY o.rank, o.seq LIMIT 1) AS g
              CROSS JOIN LATERAL
-                   (SELECT o.ctid, o.* FROM millpond_live AS o
+                   (SELECT o.ctid, o.*, millpond_simple(o, r.moment) AS simple, millpond_folds(o) AS folds
+                      FROM millpond_live AS o
                      WHERE o.grp = g.id AND o.grp > 0 ORDER BY o.rank, o.place LIMIT 1) AS l
               LEFT JOIN LATERAL
                    (SELECT o.rank, o.place, o.due FROM millpond_live AS o

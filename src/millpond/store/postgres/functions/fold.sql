@@ -13,6 +13,32 @@ BEGIN
            SELECT token FROM millpond_lease WHERE n >= first_lease AND ids && these));
 END $$;
 
+-- Give back a row of its own to each of these folded tasks and to no other of their leases.
+CREATE FUNCTION millpond_unfold_some(these bigint[], their_tokens bigint[]) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    l record;
+    gone integer[];
+BEGIN
+    INSERT INTO millpond_live
+    SELECT f.* FROM millpond_folded AS f WHERE f.token = ANY(their_tokens) AND f.id = ANY(these);
+    FOR l IN SELECT o.ctid AS spot, o.* FROM millpond_lease AS o
+              WHERE o.token = ANY(their_tokens) AND o.ids && these LOOP
+        gone := ARRAY(SELECT k FROM generate_subscripts(l.ids, 1) AS k WHERE l.ids[k] = ANY(these));
+        IF cardinality(gone) = cardinality(l.ids) THEN
+            DELETE FROM millpond_lease AS o WHERE o.ctid = l.spot;
+        ELSE
+            UPDATE millpond_lease AS o
+               SET claims = millpond_without(l.claims, gone), ids = millpond_without(l.ids, gone),
+                   places = millpond_without(l.places, gone), ranks = millpond_without(l.ranks, gone),
+                   submitted_at = millpond_without(l.submitted_at, gone),
+                   due = millpond_without(l.due, gone), keys = millpond_without(l.keys, gone),
+                   plain = millpond_without(l.plain, gone)
+             WHERE o.ctid = l.spot;
+        END IF;
+    END LOOP;
+END $$;
+
 -- Some of a list, in which one value may stand for all.
 CREATE FUNCTION millpond_part(list anyarray, low integer, high integer) RETURNS anyarray
 LANGUAGE sql IMMUTABLE AS $$
@@ -28,7 +54,7 @@ $$;
 -- A list without the values at some positions; one value may stand for all.
 CREATE FUNCTION millpond_without(list anyarray, gone integer[]) RETURNS anyarray
 LANGUAGE sql IMMUTABLE AS $$
-    SELECT CASE WHEN cardinality(list) > 1
+    SELECT CASE WHEN cardinality(list) > 1 AND gone IS NOT NULL
            THEN ARRAY(SELECT list[n] FROM generate_subscripts(list, 1) AS n WHERE n <> ALL(gone) ORDER BY n)
            ELSE list END
 $$;

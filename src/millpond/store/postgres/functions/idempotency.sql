@@ -96,18 +96,20 @@ BEGIN
            fingerprint = excluded.fingerprint, ended_at = NULL;
 END $$;
 
--- Note for the keys of tasks that are completed that they are.
-CREATE FUNCTION millpond_complete_keys(e millpond_ends, ending integer) RETURNS void
+-- Note for the keys of tasks that have ended how they did.
+CREATE FUNCTION millpond_end_keys(e millpond_ends, ending integer) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
     IF cardinality(e.plain) = 1 AND position('"idempotency_key":' IN e.plain[1]) = 0 THEN
         RETURN;
     END IF;
-    UPDATE millpond_key AS k SET status = 'completed'
-      FROM (SELECT u.id, coalesce(u.plain, e.plain[1])::json ->> 'idempotency_key' AS key
-              FROM unnest(e.ids, e.plain) WITH ORDINALITY AS u (id, plain, n)
-             WHERE position('"idempotency_key":' IN coalesce(u.plain, e.plain[1])) > 0
-               AND CASE WHEN e.starts IS NULL THEN true WHEN cardinality(e.starts) = 1 THEN u.n <= ending
-                        ELSE NOT e.starts[u.n] END) AS x
-     WHERE k.pool = e.pool AND k.key = x.key AND k.run = 0 AND k.task = x.id;
+    UPDATE millpond_key AS k SET status = x.status
+      FROM (SELECT f.spot, u.status
+              FROM millpond_after(e, ending) AS u
+             CROSS JOIN LATERAL
+                   (SELECT o.ctid AS spot FROM millpond_key AS o
+                     WHERE o.pool = e.pool AND o.key = u.plain::json ->> 'idempotency_key' AND o.run = 0
+                       AND o.task = u.id OFFSET 0) AS f
+             WHERE u.status <> 'queued' AND position('"idempotency_key":' IN u.plain) > 0) AS x
+     WHERE k.ctid = x.spot;
 END $$;

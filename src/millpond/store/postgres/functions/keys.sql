@@ -1,8 +1,8 @@
 -- Keys of a fair pool: how many of each run, and when their rate lets the next one start.
 
--- Take the tasks that ended off the counts of their keys. Keys that were at their limit take turns again, in
--- the order in which they came free. Keys have a rate if `key_interval` is given; times are in microseconds.
--- `refused`: something else holds one of these keys back.
+-- Take the tasks that ended off the counts of their keys. Return the shares of keys that were at their limit and
+-- have something to start now, and by which of these tasks each came free. Keys have a rate if `key_interval`
+-- is given; times are in microseconds. `refused`: something else holds one of these keys back.
 CREATE FUNCTION millpond_leave_keys(
     the_pool bigint,
     per_key bigint,
@@ -10,25 +10,22 @@ CREATE FUNCTION millpond_leave_keys(
     key_depth bigint,
     at bigint,
     gone text[],
-    passed_turn bigint,
-    INOUT joins bigint,
-    INOUT resting bigint,
     INOUT fading bigint,
+    OUT shares text[],
+    OUT freed_at bigint[],
     OUT refused text
 )
 LANGUAGE plpgsql VOLATILE AS $$
 #variable_conflict use_column
 DECLARE
     c record;
-    back text[];
-    woken bigint;
 BEGIN
     WITH leaving AS MATERIALIZED (
         SELECT k.key, count(*) AS n, min(k.o) AS o
           FROM unnest(gone) WITH ORDINALITY AS k (key, o) WHERE k.key IS NOT NULL GROUP BY k.key
     ), found AS MATERIALIZED (
         SELECT u.*, l.o, l.n, u.running = l.n AND u.groups = 0 AS idle,
-               u.groups > 0 AND u.running >= per_key AS freed
+               u.groups > 0 AND u.running >= per_key AND u.running - l.n < per_key AS freed
           FROM leaving AS l
          CROSS JOIN LATERAL
                (SELECT x.ctid AS spot, x.unit, x.running, x.groups, x.tat, x.fades_at,
@@ -46,6 +43,7 @@ BEGIN
     )
     SELECT (SELECT count(*) FROM leaving) AS leaving, count(*) AS found,
            array_agg(unit ORDER BY o) FILTER (WHERE freed) AS freed,
+           array_agg(o ORDER BY o) FILTER (WHERE freed) AS freed_at,
            coalesce(bool_or(kept OR (freed AND groups > 1)
                             -- Time alone lets it go on.
                             OR (groups > 0 AND (per_key IS NULL OR running - n < per_key)
@@ -62,27 +60,13 @@ BEGIN
     IF c.freed IS NOT NULL THEN
         WITH ready AS (
             UPDATE millpond_group AS g SET ready = 1
-              FROM unnest(c.freed) WITH ORDINALITY AS f (unit, o)
+              FROM unnest(c.freed, c.freed_at) AS f (unit, o)
              WHERE g.pool = the_pool AND g.unit = f.unit AND g.ready = 0
             RETURNING g.share, f.o
         )
-        SELECT array_agg(share ORDER BY o) INTO back FROM ready;
-        IF cardinality(c.freed) IS DISTINCT FROM cardinality(back) THEN
-            PERFORM millpond_miscounted('group', cardinality(c.freed), cardinality(back));
-        END IF;
-        UPDATE millpond_seat AS s SET resting = 0
-         WHERE s.pool = the_pool AND s.share = ANY(back) AND s.owner = '' AND s.resting = 1;
-        GET DIAGNOSTICS woken = ROW_COUNT;
-        resting := resting - woken;
-        IF woken < cardinality(back) THEN
-            INSERT INTO millpond_seat
-            SELECT the_pool, b.share, '', passed_turn, joins + row_number() OVER (ORDER BY b.o), 0
-              FROM (SELECT share, min(o) AS o FROM unnest(back) WITH ORDINALITY AS x (share, o)
-                     GROUP BY share) AS b
-             WHERE NOT EXISTS (SELECT 1 FROM millpond_seat AS s
-                                WHERE s.pool = the_pool AND s.share = b.share AND s.owner = '');
-            GET DIAGNOSTICS woken = ROW_COUNT;
-            joins := joins + woken;
+        SELECT array_agg(share), array_agg(o) INTO shares, freed_at FROM ready;
+        IF cardinality(c.freed) IS DISTINCT FROM cardinality(shares) THEN
+            PERFORM millpond_miscounted('group', cardinality(c.freed), cardinality(shares));
         END IF;
     END IF;
 END $$;

@@ -39,7 +39,7 @@ BEGIN
         THEN 'starved'
     END;
     IF w.refused IS NULL THEN
-        w.refused := millpond_comes_first(p.id, p.later, p.undue_since, r.moment, r.fair, asker, worker.owner,
+        w.refused := millpond_comes_first(p.id, r.fair, asker, worker.owner,
                                           worker.ahead - begun > w.own_claims, inbox_upto, inbox_open);
     END IF;
     RETURN w;
@@ -48,7 +48,7 @@ END $$;
 -- Return what the verbs must see to before anything is leased; NULL = nothing. Each question is asked by
 -- itself, and only where it matters.
 CREATE FUNCTION millpond_comes_first(
-    the_pool bigint, later bigint, undue_since double precision, moment double precision, fair boolean,
+    the_pool bigint, fair boolean,
     asker text, its_owner text, claims_elsewhere boolean, inbox_upto xid8, inbox_open xid8[]
 ) RETURNS text
 LANGUAGE plpgsql VOLATILE AS $$
@@ -69,12 +69,6 @@ BEGIN
             RETURN 'prefetched, and not folded';
         END IF;
     END IF;
-    IF later > 0 THEN
-        IF EXISTS (SELECT 1 FROM millpond_live
-                    WHERE pool = the_pool AND grp = 0 AND due >= undue_since AND due <= moment) THEN
-            RETURN 'due';
-        END IF;
-    END IF;
     IF fair THEN
         IF EXISTS (SELECT 1 FROM millpond_seat
                     WHERE pool = the_pool AND owner > '' AND resting = 0) THEN
@@ -90,8 +84,9 @@ BEGIN
 END $$;
 
 -- Return the first tasks of a queue without groups.
-CREATE FUNCTION millpond_next_in_line(the_pool bigint, bands bigint[], lows bigint[], most bigint)
-RETURNS millpond_next
+CREATE FUNCTION millpond_next_in_line(
+    the_pool bigint, bands bigint[], lows bigint[], most bigint, moment double precision
+) RETURNS millpond_next
 LANGUAGE plpgsql VOLATILE AS $$
 #variable_conflict use_column
 DECLARE
@@ -104,14 +99,15 @@ BEGIN
            CASE WHEN min(x.due) = max(x.due) THEN ARRAY[min(x.due)] ELSE array_agg(x.due) END,
            CASE WHEN count(x.key) = 0 THEN '{}' ELSE array_agg(x.key) END,
            CASE WHEN min(t.plain) = max(t.plain) THEN ARRAY[min(t.plain)] ELSE array_agg(t.plain) END,
-           array_agg(t.body), bool_and(x.simple AND t.plain IS NOT NULL), coalesce(sum(x.fresh), 0)
+           array_agg(t.body), bool_and(x.simple AND t.plain IS NOT NULL), coalesce(sum(x.fresh), 0),
+           array_agg(x.number) FILTER (WHERE NOT x.folds),
+           CASE WHEN max(x.runs) > 0 THEN array_agg(x.attempt) END,
+           CASE WHEN max(x.runs) > 0 THEN array_agg(x.runs) END,
+           CASE WHEN max(x.runs) > 0 THEN array_agg(x.first_started_at) END
       INTO n.n, n.spots, n.ids, n.places, n.ranks, n.submitted_at, n.due, n.keys, n.plain, n.bodies,
-           n.simple, n.fresh
-      FROM (SELECT l.ctid AS spot, l.id, l.place, l.rank, l.submitted_at, l.due, l.key, l.fresh,
-                   l.runs = 0 AND l.attempt = 0 AND l.expires_at IS NULL AND l.reason IS NULL
-                   AND l.cancel_requested = 0 AND l.listed = 0 AND l.lane IS NULL
-                   AND l.owner IS NULL AND l.error IS NULL
-                   AND l.progress IS NULL AND l.steps IS NULL AS simple
+           n.simple, n.fresh, n.own_rows, n.attempts, n.runs, n.first_started_at
+      FROM (SELECT l.ctid AS spot, l.id, l.place, l.rank, l.submitted_at, l.due, l.key, l.fresh, l.simple,
+                   l.folds, l.attempt, l.runs, l.first_started_at, row_number() OVER () AS number
               -- From where there may be something on, rank by rank: a column of its own
               -- for each, or one for everything (see millpond_pool.bands).
               FROM (SELECT u.rank, u.low,
@@ -120,7 +116,8 @@ BEGIN
                                   CASE WHEN bands IS NULL THEN '{0}' ELSE lows END) AS u (rank, low)
                      ORDER BY u.rank) AS b
              CROSS JOIN LATERAL
-                   (SELECT o.ctid, o.* FROM millpond_live AS o
+                   (SELECT o.ctid, o.*, millpond_simple(o, moment) AS simple, millpond_folds(o) AS folds
+                      FROM millpond_live AS o
                      WHERE o.grp = the_pool AND o.grp > 0 AND (o.rank, o.place) >= (b.rank, b.low)
                        AND o.rank <= b.last_rank
                      ORDER BY o.rank, o.place LIMIT most) AS l
@@ -132,6 +129,20 @@ BEGIN
     END IF;
     RETURN n;
 END $$;
+
+-- Return whether a queued task can be started here, if its worker knows its function.
+CREATE FUNCTION millpond_simple(l millpond_live, moment double precision) RETURNS boolean
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT l.reason IS NULL AND l.cancel_requested = 0 AND l.listed = 0 AND l.lane IS NULL AND l.owner IS NULL
+       AND l.steps IS NULL AND (l.expires_at IS NULL OR l.expires_at > moment)
+       AND (l.progress IS NULL OR l.progress ~ '^[0-9.e+-]+ ')
+$$;
+
+-- Return whether nothing is known of a task but its submit: then it can be folded.
+CREATE FUNCTION millpond_folds(l millpond_live) RETURNS boolean
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT l.runs = 0 AND l.attempt = 0 AND l.expires_at IS NULL AND l.error IS NULL AND l.progress IS NULL
+$$;
 
 -- Return why a worker cannot run some of these tasks; NULL = it can run all.
 CREATE FUNCTION millpond_cannot_run(n integer, plain text[], functions jsonb, unknown jsonb) RETURNS text

@@ -47,6 +47,31 @@ BEGIN
     END IF;
 END $$;
 
+-- Return the marks of a queue after tasks were put into it at their places; `ready` were there before.
+CREATE FUNCTION millpond_mark_put(
+    ready bigint, INOUT bands bigint[], INOUT lows bigint[], ranks bigint[], places bigint[]
+)
+LANGUAGE plpgsql VOLATILE AS $$
+#variable_conflict use_column
+BEGIN
+    IF bands IS NULL THEN
+        RETURN;
+    END IF;
+    IF ready = 0 THEN
+        -- Whatever was there has left.
+        bands := '{}';
+        lows := '{}';
+    END IF;
+    SELECT array_agg(x.rank), array_agg(x.low) INTO bands, lows
+      FROM (SELECT y.rank, min(y.low) AS low
+              FROM (SELECT * FROM unnest(bands, lows) UNION ALL SELECT * FROM unnest(ranks, places))
+                   AS y (rank, low)
+             GROUP BY y.rank) AS x;
+    IF cardinality(bands) > 32 THEN
+        bands := NULL;
+    END IF;
+END $$;
+
 -- Note that there is nothing in a queue before what was found first, or before a time.
 CREATE FUNCTION millpond_raise(
     the_pool bigint, first_rank bigint, first_place bigint, first_due double precision

@@ -48,7 +48,8 @@ BEGIN
     END LOOP;
 END $$;
 
--- Take completed tasks off their runs; return the runs that are over by that.
+-- Take tasks that have ended off their runs; return the runs that are over by that. An error of SQLSTATE MP001
+-- says that the verbs must decide: a run stops, or has stopped.
 CREATE FUNCTION millpond_leave_runs(
     e millpond_ends, ending integer, pool_name text, moment double precision
 ) RETURNS bigint[]
@@ -62,21 +63,26 @@ BEGIN
     IF cardinality(e.plain) = 1 AND position('"run":' IN e.plain[1]) = 0 THEN
         RETURN NULL;
     END IF;
-    FOR gone IN SELECT x.run, count(*) AS n
-                  FROM (SELECT (coalesce(u.plain, e.plain[1])::json ->> 'run')::bigint AS run, u.n
-                          FROM unnest(e.ids, e.plain) WITH ORDINALITY AS u (id, plain, n)
-                         WHERE position('"run":' IN coalesce(u.plain, e.plain[1])) > 0
-                           AND CASE WHEN e.starts IS NULL THEN true
-                                    WHEN cardinality(e.starts) = 1 THEN u.n <= ending
-                                    ELSE NOT e.starts[u.n] END) AS x
-                 GROUP BY x.run ORDER BY min(x.n) LOOP
+    FOR gone IN SELECT x.run, count(*) FILTER (WHERE x.status = 'completed') AS completed,
+                       count(*) FILTER (WHERE x.status = 'failed') AS failed,
+                       count(*) FILTER (WHERE x.status = 'queued') AS back
+                  FROM (SELECT (u.plain::json ->> 'run')::bigint AS run, u.n, u.status
+                          FROM millpond_after(e, ending) AS u
+                         WHERE position('"run":' IN u.plain) > 0) AS x
+                 GROUP BY x.run ORDER BY min(x.n) FILTER (WHERE x.status <> 'queued') LOOP
         SELECT convert_from(r.state, 'UTF8')::jsonb INTO state FROM millpond_run AS r
          WHERE r.id = gone.run;
         CONTINUE WHEN NOT FOUND;
+        IF gone.back > 0 AND state ->> 'stopped' IS NOT NULL
+           OR gone.failed > 0 AND state -> 'new' ->> 'on_error' = 'fail' AND state ->> 'stopped' IS NULL THEN
+            RAISE EXCEPTION 'run stops' USING ERRCODE = 'MP001';
+        END IF;
+        CONTINUE WHEN gone.completed + gone.failed = 0;
         state := state || jsonb_build_object(
-            'live', (state ->> 'live')::bigint - gone.n,
-            'ended', (state -> 'ended') || jsonb_build_object(
-                'completed', coalesce((state -> 'ended' ->> 'completed')::bigint, 0) + gone.n));
+            'live', (state ->> 'live')::bigint - gone.completed - gone.failed,
+            'ended', (state -> 'ended')
+                     || millpond_more('completed', state -> 'ended', gone.completed)
+                     || millpond_more('failed', state -> 'ended', gone.failed));
         is_over := state ->> 'finished_at' IS NULL AND (state ->> 'live')::bigint = 0
                    AND state -> 'holders' = '[]';
         IF is_over THEN
@@ -94,3 +100,9 @@ BEGIN
     END LOOP;
     RETURN finished;
 END $$;
+
+-- Return a count that has grown, as a part of the counts that it stands in; nothing if it has not.
+CREATE FUNCTION millpond_more(what text, counts jsonb, more bigint) RETURNS jsonb LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN more > 0 THEN jsonb_build_object(what, coalesce((counts ->> what)::bigint, 0) + more)
+                ELSE '{}' END
+$$;

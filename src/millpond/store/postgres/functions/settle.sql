@@ -1,10 +1,12 @@
 -- Ends of attempts. Tasks that run are folded: one row of millpond_lease holds those of one lease.
 
--- Complete attempts of one worker in one pool, and start the prefetched tasks that follow in their slots.
--- What is left of a lease stays. An error of SQLSTATE MP001 says that the verbs must do it.
+-- End attempts of one worker in one pool, and start the prefetched tasks that follow in their slots. What is
+-- left of a lease stays. `outcomes` NULL: all complete the first attempt of their tasks. An error of SQLSTATE
+-- MP001 says that the verbs must do it.
 CREATE FUNCTION millpond_end_attempts(
     moment double precision, settled bigint[], settled_tokens bigint[], one_result bytea, results bytea[],
-    successors bigint[], successor_tokens bigint[], asker text, lease_number bigint
+    outcomes jsonb, errors bytea[], successors bigint[], successor_tokens bigint[], asker text,
+    lease_number bigint
 ) RETURNS millpond_ends
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -14,22 +16,33 @@ DECLARE
     s record;
     e millpond_ends;
 BEGIN
-    IF cardinality(settled_tokens) = 1 AND successors IS NULL THEN
+    IF outcomes IS NULL AND cardinality(settled_tokens) = 1 AND successors IS NULL THEN
         -- Mostly it is one lease, and all of it.
         DELETE FROM millpond_lease AS o
          WHERE o.token = settled_tokens[1] AND o.ids = settled AND o.claims IS NULL
         RETURNING o.* INTO l;
         IF FOUND THEN
             PERFORM millpond_store_completed(l, ending, moment, one_result, results);
-            e := ROW(l.pool, l.worker, 0, NULL, l.ids, l.places, l.due, settled_tokens, l.keys, l.plain,
-                     l.started_at, NULL, NULL, NULL);
+            e.pool := l.pool;
+            e.worker := l.worker;
+            e.begun := 0;
+            e.ids := l.ids;
+            e.places := l.places;
+            e.due := l.due;
+            e.tokens := settled_tokens;
+            e.keys := l.keys;
+            e.plain := l.plain;
+            e.started_at := l.started_at;
         END IF;
     END IF;
-    IF e.pool IS NULL AND following = ending THEN
+    IF e.pool IS NULL AND outcomes IS NULL AND following = ending THEN
         e := millpond_relay(moment, settled, settled_tokens, one_result, results, successors,
                             successor_tokens, lease_number);
     END IF;
-    IF e.pool IS NULL THEN
+    IF e.pool IS NULL AND (outcomes IS NOT NULL OR NOT millpond_all_folded(settled, settled_tokens)) THEN
+        e := millpond_end_rows(moment, settled, settled_tokens, one_result, results, outcomes, errors,
+                               successors, successor_tokens);
+    ELSIF e.pool IS NULL THEN
         SELECT * INTO s
           FROM millpond_end_some(moment, settled, settled_tokens, one_result, results, successors,
                                  successor_tokens, lease_number);
@@ -37,14 +50,38 @@ BEGIN
            OR s.pool <> s.last_pool OR s.worker <> s.last_worker THEN
             RAISE EXCEPTION 'not plain' USING ERRCODE = 'MP001';
         END IF;
-        e := ROW(s.pool, s.worker, s.begun, CASE WHEN s.begun > 0 THEN s.starts END, s.ids, s.places,
-                 s.due, s.tokens, s.keys, s.plain, NULL, NULL, s.times, s.timed);
+        e.pool := s.pool;
+        e.worker := s.worker;
+        e.begun := s.begun;
+        e.starts := CASE WHEN s.begun > 0 THEN s.starts END;
+        e.ids := s.ids;
+        e.places := s.places;
+        e.due := s.due;
+        e.tokens := s.tokens;
+        e.keys := s.keys;
+        e.plain := s.plain;
+        e.times := s.times;
+        e.timed := s.timed;
+    END IF;
+    IF e.events IS NULL THEN
+        e.over := ending;
+        e.failed := 0;
+        e.later := 0;
     END IF;
     IF e.worker <> asker THEN
         RAISE EXCEPTION 'other worker' USING ERRCODE = 'MP001';
     END IF;
     RETURN e;
 END $$;
+
+-- Return whether all of these tasks are folded, those that follow each other in one slot aside.
+CREATE FUNCTION millpond_all_folded(these bigint[], their_tokens bigint[]) RETURNS boolean
+LANGUAGE sql STABLE AS $$
+    SELECT count(*) = cardinality(these)
+      FROM unnest(these) AS s (id)
+      JOIN (SELECT unnest(l.ids) AS id FROM millpond_lease AS l
+             WHERE l.token = ANY(their_tokens)) AS h ON h.id = s.id
+$$;
 
 -- Store the first `ends` tasks of a lease as completed. `results` has one for each of them, or it is NULL.
 CREATE FUNCTION millpond_store_completed(
@@ -72,7 +109,7 @@ LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
     INSERT INTO millpond_audit
     VALUES (last, ending + e.begun, moment, NULL, 'complete', e.starts, the_pool, e.worker, e.tokens,
-            e.ids, e.places, e.due, e.keys, e.plain);
+            e.ids, e.places, e.due, e.keys, e.plain, e.differs);
     IF e.measured IS NOT NULL THEN
         measured := e.measured;
     ELSIF e.started_at IS NOT NULL THEN

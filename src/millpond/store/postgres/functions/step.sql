@@ -3,16 +3,16 @@
 -- The functions below have the settings of this one (search_path, plans): only functions that a client calls
 -- set them, because each setting costs some microseconds per call.
 
--- Complete plain tasks of one worker; start what it has prefetched in the slots they left (`successors`,
+-- End attempts of plain tasks of one worker; start what it has prefetched in the slots they left (`successors`,
 -- one for each or none); then lease it the next tasks of a pool.
 --
 -- `at` NULL: the server's clock counts. `asked_pool` NULL: no lease. One token stands for all, and one
--- result if `results` is NULL. It does what the verbs do, or nothing: `refused` says why, and so does an
+-- result if `results` is NULL. `outcomes` (see millpond_end_rows) NULL: all complete the first attempt. It does what the verbs do, or nothing: `refused` says why, and so does an
 -- error of SQLSTATE MP001, which undoes the attempts that it had ended.
 CREATE FUNCTION millpond_settle_and_lease(
     at double precision, at_most double precision,
     settled bigint[], settled_tokens bigint[], one_result bytea, results bytea[],
-    successors bigint[], successor_tokens bigint[],
+    outcomes jsonb, errors bytea[], successors bigint[], successor_tokens bigint[],
     asked_pool text, asker text, new_token bigint, want integer, ahead integer
 ) RETURNS millpond_step_answer
 LANGUAGE plpgsql VOLATILE
@@ -32,7 +32,7 @@ DECLARE
     r millpond_rules;     -- the rules of the pool
     w millpond_room;      -- the room for the worker
     n millpond_next;      -- the tasks it starts or prefetches
-    records bigint;
+    changed record;
 BEGIN
     a.starting := 0;
     a.give_back := false;
@@ -40,7 +40,7 @@ BEGIN
     LOCK TABLE millpond_lock IN SHARE UPDATE EXCLUSIVE MODE;
     SELECT millpond_moment(at, at_most, o.latest, o.behind, millpond_clock()) AS moment,
            o.records, o.next_claim, o.leases + 1 AS lease_number, o.ctid AS spot,
-           o.seen_upto, o.seen_open
+           o.seen_upto, o.seen_open, o.next_group
       INTO m FROM millpond_meta AS o ORDER BY o.turn DESC LIMIT 1;
     a.moment := m.moment;
     IF m.moment IS NULL THEN
@@ -48,8 +48,8 @@ BEGIN
         RETURN a;
     END IF;
     IF ending > 0 THEN
-        e := millpond_end_attempts(m.moment, settled, settled_tokens, one_result, results, successors,
-                                   successor_tokens, asker, m.lease_number);
+        e := millpond_end_attempts(m.moment, settled, settled_tokens, one_result, results, outcomes, errors,
+                                   successors, successor_tokens, asker, m.lease_number);
     END IF;
     IF asked_pool IS NULL THEN
         SELECT o.ctid AS spot, o AS pool INTO found
@@ -60,24 +60,33 @@ BEGIN
     END IF;
     p := found.pool;
     r := millpond_rules_of(p, m.moment);
+    r.next_group := m.next_group;
     a.refused := CASE WHEN p.id <> e.pool THEN 'other pool'
                       WHEN r.unknown THEN 'unknown option'
                       -- An end is more than a count there.
                       WHEN ending > 0 AND p.special = 1 AND NOT r.flow THEN 'special'
                       WHEN ending > 0 AND p.grouped = 1 AND NOT r.fair THEN 'grouped' END;
     a.pool_name := p.name;
-    a.live_left := p.live - ending;
+    a.live_left := p.live - coalesce(e.over, 0);
     a.running_now := p.running - ending + coalesce(e.begun, 0);
-    IF a.refused IS NULL AND ending > 0 AND r.fair THEN
-        SELECT * INTO p.joins, p.resting, p.fading, a.refused
-          FROM millpond_leave_keys(p.id, r.per_key, r.key_interval, r.key_depth, r.ticks, e.keys,
-                                   p.passed_turn, p.joins, p.resting, p.fading);
+    IF a.refused IS NULL AND (e.first_back > 0 OR ending > 0 AND r.fair) THEN
+        SELECT * INTO changed FROM millpond_leave(p, r, e);
+        p := changed.p;
+        r := changed.r;
+        a.refused := changed.refused;
+        a.wake_at := CASE WHEN e.first_back < ending OR p.paused = 0 AND e.back IS NOT NULL THEN r.moment
+                          WHEN p.paused = 0 THEN e.first_due END;
     END IF;
     IF a.refused IS NULL AND r.flow THEN
         r := millpond_read_budgets(r, p.id, a.running_now);
         a.refused := r.refused;
     END IF;
     IF a.refused IS NULL AND asked_pool IS NOT NULL THEN
+        IF p.later > 0 AND (p.grouped = 0 OR r.fair) THEN
+            SELECT * INTO changed FROM millpond_promote(p, r);
+            p := changed.p;
+            r := changed.r;
+        END IF;
         w := millpond_room_for(p, r, asker, want, ahead, a.running_now, ending, coalesce(e.begun, 0),
                                m.lease_number, m.seen_upto, m.seen_open);
         a.refused := w.refused;
@@ -85,9 +94,10 @@ BEGIN
             IF r.fair THEN
                 n := millpond_next_in_turn(p, r, w.slots);
             ELSE
-                n := millpond_next_in_line(p.id, p.bands, p.lows, w.slots + w.may_claim);
+                n := millpond_next_in_line(p.id, p.bands, p.lows, w.slots + w.may_claim, r.moment);
             END IF;
-            a.refused := coalesce(n.refused, millpond_cannot_run(n.n, n.plain, w.functions, w.unknown));
+            a.refused := coalesce(n.refused, CASE WHEN w.slots < ANY(n.own_rows) THEN 'not simple' END,
+                                  millpond_cannot_run(n.n, n.plain, w.functions, w.unknown));
             IF a.refused IS NULL AND r.flow AND n.n > 0 THEN
                 r := millpond_charge_all(r, n.n, n.plain);
                 a.refused := r.refused;
@@ -99,7 +109,7 @@ BEGIN
         END IF;
     END IF;
     IF a.refused IS NOT NULL THEN
-        IF ending > 0 THEN
+        IF ending > 0 OR r.promoted > 0 THEN
             RAISE EXCEPTION '%', a.refused USING ERRCODE = 'MP001';
         ELSIF n.n > 0 AND NOT r.fair THEN
             PERFORM millpond_raise(p.id, n.ranks[1], n.places[1], NULL);

@@ -84,9 +84,10 @@ BEGIN
     END IF;
     IF r.fair AND n.later < n.count THEN
         SELECT * INTO joined
-          FROM millpond_join_groups(p, r.per_key, moment, n.base, n.count, n.keys, n.shares, n.dues,
-                                    m.next_group);
-        p := joined.p;
+          FROM millpond_join_groups(p.id, r.per_key, moment,
+                                    ARRAY(SELECT generate_series(n.base + 1, n.base + n.count)),
+                                    n.keys, n.shares, n.dues, m.next_group);
+        p := millpond_join_ring(p, joined.shares, joined.ready_at);
         m.next_group := joined.next_group;
     ELSIF n.later < n.count THEN
         SELECT * INTO p.bands, p.lows

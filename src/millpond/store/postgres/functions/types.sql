@@ -19,7 +19,10 @@ CREATE TYPE millpond_step_answer AS (
     submitted   double precision[],
     dues        double precision[],
     bodies      bytea[],
-    finished_runs bigint[]
+    finished_runs bigint[],
+    attempts    integer[],           -- which attempt of each this is; NULL = the first of all
+    first_started_at double precision[], -- when the first attempt began; NULL = now
+    wake_at     double precision     -- when tasks that went back to the queue can start; NULL = no matter
 );
 
 -- The attempts that end, all of one pool and one worker, and the prefetched tasks that start in their slots.
@@ -37,7 +40,17 @@ CREATE TYPE millpond_ends AS (
     started_at double precision,     -- they are one whole lease that started at this moment
     measured   bigint,               -- millpond_pool.measured; their times are stored already
     times      bytea,                -- or their times, and how many
-    timed      bigint
+    timed      bigint,
+    -- Where tasks have rows of their own (millpond_end_rows); else all of them are completed.
+    over       integer,              -- how many tasks end with their attempts; the others go back
+    failed     integer,              -- how many of them failed
+    events     text[],               -- what happens to each
+    differs    text[],               -- more of each, as JSON; see millpond_audit
+    back       bigint[],             -- the places of those that go back and are due
+    back_at    integer[],            -- which of the attempts these are
+    first_back integer,              -- which is the first that goes back
+    later      integer,              -- how many go back and are not due
+    first_due  double precision      -- of those
 );
 
 -- What the settings of a pool say, and its budgets.
@@ -53,6 +66,8 @@ CREATE TYPE millpond_rules AS (
     key_depth    bigint,
     moment       double precision,
     ticks        bigint,             -- the moment, in microseconds
+    next_group   bigint,             -- the number of the next new group
+    promoted     bigint,             -- how many tasks became due
     rates        jsonb,
     tats         jsonb,              -- the buckets of the rates
     budgets      text[],
@@ -88,6 +103,10 @@ CREATE TYPE millpond_next AS (
     bodies       bytea[],
     simple       boolean,            -- nothing hangs on any of them
     fresh        bigint,             -- how many count for the bound of the queue
+    own_rows     integer[],          -- which of them keep their rows; NULL = all can be folded
+    attempts     integer[],          -- how many attempts each has had; NULL = none
+    runs         integer[],
+    first_started_at double precision[],
     -- Where shares take turns: of each its seat and its group, and what is next in the group.
     seats        tid[],
     groups       tid[],

@@ -26,11 +26,10 @@ BEGIN
     IF ending > 0 THEN
         records := records + ending + begun;
         p.measured := millpond_note_ends(p.id, p.measured, e, ending, a.moment, records);
-        PERFORM millpond_complete_keys(e, ending);
+        PERFORM millpond_end_keys(e, ending);
         a.finished_runs := millpond_leave_runs(e, ending, p.name, a.moment);
-        p.kept := p.kept + ending;
-        p.totals := jsonb_set(p.totals::jsonb, '{completed}', to_jsonb(
-            coalesce((p.totals::jsonb ->> 'completed')::bigint, 0) + ending))::text;
+        p.kept := p.kept + e.over;
+        p.totals := millpond_count_ended(p.totals::jsonb, e.over - e.failed, e.failed)::text;
     END IF;
     IF beginning > 0 THEN
         records := records + beginning;
@@ -46,6 +45,8 @@ BEGIN
         a.submitted := n.submitted_at;
         a.dues := n.due;
         a.bodies := n.bodies;
+        a.attempts := n.attempts;
+        a.first_started_at := n.first_started_at;
         IF r.flow THEN
             p.tats := r.tats::text;
             PERFORM millpond_store_budgets(r);
@@ -65,6 +66,10 @@ BEGIN
         a.ids := b.ids || a.ids;
         a.places := b.places || a.places;
         a.bodies := b.bodies || a.bodies;
+        IF a.attempts IS NOT NULL THEN
+            a.attempts := array_fill(0, ARRAY[beginning]) || a.attempts;
+            a.first_started_at := array_fill(NULL::double precision, ARRAY[beginning]) || a.first_started_at;
+        END IF;
     END IF;
     a.starting := starting + beginning;
     a.running_now := a.running_now + a.starting;
@@ -77,21 +82,29 @@ BEGIN
     p.running := a.running_now;
     p.fresh := p.fresh - coalesce(n.fresh, 0);
     p.ready := p.ready - taken;
-    IF ending + taken + beginning + faded > 0 THEN
+    IF ending + taken + beginning + faded + coalesce(r.promoted, 0) > 0 THEN
         p.holding := (CASE WHEN left_held > 0 THEN held || jsonb_build_object(a_worker, left_held)
                            ELSE held - a_worker END)::text;
-        IF asked THEN
-            -- Nothing is due: that was seen before.
+        IF asked AND p.later = 0 THEN
             p.undue_since := a.moment;
         END IF;
         PERFORM millpond_write_counts(p, spot, meta, a.moment, records, claim_number + taken - starting,
-                                      lease_number, a_worker, taken - starting - begun - beginning);
+                                      lease_number, r.next_group, a_worker, taken - starting - begun - beginning);
     END IF;
     IF asked AND a.running_now < r.a_limit AND a.live_left > a.running_now THEN
         a.next_at := millpond_next_at(p, r, taken, own_claims > 0 OR (starting = w.slots AND p.ready > 0));
     END IF;
     RETURN a;
 END $$;
+
+-- Return the totals of a pool after some tasks have ended: by their status, and how many failed ones are kept.
+CREATE FUNCTION millpond_count_ended(totals jsonb, completed bigint, failed bigint) RETURNS jsonb
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT totals || millpond_more('completed', totals, completed) || millpond_more('failed', totals, failed)
+           -- Where that was not counted yet, a reader counts.
+           || CASE WHEN totals ? 'dead' OR NOT totals ? 'failed' THEN millpond_more('dead', totals, failed)
+                   ELSE '{}' END
+$$;
 
 -- Take tasks out of the queue of a pool; return the pool with its queue as it is then.
 CREATE FUNCTION millpond_remove_queued(p millpond_pool, r millpond_rules, n millpond_next)
@@ -102,9 +115,12 @@ DECLARE
     last_place constant bigint := n.places[n.n];
     touched bigint;
 BEGIN
-    DELETE FROM millpond_live WHERE ctid = ANY(n.spots);
+    DELETE FROM millpond_live WHERE ctid = ANY(CASE WHEN n.n = 1 AND n.own_rows IS NOT NULL THEN '{}'
+                                                  ELSE millpond_without(n.spots, n.own_rows) END);
     GET DIAGNOSTICS touched = ROW_COUNT;
-    IF touched <> n.n THEN PERFORM millpond_miscounted('live', n.n, touched); END IF;
+    IF touched <> n.n - coalesce(cardinality(n.own_rows), 0) THEN
+        PERFORM millpond_miscounted('live', n.n, touched);
+    END IF;
     IF r.fair THEN
         RETURN millpond_take_turns(p, r, n);
     END IF;
@@ -135,16 +151,39 @@ LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     claiming constant integer := n.n - starting;
     low constant integer := starting + 1;
+    own_rows constant integer := coalesce(cardinality(n.own_rows), 0);
+    touched bigint;
 BEGIN
+    IF own_rows > 0 THEN
+        UPDATE millpond_live AS l
+           SET running = 1, attempt = l.attempt + 1, runs = l.runs + 1, fresh = 0, token = new_token,
+               worker = asker, started_at = moment, first_started_at = coalesce(l.first_started_at, moment),
+               grp = NULL
+         WHERE l.ctid = ANY(ARRAY(SELECT n.spots[k] FROM unnest(n.own_rows) AS k));
+        GET DIAGNOSTICS touched = ROW_COUNT;
+        IF touched <> own_rows THEN PERFORM millpond_miscounted('live', own_rows, touched); END IF;
+    END IF;
     IF starting > 0 THEN
-        INSERT INTO millpond_lease
-        VALUES (new_token, moment, the_pool, asker, NULL, NULL, n.ids[:starting], n.places[:starting],
-                n.ranks[:starting], n.submitted_at[:starting], n.due[:starting], n.keys[:starting],
-                n.plain[:starting], lease_number);
         INSERT INTO millpond_audit
         VALUES (records + starting, starting, moment, NULL, 'lease', NULL, the_pool, asker,
                 ARRAY[new_token], n.ids[:starting], n.places[:starting], n.due[:starting],
-                n.keys[:starting], n.plain[:starting]);
+                n.keys[:starting], n.plain[:starting],
+                CASE WHEN n.runs IS NOT NULL THEN ARRAY(
+                     SELECT CASE WHEN u.runs > 0 THEN
+                            json_build_object('attempt', u.attempt + 1, 'runs', u.runs + 1)::text END
+                       FROM unnest(n.attempts[:starting], n.runs[:starting]) WITH ORDINALITY
+                            AS u (attempt, runs, k) ORDER BY u.k) END);
+    END IF;
+    IF starting > own_rows THEN
+        INSERT INTO millpond_lease
+        VALUES (new_token, moment, the_pool, asker, NULL, NULL,
+                millpond_without(n.ids[:starting], n.own_rows),
+                millpond_without(n.places[:starting], n.own_rows),
+                millpond_without(n.ranks[:starting], n.own_rows),
+                millpond_without(n.submitted_at[:starting], n.own_rows),
+                millpond_without(n.due[:starting], n.own_rows),
+                millpond_without(n.keys[:starting], n.own_rows),
+                millpond_without(n.plain[:starting], n.own_rows), lease_number);
     END IF;
     IF claiming > 0 THEN
         INSERT INTO millpond_lease
@@ -163,7 +202,7 @@ END $$;
 -- Write the counts of a pool, of the store, and of what a worker has prefetched.
 CREATE FUNCTION millpond_write_counts(
     p millpond_pool, spot tid, meta tid, moment double precision, last_record bigint,
-    claim_number bigint, lease_number bigint, a_worker text, more_ahead bigint
+    claim_number bigint, lease_number bigint, new_group bigint, a_worker text, more_ahead bigint
 ) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -171,7 +210,7 @@ DECLARE
 BEGIN
     UPDATE millpond_pool
        SET live = p.live, running = p.running, claimed = p.claimed, fresh = p.fresh, ready = p.ready,
-           kept = p.kept, measured = p.measured, totals = p.totals, holding = p.holding,
+           later = p.later, kept = p.kept, measured = p.measured, totals = p.totals, holding = p.holding,
            joins = p.joins, passed_turn = p.passed_turn, passed_join = p.passed_join,
            resting = p.resting, fading = p.fading, tats = p.tats, bands = p.bands, lows = p.lows,
            undue_since = p.undue_since, ring_turn = p.ring_turn, ring_join = p.ring_join,
@@ -181,7 +220,7 @@ BEGIN
     IF touched <> 1 THEN PERFORM millpond_miscounted('pool', 1, touched); END IF;
     UPDATE millpond_meta AS o
        SET version = o.version + 1, latest = moment, records = last_record, next_claim = claim_number,
-           leases = lease_number, turn = (o.version + 1) >> 5
+           leases = lease_number, next_group = new_group, turn = (o.version + 1) >> 5
      WHERE o.ctid = meta;
     GET DIAGNOSTICS touched = ROW_COUNT;
     IF touched <> 1 THEN PERFORM millpond_miscounted('meta', 1, touched); END IF;

@@ -381,7 +381,9 @@ CREATE TABLE millpond_audit (               -- one row per transaction that had 
     places   bigint[],
     due      double precision[],
     keys     text[] COLLATE "C",
-    plain    text[] COLLATE "C"
+    plain    text[] COLLATE "C",
+    -- What is told of each besides: its event, attempt, runs and reason, as JSON. NULL = it is the first attempt.
+    differs  text[] COLLATE "C"
 );
 
 CREATE TABLE millpond_measured (            -- how long the latest attempts waited and ran
@@ -452,7 +454,8 @@ ALTER TABLE millpond_audit
     ALTER places SET STORAGE EXTERNAL,
     ALTER due SET STORAGE EXTERNAL,
     ALTER keys SET STORAGE EXTERNAL,
-    ALTER plain SET STORAGE EXTERNAL;
+    ALTER plain SET STORAGE EXTERNAL,
+    ALTER differs SET STORAGE EXTERNAL;
 ALTER TABLE millpond_measured ALTER due SET STORAGE EXTERNAL;
 ALTER TABLE millpond_meta SET (
     fillfactor = 50,

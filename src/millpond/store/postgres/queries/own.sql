@@ -14,7 +14,7 @@ SELECT millpond_clock(), m.version,
   LEFT JOIN (SELECT * FROM millpond_meta ORDER BY turn DESC LIMIT 1) AS m ON true;
 
 -- name: step
-SELECT * FROM millpond_settle_and_lease(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+SELECT * FROM millpond_settle_and_lease(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
 -- name: take
 SELECT * FROM millpond_submit(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
@@ -49,7 +49,7 @@ SELECT a.position, a.records, coalesce(a.told, convert_to(json_build_object(
            'at', a.at, 'event', a.event, 'starts', a.starts, 'pool', p.name, 'worker', a.worker, 'tokens', a.tokens,
            'ids', a.ids, 'seqs', (SELECT array_agg(place & ((1::bigint << 40) - 1) ORDER BY n)
                                     FROM unnest(a.places) WITH ORDINALITY AS u (place, n)),
-           'due', a.due, 'keys', a.keys, 'plain', a.plain)::text, 'UTF8')), a.at
+           'due', a.due, 'keys', a.keys, 'plain', a.plain, 'differs', a.differs)::text, 'UTF8')), a.at
   FROM millpond_audit AS a
   LEFT JOIN LATERAL
        (SELECT o.name FROM millpond_pool AS o WHERE o.id = a.pool ORDER BY o.turn DESC LIMIT 1) AS p
