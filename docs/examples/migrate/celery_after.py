@@ -3,9 +3,10 @@
 import time
 from pathlib import Path
 
-from millpond import Millpond, Retry, SyncContext, TaskFailed
+from millpond import Millpond, Retry, RunOutcome, SyncContext, TaskFailed
 
 SWEEPS = Path("sweeps.txt")
+TOTAL = Path("total.txt")
 
 mp = Millpond("sqlite:///shop.db")  # or postgresql://..., with workers on many machines
 shop = mp.pool("shop", max_concurrent=8, retry=Retry.never())
@@ -29,8 +30,8 @@ def charge(card: str) -> str:
 
 
 @shop.task
-def total(prices: list[int]) -> int:
-    return sum(prices)
+def total(basket: RunOutcome) -> None:
+    TOTAL.write_text(str(sum(task.result for task in basket.tasks)))
 
 
 @shop.task(ignore_result=True)
@@ -54,8 +55,10 @@ def main() -> None:
         late = price.options(delay=3600).sync.submit(1)
         late.cancel()
 
-        prices = shop.sync.map(price, [1000, 2000, 3000]).get()
-        print("total:", total.sync.submit(prices).get(timeout=30))
+        shop.sync.when_all(price.each([1000, 2000, 3000]), then=total.bind())
+        while not TOTAL.exists():
+            time.sleep(0.05)
+        print("total:", TOTAL.read_text())
 
         while not SWEEPS.exists() or len(SWEEPS.read_text().splitlines()) < 2:
             time.sleep(0.1)
