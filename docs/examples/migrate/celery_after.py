@@ -56,7 +56,7 @@ def main() -> None:
         late.cancel()
 
         shop.sync.when_all(price.each([1000, 2000, 3000]), then=total.bind())
-        while not TOTAL.exists():
+        while not (TOTAL.exists() and TOTAL.read_text()):
             time.sleep(0.05)
         print("total:", TOTAL.read_text())
 

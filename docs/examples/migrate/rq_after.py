@@ -54,7 +54,7 @@ def main() -> None:
             print("order-7: known")
 
         price.options(on_complete=receipt.bind()).sync.submit(1000)
-        while not RECEIPT.exists():
+        while not (RECEIPT.exists() and RECEIPT.read_text()):
             time.sleep(0.05)
         print("then:", RECEIPT.read_text())
 
