@@ -2,6 +2,7 @@
 
 submit   16 processes that each await one submit at a time: T19
 slots    8 workers x 10 slots x 50 ms handlers, of what the slots allow: T20
+mix      the same with keys, labels, runs, retries and tenants in turn; detours: T21
 frozen   the worst submit of others while a process is frozen: T22
 keys     submits with an idempotency key against those without: T24
 network  drains over 1 ms of network against none: T25
@@ -40,6 +41,7 @@ from verify.servers.postgres import OwnServer, programs_here, slow_server
 SECTIONS: dict[str, tuple[Callable[[FleetStage], Found], str]] = {
     "submit": (fleet_submit.measure, "T19"),
     "slots": (fleet_slots.measure_many, "T20"),
+    "mix": (fleet_slots.measure_mix, "T21"),
     "frozen": (fleet_frozen.measure, "T22"),
     "keys": (fleet_keys.measure, "T24"),
     "network": (fleet_network.measure, "T25"),

@@ -1,8 +1,9 @@
-"""T20, T28: what part of their slots worker processes keep busy."""
+"""T20, T21, T28: what part of their slots worker processes keep busy."""
 
 from __future__ import annotations
 
 import statistics
+from collections import Counter
 from functools import partial
 from typing import NamedTuple
 
@@ -10,6 +11,7 @@ from contender import Contender
 from figures import Found
 from fleet_stage import FleetStage, together
 from postgres_contenders import OURS, PGQUEUER
+from postgres_stage import act
 
 
 class Fleet(NamedTuple):
@@ -72,6 +74,41 @@ def measured(stage: FleetStage, row: str, fleet: Fleet) -> Found:
 def measure_many(stage: FleetStage) -> Found:
     """T20: on the slow disk."""
     return measured(stage, "T20", MANY)
+
+
+MIX = {"order": "fair", "keys": 400, "max_per_key": 4, "mixed": True}
+"""What production does: tenants in turn and with a limit each, and see `mixed` in bench/ours.py."""
+
+
+def mixed_share(stage: FleetStage, fleet: Fleet, detours: Counter[str]) -> float:
+    """Return the part of the allowed starts that there were; count who left the fast path."""
+    seconds = int(stage.seconds()) + 2
+    shape = {**MIX, "max_concurrent": fleet.processes * fleet.slots}
+    given = {"seconds": seconds, "concurrency": fleet.slots, "pause": fleet.pause, "shape": shape}
+    enough = round(fleet.allowed * (seconds + 2) / 20) * 20
+    with stage.fresh(OURS, 0, shape=shape) as url:
+        filled = act(OURS, "fill", url, count=enough, shape=shape)
+        answers = together(OURS, "sustain", url, [given] * fleet.processes)
+    for one in (filled, *answers):
+        detours.update(one["detours"])
+    counted = sum(sum(one["counts"][1 : seconds - 1]) for one in answers)
+    return counted / (seconds - 2) / fleet.allowed
+
+
+def measure_mix(stage: FleetStage) -> Found:
+    """T21: the production mix, on the slow disk."""
+    found, detours = Found(), Counter[str]()
+    name = f"millpond, {MANY}, production mix"
+    rounds = stage.interleaved({name: partial(mixed_share, stage, MANY, detours)})
+    found.absent |= rounds.failed
+    if rounds.has(name):
+        part = statistics.median(rounds.of[name])
+        found.add(name, part * MANY.allowed, "/s", note=f"{part:.0%} of {MANY.allowed:,.0f}")
+        found.reach(f"T21 {MANY}, production mix", part * 100, 75.0, unit="%", goal=90.0)
+        found.must("T21 detours", float(detours.total()), 0.0, unit="", goal=0.0)
+    for reason, count in detours.most_common():
+        found.add(f"detours: {reason}", count, "")
+    return found
 
 
 def measure_few(stage: FleetStage) -> Found:

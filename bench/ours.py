@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import itertools
+import logging
 import os
 import random
 import sys
@@ -28,9 +29,11 @@ from acting import (
 
 from millpond import (
     BoundCall,
+    Context,
     Millpond,
     Pool,
     Rate,
+    Retry,
     TaskFunction,
     fair_round_robin,
     fifo,
@@ -41,6 +44,7 @@ from millpond.cli.thread_switching import switch_threads_quickly
 from millpond.core.spec import Order
 from millpond.errors import StoreError
 from millpond.pool.internals import internals_of
+from millpond.pool.runs.opening import new_run, open_run
 
 ORDERS: dict[str, Callable[[], Order]] = {
     "priority": priority,
@@ -48,6 +52,8 @@ ORDERS: dict[str, Callable[[], Order]] = {
     "fair": lambda: fair_round_robin("tenant"),
 }
 PRIORITIES = 10
+OF_A_RUN = 20
+"""Tasks of each run, and of how many tasks one is retried, where a shape is mixed."""
 
 
 class Bench:
@@ -57,6 +63,7 @@ class Bench:
     over which the tasks are spread evenly and at random; none = tasks without a key. `ranked` =
     ten priorities. `flows` = a budget with a rate by weight, and a rate per key; tasks weigh up to
     `heaviest`. `lanes` = so many lanes. `unique` = an idempotency key for each task.
+    `mixed` = idempotency keys, labels, runs of 20 tasks, and one attempt in 20 that is retried.
     """
 
     def __init__(self, stage: Stage) -> None:
@@ -66,6 +73,10 @@ class Bench:
         self.ranked: bool = shape.get("ranked", False)
         self.heaviest: int = shape.get("heaviest", 1)
         self.unique: bool = shape.get("unique", False)
+        self.mixed: bool = shape.get("mixed", False)
+        if self.mixed:
+            # Attempts fail on purpose: a line for each would be half of the work.
+            logging.getLogger("millpond").setLevel(logging.ERROR)
         self._numbers = itertools.count()
         self.mp = millpond(stage)
         flows = flow_control(self.mp) if shape.get("flows") else {}
@@ -84,6 +95,9 @@ class Bench:
         self.pause: float = stage.get("pause", 0.0)
         self.plain: TaskFunction[[int], None, Any] = self.pool.task(self.noop)
         self.keyed: TaskFunction[[int, str], None, Any] = self.pool.task(key="tenant")(self.of_key)
+        self.trying: TaskFunction[[int, str, bool], None, Any] = self.pool.task(
+            key="tenant", retry=Retry(attempts=3, initial=0.2)
+        )(self.of_mix)
         self._dice = random.Random(1)
 
     async def noop(self, sent: int) -> None:
@@ -97,9 +111,21 @@ class Bench:
         del tenant
         await self.noop(sent)
 
+    async def of_mix(self, ctx: Context, sent: int, tenant: str, fails: bool) -> None:
+        """Do the same, but fail first where that is asked for."""
+        await self.of_key(sent, tenant)
+        if fails and ctx.attempt == 1:
+            raise RuntimeError("the first attempt fails")
+
     def call(self) -> BoundCall[None]:
         """Return a call as the shape wants it."""
         sent = time.monotonic_ns()
+        if self.mixed:
+            number = next(self._numbers)
+            tenant = f"tenant-{self._dice.randrange(self.keys)}"
+            return self.trying.bind(sent, tenant, number % OF_A_RUN == 0).options(
+                idempotency_key=f"{os.getpid()}-{number}", labels={"region": f"r{number % 7}"}
+            )
         if self.keys:
             call = self.keyed.bind(sent, f"tenant-{self._dice.randrange(self.keys)}")
             weight = self._dice.randint(1, self.heaviest)
@@ -113,8 +139,29 @@ class Bench:
 
     async def store(self, count: int) -> None:
         """Store tasks in chunks."""
+        if self.mixed:
+            await self._store_runs(count)
+            return
         for at in range(0, count, CHUNK):
             await self.pool.submit_many([self.call() for _ in range(min(CHUNK, count - at))])
+
+    async def _store_runs(self, count: int) -> None:
+        """Store tasks in runs, several at a time."""
+        pool = internals_of(self.pool)
+        await pool.ready()
+        left = iter(range(count // OF_A_RUN))
+
+        async def submitter() -> None:
+            for _ in left:
+                seed = [self.call() for _ in range(OF_A_RUN)]
+                await open_run(pool, new_run(pool, None, "skip", None), seed)
+
+        await asyncio.gather(*(submitter() for _ in range(16)))
+
+    def detours(self) -> dict[str, int]:
+        """Return how many verbs of this process left the fast path, by verb and reason."""
+        counts = internals_of(self.mp).runtime.env.shared_store.detour_counts
+        return {} if counts is None else {" ".join(which): n for which, n in counts().items()}
 
 
 def flow_control(mp: Millpond) -> dict[str, Any]:
@@ -144,7 +191,7 @@ async def fill(stage: Stage) -> Answer:
     async with bench.mp:
         await beginning()
         await bench.store(stage.count)
-        return {"stored": await bench.pool.size()}
+        return {"stored": await bench.pool.size(), "detours": bench.detours()}
 
 
 async def submit(stage: Stage) -> Answer:
@@ -292,7 +339,9 @@ async def sustain(stage: Stage) -> Answer:
         bench.hit = tally.hit
         async with bench.mp.worker(concurrency=stage.get("concurrency")):
             await asyncio.sleep(stage.get("seconds"))
-    return tally.answer()
+            # Before it stops: then it gives back what it has.
+            detours = bench.detours()
+    return tally.answer() | {"detours": detours}
 
 
 async def idle(stage: Stage) -> Answer:
