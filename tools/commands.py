@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import click
 
-from millpond.cli import doctor, health, run, worker
+from millpond.cli import docs, doctor, health, run, worker
 from millpond.cli.exits import OPERATOR_EXITS, WORKER_EXITS
 from millpond.cli.main import COMMANDS, load_command
 from millpond.cli.run.arguments import SIGNALS as SIGNALS_OF_A_RUN
@@ -47,6 +47,7 @@ PARSERS: dict[str, Callable[[], argparse.ArgumentParser]] = {
     "health": health.parser,
     "run": run.parser,
     "doctor": doctor.parser,
+    "docs": docs.parser,
     "demo": lambda: demo.parser("millpond demo"),
 }
 

@@ -9,8 +9,10 @@ HEAD = """\
 # Errors
 
 Every error is a subclass of `MillpondError`. Its code never changes its meaning, and its fields
-hold the values that a program can branch on. Import the errors from `millpond.errors`. The `docs`
-attribute of an error names its section on this page.
+hold the values that a program can branch on. Import the errors from `millpond.errors`. `error.docs`
+names the command that prints the section of an error, such as `millpond docs MILL-001`. If you
+serve a copy of the site that `make site` builds, set `MillpondError.docs_site` to its address:
+`error.docs` is then a link.
 
 A wrong option raises `ConfigError` where the option is given, not where it is first used. A
 bulkhead raises when it refuses a caller, except in `acquire` and `try_acquire`, which return a
@@ -20,7 +22,9 @@ bulkhead raises when it refuses a caller, except in `acquire` and `try_acquire`,
 
 def fields(error: type[errors.MillpondError]) -> str:
     """Return the names a handler can read, as declared on the class."""
-    names = [name for name in inspect.get_annotations(error) if name not in {"code", "docs"}]
+    names = [
+        name for name in inspect.get_annotations(error) if name not in {"code", "docs", "docs_site"}
+    ]
     return ", ".join(f"`{name}`" for name in names)
 
 

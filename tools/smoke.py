@@ -143,7 +143,17 @@ def main(kind: str) -> None:
     installed()
     asyncio.run(in_memory())
     on_disk()
+    explained()
     PARTS[kind]()
+
+
+def explained() -> None:
+    """Follow the address that an error names, and find a page by a word."""
+    error = MillpondError("an example")
+    error_docs = error.docs.split()
+    check(error_docs[0] == "millpond", f"error.docs is {error.docs!r}")
+    check("`MillpondError`" in command(*error_docs[1:]), "the command explains the error")
+    check(command("docs", "rate", "limit").startswith("# Rate limits"), "millpond docs rate limit")
 
 
 if __name__ == "__main__":

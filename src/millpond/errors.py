@@ -158,6 +158,8 @@ class MillpondError(Exception):
     """The root: every error of this library has a stable code and says what it is about."""
 
     code: ClassVar[str] = "MILL-000"
+    docs_site: ClassVar[str] = ""
+    """Where you serve the site that `make site` builds, if you do: an address for `docs`."""
 
     def __init__(self, message: str, /, **fields: object) -> None:
         super().__init__(f"{self.code} {message}")
@@ -170,8 +172,10 @@ class MillpondError(Exception):
 
     @property
     def docs(self) -> str:
-        """Where the documentation explains this error."""
-        return f"docs/reference/errors.md#{self.code.lower()}"
+        """Where the documentation explains this error: a command, or an address of `docs_site`."""
+        if not self.docs_site:
+            return f"millpond docs {self.code}"
+        return f"{self.docs_site.rstrip('/')}/reference/errors.html#{self.code.lower()}"
 
 
 class PoolFull(MillpondError):

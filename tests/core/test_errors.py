@@ -25,7 +25,9 @@ def made(kind: type[MillpondError]) -> MillpondError:
     """An error of a kind with every field it declares."""
     if issubclass(kind, ConfigError):
         return kind("limit", -1, "must be at least 0")
-    fields = {name: f"a {name}" for name in kind.__annotations__ if name != "code"}
+    fields = {
+        name: f"a {name}" for name in kind.__annotations__ if name not in ("code", "docs_site")
+    }
     return kind("something happened", **fields)
 
 
@@ -55,10 +57,16 @@ def test_an_error_survives_the_trip_between_processes(kind: type[MillpondError])
 def test_an_error_names_its_code_and_its_page(kind: type[MillpondError]) -> None:
     """The text starts with the code, and the anchor it points at exists."""
     error = made(kind)
-    page, _, anchor = error.docs.partition("#")
     assert str(error).startswith(f"{kind.code} ")
-    assert anchor == kind.code.lower()
-    assert f"## {kind.code}\n" in (ROOT / page).read_text("utf-8")
+    assert error.docs == f"millpond docs {kind.code}"
+    assert f"## {kind.code}\n" in (ROOT / "docs/reference/errors.md").read_text("utf-8")
+
+
+def test_an_error_links_to_the_site_that_you_serve(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One setting for all errors."""
+    monkeypatch.setattr(MillpondError, "docs_site", "https://docs.example/millpond/")
+    address = "https://docs.example/millpond/reference/errors.html#mill-001"
+    assert address == made(errors.PoolFull).docs
 
 
 def test_the_tree_drawn_on_top_names_every_error() -> None:

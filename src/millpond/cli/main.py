@@ -49,6 +49,7 @@ COMMANDS = {
     "migrate": "migrate the tables of a store to this release",
     "bench": "measure the speed of a store on this machine",
     "demo": "watch pools and a bulkhead at work, for 15 seconds",
+    "docs": "print a page of the documentation, or what an error means",
     "completion": "print a script that makes a shell complete commands",
 }
 """Every command and its description."""

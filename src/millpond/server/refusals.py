@@ -13,7 +13,7 @@ from millpond import errors
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-DOCS = "docs/reference/http-api.md#refusals"
+DOCS = "millpond docs http-api"
 RETRY_SOON = 1.0
 """Seconds after which to ask a full pool again."""
 
