@@ -1,19 +1,23 @@
 """What an open dashboard costs a busy pool.
 
-    make bench-dashboard                       SQLite and PostgreSQL
-    make bench-dashboard ARGS="--stores sqlite --pairs 10"
+    make bench-dashboard                       SQLite and PostgreSQL, six minutes
+    make bench-dashboard ARGS="--stores sqlite --pairs 4"
 
-One process runs small tasks as fast as it can. Another serves the dashboard of the same store, and
-a thread listens to its live events, of all pools and of the busy pool, as an open page does. Rounds
-with and without the listener take turns, and each pair is compared by itself: a machine that is
-slower for a while is slower for both.
+One process submits and runs a fixed number of small tasks, round after round, as fast as it can. A
+process beside it has the page of that pool open, or not, in turn: it listens to live events and
+reads the plots anew as the page does. `served` stands for `millpond serve`, a process of its own;
+`mounted` for a dashboard in the process that works.
+
+Tasks per second differ by 20 % from round to round on a machine that does other things as well.
+Seconds of processor time hardly do, so the cost is counted in them: what the dashboard's process
+and its connections to the server use, as a part of what the pool uses for the same tasks. Where the
+two share a process, rounds with and without an open page are compared.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import collections
 import http.client
 import os
 import re
@@ -21,150 +25,261 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from verify.servers.postgres import serve as serve_postgres
 
-from millpond import Millpond
+from millpond import Millpond, Pool
+from millpond.server import app
+from millpond.server.serving import serve
 
-TASKS = 20_000
-"""Waiting tasks below which more are submitted."""
+TASKS = 100_000
+"""Tasks of one round."""
 
-ROUND = 6.0
-"""Seconds of one round."""
-
-
-completed: collections.Counter[str] = collections.Counter()
+BATCH = 1000
 
 
-def make(url: str) -> Millpond:
+class Round(NamedTuple):
+    """What a round used, in seconds."""
+
+    took: float
+    pool: float
+    """Processor time of the working process and of its connections to the server."""
+    dashboard: float
+    """Processor time of the dashboard's process and of its connections."""
+
+
+class Run:
+    """How far a round is."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.over: asyncio.Event
+
+
+run = Run()
+
+
+def make(url: str) -> tuple[Millpond, Pool]:
     """Return an application with one pool and one small task."""
     mp = Millpond(url, work=True)
     pool = mp.pool("busy", max_concurrent=200, prefetch=200)
 
     @pool.task
     async def nothing(number: int) -> int:
-        completed["busy"] += 1
+        run.count += 1
+        if run.count % TASKS == 0:
+            run.over.set()
         return number
 
-    return mp
+    return mp, pool
 
 
-async def rounds(url: str, pairs: int) -> list[tuple[float, float, float]]:
-    """Return of each pair of rounds: tasks per second without and with an open dashboard.
+# Processor time
 
-    Also the part of a processor that the server of the dashboard takes meanwhile.
-    """
-    mp = make(url)
+
+def used_by(pid: int) -> float:
+    """Return the seconds that all threads of a process have used, on Linux; 0 once it is gone."""
+    try:
+        return time.clock_gettime((~pid << 3) | 2)
+    except OSError:
+        return 0.0
+
+
+class Meter:
+    """Reads what the pool and the dashboard have used so far."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._of_pool = self.connections()
+        self.dashboard: int | None = None
+
+    def connections(self) -> set[int]:
+        """Return the processes of the server that serve connections, but for this one."""
+        if not self._url.startswith("postgres"):
+            return set()
+        import psycopg
+
+        asked = (
+            "SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend' "
+            "AND datname = current_database() AND pid <> pg_backend_pid()"
+        )
+        with psycopg.connect(self._url) as connection:
+            return {pid for (pid,) in connection.execute(asked)}
+
+    def read(self) -> tuple[dict[int, float], dict[int, float]]:
+        """Return the seconds of every process of the pool, and of the dashboard."""
+        now = self.connections()
+        pool = {pid: used_by(pid) for pid in (os.getpid(), *(now & self._of_pool))}
+        if self.dashboard is None:
+            return {pid: used_by(pid) for pid in (os.getpid(), *now)}, {}
+        others = (self.dashboard, *(now - self._of_pool))
+        return pool, {pid: used_by(pid) for pid in others}
+
+
+def since(before: dict[int, float], after: dict[int, float]) -> float:
+    """Return what processes have used between two readings."""
+    return sum(used - before.get(pid, 0.0) for pid, used in after.items())
+
+
+# Rounds
+
+
+async def rounds(url: str, pairs: int, *, mounted: bool) -> list[tuple[Round, Round]]:
+    """Return pairs of rounds: without and with an open page."""
+    run.over = asyncio.Event()
+    mp, pool = make(url)
     found = []
     async with mp:
-        feeding = asyncio.create_task(feed(mp))
-        await asyncio.sleep(2.0)
-        with serving(url) as (port, pid):
+        await one_round(mp, pool, Meter(url))
+        meter = Meter(url)
+        async with serving(mp, url, meter, mounted=mounted) as port:
             for number in range(pairs):
                 # Each of the two comes first in turn.
                 order = (False, True) if number % 2 else (True, False)
-                pair = {one: await measured(pid, port if one else None) for one in order}
-                (alone, _), (watched, used) = pair[False], pair[True]
-                found.append((alone, watched, used))
-                print(
-                    f"  {alone:8,.0f} /s alone  {watched:8,.0f} /s watched, "
-                    f"{100 * used:.1f} % of a processor",
-                    flush=True,
-                )
-        feeding.cancel()
+                pair = {}
+                for one in order:
+                    async with watching(port if one else None):
+                        pair[one] = await one_round(mp, pool, meter)
+                found.append((pair[False], pair[True]))
+                print(f"  {_told(pair[False])}   watched {_told(pair[True])}", flush=True)
     return found
 
 
-async def feed(mp: Millpond) -> None:
-    """Keep the queue from running empty."""
-    pool, nothing = mp.get_pool("busy"), mp.tasks["nothing"]
-    while True:
-        if (await pool.snapshot()).queued < TASKS:
-            await pool.submit_many([nothing.bind(number) for number in range(1000)])
-        else:
-            await asyncio.sleep(0.05)
+def _told(one: Round) -> str:
+    return (
+        f"{TASKS / one.took:6,.0f} tasks/s, {one.pool:5.2f} s of processor time, "
+        f"dashboard {one.dashboard:5.3f} s"
+    )
 
 
-def processor_time(pid: int) -> float:
-    """Return the seconds that a process has used, on Linux."""
-    fields = Path(f"/proc/{pid}/stat").read_text("ascii").rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-async def measured(pid: int, port: int | None) -> tuple[float, float]:
-    """Return how many tasks complete in a second, and what a process uses of a processor."""
-    stop = threading.Event()
-    listener = None
-    if port is not None:
-        listener = asyncio.create_task(asyncio.to_thread(listen, port, stop))
-        await asyncio.sleep(1.0)
-    began, before, used = time.perf_counter(), completed["busy"], processor_time(pid)
-    await asyncio.sleep(ROUND)
+async def one_round(mp: Millpond, pool: Pool, meter: Meter) -> Round:
+    """Submit and run the tasks of a round."""
+    nothing = mp.tasks["nothing"]
+    run.over.clear()
+    began, (pool_before, before) = time.perf_counter(), meter.read()
+    for first in range(0, TASKS, BATCH):
+        await pool.submit_many([nothing.bind(first + number) for number in range(BATCH)])
+    await run.over.wait()
+    pool_after, after = meter.read()
     took = time.perf_counter() - began
-    rate = (completed["busy"] - before) / took
-    used = (processor_time(pid) - used) / took
-    stop.set()
-    if listener is not None:
-        await listener
-    return rate, used
+    return Round(took, since(pool_before, pool_after), since(before, after))
 
 
-def listen(port: int, stop: threading.Event) -> None:
-    """Read live events as the page of a pool does."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
-    connection.request("GET", "/api/v1/live?pool=busy")
-    answer = connection.getresponse()
-    while not stop.is_set() and answer.readline():
-        pass
-    connection.close()
+# The dashboard, and who watches it
 
 
-@contextmanager
-def serving(url: str) -> Iterator[tuple[int, int]]:
-    """Run `millpond serve` on a store; give its port and its process."""
+@asynccontextmanager
+async def serving(mp: Millpond, url: str, meter: Meter, *, mounted: bool) -> AsyncIterator[int]:
+    """Serve the dashboard of a store from a process of its own, or from this one; give its port."""
+    if mounted:
+        async with in_this_process(mp) as port:
+            yield port
+        return
     command = [sys.executable, "-m", "millpond", "serve", "--store", url, "--port", "0"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)  # noqa: ASYNC220
     try:
         assert process.stdout is not None
-        found = re.search(r":(\d+)/", process.stdout.readline())
+        found = re.search(r":(\d+)/", await asyncio.to_thread(process.stdout.readline))
         assert found is not None
-        yield int(found[1]), process.pid
+        meter.dashboard = process.pid
+        yield int(found[1])
     finally:
         process.terminate()
         process.wait()
 
 
-def report(store: str, url: str, pairs: int) -> None:
+@asynccontextmanager
+async def in_this_process(mp: Millpond) -> AsyncIterator[int]:
+    """Serve the dashboard on this loop."""
+    started: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    dashboard = app(mp)
+
+    def announce(url: str) -> None:
+        started.set_result(int(url.rstrip("/").rpartition(":")[2]))
+
+    running = asyncio.create_task(serve(dashboard, "127.0.0.1", 0, announce))
+    try:
+        yield await started
+    finally:
+        await dashboard.close()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+@asynccontextmanager
+async def watching(port: int | None) -> AsyncIterator[None]:
+    """Have the page of the pool open in another process."""
+    if port is None:
+        yield
+        return
+    command = [sys.executable, __file__, "--watch", str(port)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)  # noqa: ASYNC220
+    try:
+        assert process.stdout is not None
+        await asyncio.to_thread(process.stdout.readline)
+        yield
+    finally:
+        process.terminate()
+        process.wait()
+
+
+def watch(port: int) -> None:
+    """Listen to live events, and read the plots with each of them, as the page of a pool does."""
+    stream, plots = (http.client.HTTPConnection("127.0.0.1", port, timeout=30) for _ in range(2))
+    stream.request("GET", "/api/v1/live?pool=busy")
+    answer = stream.getresponse()
+    print("listening", flush=True)
+    while line := answer.readline():
+        if line.startswith(b"event: pools"):
+            plots.request("GET", "/api/v1/pools/busy/history?seconds=2")
+            plots.getresponse().read()
+
+
+def report(url: str, pairs: int, *, mounted: bool) -> None:
     """Measure, and print what the dashboard costs."""
-    print(f"{store}: tasks per second")
-    found = asyncio.run(rounds(url, pairs))
-    costs = [100 * (1 - watched / alone) for alone, watched, _ in found]
-    middle, spread = statistics.median(costs), statistics.stdev(costs) if pairs > 1 else 0.0
-    used = 100 * statistics.median(one for _, _, one in found)
-    print(
-        f"  an open dashboard costs {middle:.1f} % (median of {pairs} pairs, spread {spread:.1f})"
-    )
-    print(f"  its server uses {used:.1f} % of one processor")
+    found = asyncio.run(rounds(url, pairs, mounted=mounted))
+    idle = [100 * alone.dashboard / alone.pool for alone, _ in found]
+    direct = [100 * watched.dashboard / watched.pool for _, watched in found]
+    compared = [100 * (watched.pool / alone.pool - 1) for alone, watched in found]
+    slower = [100 * (1 - alone.took / watched.took) for alone, watched in found]
+    if not mounted:
+        print(f"  its own processor time, unwatched:  {_summary(idle)}")
+        print(f"  its own processor time, watched:    {_summary(direct)}")
+    print(f"  more processor time for the pool:   {_summary(compared)}")
+    print(f"  fewer tasks per second:             {_summary(slower)}")
+
+
+def _summary(costs: Sequence[float]) -> str:
+    low, middle, high = statistics.quantiles(costs, n=4)
+    return f"{middle:5.2f} % (median of {len(costs)}; half are from {low:.2f} to {high:.2f})"
 
 
 def main() -> None:
     """Measure the cost on each store."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--stores", nargs="+", default=["sqlite", "postgres"])
-    parser.add_argument("--pairs", type=int, default=8)
+    parser.add_argument("--ways", nargs="+", default=["served", "mounted"])
+    parser.add_argument("--pairs", type=int, default=6, help="two at least")
+    parser.add_argument("--watch", type=int, help=argparse.SUPPRESS)
     asked = parser.parse_args()
+    if asked.watch:
+        watch(asked.watch)
+        return
     for store in asked.stores:
-        if store == "sqlite":
-            with tempfile.TemporaryDirectory() as folder:
-                report(store, f"sqlite:///{Path(folder) / 'work.db'}", asked.pairs)
-        else:
-            with serve_postgres() as server, server.database() as url:
-                report(store, url, asked.pairs)
+        for way in asked.ways:
+            print(f"{store}, {way}", flush=True)
+            if store == "sqlite":
+                with tempfile.TemporaryDirectory() as folder:
+                    url = f"sqlite:///{Path(folder) / 'work.db'}"
+                    report(url, asked.pairs, mounted=way == "mounted")
+            else:
+                with serve_postgres() as server, server.database() as url:
+                    report(url, asked.pairs, mounted=way == "mounted")
 
 
 if __name__ == "__main__":

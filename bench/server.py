@@ -1,13 +1,15 @@
 """How long the dashboard's requests take on a store of many tasks, beside a bare SELECT.
 
     make bench-server                          10,000 and 1,000,000 tasks, SQLite and PostgreSQL
-    make bench-server ARGS="--tasks 100000 --stores sqlite"
+    make bench-server ARGS="--tasks 1000 100000 --stores sqlite"
 
-A process serves the store with uvicorn. Beside the dashboard it has one route that reads one row
-by its primary key, with the same driver and a thread like the store's: nothing can be quicker. So
-both sides of a ratio pay for the same HTTP stack. Another process asks, one request at a time over
-one connection, and after every request it asks for a bare SELECT: whatever else the machine does
-meanwhile slows both down.
+Two processes serve a small and a large store with uvicorn. Another process asks both in turn, one
+request at a time over one connection each. After that it reads one row by its primary key twice,
+so that whatever else the machine does meanwhile slows all of them down:
+
+SELECT        by the driver, in the asking process: no HTTP at all
+over HTTP     by a bare ASGI app in the serving process, with a thread like the store's: what any
+              answer over HTTP from Python costs at least
 """
 
 from __future__ import annotations
@@ -15,7 +17,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import http.client
-import json
 import random
 import sqlite3
 import statistics
@@ -27,7 +28,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from verify.servers.postgres import serve as serve_postgres
@@ -51,6 +52,11 @@ WAITS = 10
 BATCH = 1000
 REQUESTS = 300
 WARM_UP = 30
+BARE = "/bare/"
+
+
+Select = Callable[[int], list[Any]]
+"""Reads the row of a task by its primary key."""
 
 
 # A store of many tasks
@@ -105,36 +111,45 @@ async def _store_batch(store: Any, mp: Millpond, pool: str, count: int) -> list[
 # The process that serves
 
 
-async def serve(url: str, ids: list[int]) -> None:
+async def serve(url: str) -> None:
     """Serve the dashboard of a store, and a bare SELECT beside it."""
     import uvicorn
-    from fastapi import FastAPI, Response
 
     from millpond.server import app
 
-    outer = FastAPI(openapi_url=None)
     thread = ThreadPoolExecutor(1)
     select = _bare(url)
 
-    @outer.get("/bare/{task}")
-    async def bare(task: int) -> Response:
+    async def bare(task: int, send: Any) -> None:
         loop = asyncio.get_running_loop()
-        found = await loop.run_in_executor(thread, select, task)
-        return Response(msgspec.json.encode(found), media_type="application/json")
+        found = msgspec.json.encode(await loop.run_in_executor(thread, select, task))
+        length = str(len(found)).encode()
+        headers = [(b"content-type", b"application/json"), (b"content-length", length)]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": found})
 
     mp = Millpond(url, work=False)
+    dashboard = app(mp, max_rate=1_000_000)
+
+    async def either(scope: Any, receive: Any, send: Any) -> None:
+        if scope.get("path", "").startswith(BARE):
+            await bare(int(scope["path"].removeprefix(BARE)), send)
+        else:
+            await dashboard(scope, receive, send)
+
     async with mp:
-        outer.mount("/m", app(mp, max_rate=1_000_000))
-        config = uvicorn.Config(outer, "127.0.0.1", 0, log_config=None, access_log=False)
+        config = uvicorn.Config(
+            either, "127.0.0.1", 0, log_config=None, access_log=False, lifespan="off"
+        )
         server = uvicorn.Server(config)
         running = asyncio.create_task(server.serve())
         while not server.started:  # noqa: ASYNC110 - it has no event for it
             await asyncio.sleep(0.01)
-        print(json.dumps([server.servers[0].sockets[0].getsockname()[1], ids]), flush=True)
+        print(server.servers[0].sockets[0].getsockname()[1], flush=True)
         await running
 
 
-def _bare(url: str) -> Callable[[int], list[Any]]:
+def _bare(url: str) -> Select:
     """Return what reads the row of a task by its primary key."""
     if url.startswith("sqlite"):
         file = url.removeprefix("sqlite:///")
@@ -169,117 +184,133 @@ Times = tuple[float, float]
 """The median and the 95th percentile, in milliseconds."""
 
 
-def measured(
-    port: int, paths: Callable[[], str], bare: Callable[[], str], count: int
-) -> tuple[Times, Times]:
-    """Return how long a request takes, and the bare SELECT that follows each of them."""
-    connection = http.client.HTTPConnection("127.0.0.1", port)
-    pairs = [
-        (_took(connection, paths()), _took(connection, bare())) for _ in range(WARM_UP + count)
+class Served(NamedTuple):
+    """A store that a process serves."""
+
+    connection: http.client.HTTPConnection
+    select: Select
+    ids: list[int]
+
+    def some(self) -> int:
+        """Return a task of it."""
+        return dice.choice(self.ids)
+
+
+dice = random.Random(1)
+
+
+def measured(path: str, small: Served, large: Served, count: int) -> list[Times]:
+    """Return how long a request takes on both stores, and the bare SELECTs that follow each."""
+    rounds = [
+        (
+            _took(lambda: _asked(small.connection, path.format(task=small.some()))),
+            _took(lambda: _asked(large.connection, path.format(task=large.some()))),
+            _took(lambda: large.select(large.some())),
+            _took(lambda: _asked(large.connection, f"{BARE}{large.some()}")),
+        )
+        for _ in range(WARM_UP + count)
     ]
-    connection.close()
-    asked, selected = zip(*pairs[WARM_UP:], strict=True)
-    return _summary(asked), _summary(selected)
+    return [_summary(times) for times in zip(*rounds[WARM_UP:], strict=True)]
 
 
-def _took(connection: http.client.HTTPConnection, path: str) -> float:
+def _took(ask: Callable[[], object]) -> float:
     began = time.perf_counter()
+    ask()
+    return 1000 * (time.perf_counter() - began)
+
+
+def _asked(connection: http.client.HTTPConnection, path: str) -> None:
     connection.request("GET", path)
     answer = connection.getresponse()
     body = answer.read()
-    took = time.perf_counter() - began
     assert answer.status == 200, f"{path}: {answer.status} {body[:200]!r}"
-    return 1000 * took
 
 
 def _summary(times: Sequence[float]) -> Times:
     return statistics.median(times), statistics.quantiles(times, n=20)[18]
 
 
-def requests(ids: list[int]) -> dict[str, Callable[[], str]]:
-    """Return what the pages of the dashboard ask."""
-    dice = random.Random(1)
-    fixed = {
-        "pools": "/pools",
-        "one pool": "/pools/pool-000",
-        "history": "/pools/pool-000/history",
-        "tasks": "/tasks?pool=pool-000",
-        "tasks, queued": "/tasks?pool=pool-000&status=queued",
-        "tasks, completed": "/tasks?pool=pool-000&status=completed",
-        "tasks, failed": "/tasks?pool=pool-000&status=failed",
-        "tasks, all pools": "/tasks?status=failed",
-        "tasks by function": "/tasks?pool=pool-000&status=completed&function=function_3",
-        "tasks by label": "/tasks?pool=pool-000&label=tenant%3Dt3",
-        "tasks, none fits": "/tasks?pool=pool-000&status=completed&key=nobody",
-        "dead letters": "/dead?pool=pool-000",
-        "workers": "/workers",
-        "runs": "/runs?pool=pool-000",
-        "audit": "/audit",
-    }
-    found: dict[str, Callable[[], str]] = {
-        "one task": lambda: f"/m/api/v1/tasks/{dice.choice(ids)}",
-    }
-    for name, path in fixed.items():
-        found[name] = lambda path=path: f"/m/api/v1{path}"  # type: ignore[misc]
-    return found
+PATHS = {
+    "one task": "/tasks/{task}",
+    "pools": "/pools",
+    "one pool": "/pools/pool-000",
+    "history": "/pools/pool-000/history",
+    "tasks": "/tasks?pool=pool-000",
+    "tasks, queued": "/tasks?pool=pool-000&status=queued",
+    "tasks, completed": "/tasks?pool=pool-000&status=completed",
+    "tasks, failed": "/tasks?pool=pool-000&status=failed",
+    "tasks, all pools": "/tasks?status=failed",
+    "tasks by function": "/tasks?pool=pool-000&status=completed&function=function_3",
+    "tasks by label": "/tasks?pool=pool-000&label=tenant%3Dt3",
+    "tasks, none fits": "/tasks?pool=pool-000&status=completed&key=nobody",
+    "dead letters": "/dead?pool=pool-000",
+    "workers": "/workers",
+    "runs": "/runs?pool=pool-000",
+    "schedules": "/schedules",
+    "events": "/events",
+    "audit": "/audit",
+    "audit, orders": "/audit?kind=control",
+}
+"""What the pages of the dashboard ask."""
 
 
 @contextmanager
-def served(url: str, ids: list[int]) -> Iterator[int]:
-    """Start the process that serves; give its port."""
-    command = [sys.executable, __file__, "--serve", url, "--ids", json.dumps(ids)]
+def served(url: str, tasks: int) -> Iterator[Served]:
+    """Fill a store and start the process that serves it."""
+    began = time.perf_counter()
+    ids = asyncio.run(fill(url, tasks))
+    print(f"{tasks:,} tasks in {POOLS} pools, stored in {time.perf_counter() - began:.0f} s")
+    command = [sys.executable, __file__, "--serve", url]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
-        port, _ = json.loads(process.stdout.readline())
-        yield port
+        connection = http.client.HTTPConnection("127.0.0.1", int(process.stdout.readline()))
+        yield Served(connection, _bare(url), dice.sample(ids, min(len(ids), 500)))
+        connection.close()
     finally:
         process.terminate()
         process.wait()
 
 
-def report(store: str, url: str, tasks: int, count: int) -> None:
-    """Fill a store, ask everything, and print how long it took."""
-    began = time.perf_counter()
-    ids = asyncio.run(fill(url, tasks))
-    dice = random.Random(2)
-    some = dice.sample(ids, min(len(ids), 500))
-    took = time.perf_counter() - began
-    print(f"\n{store}, {tasks:,} tasks in {POOLS} pools (stored in {took:.0f} s)")
-    print(f"{'':<20} {'request, ms':>17} {'bare SELECT, ms':>17} {'times bare':>17}")
-    print(f"{'':<20}{' {:>8} {:>8}'.format('median', 'p95') * 3}")
-    with served(url, some) as port:
-        for name, path in requests(some).items():
-            times = measured(port, path, lambda: f"/bare/{dice.choice(some)}", count)
-            _line(name, *times)
+def report(urls: Sequence[str], tasks: Sequence[int], count: int) -> None:
+    """Fill a small and a large store, ask everything, and print how long it took."""
+    with served(urls[0], tasks[0]) as small, served(urls[1], tasks[1]) as large:
+        heads = [f"{one:,} tasks" for one in tasks]
+        print(f"{'milliseconds':<18}" + "".join(f"{one:>18}" for one in heads), end="")
+        print(f"{'SELECT':>15}{'over HTTP':>15}   p95, times")
+        print(" " * 18 + "    median     p95" * 2 + " median    p95" * 2, end="")
+        print("   SELECT  HTTP  small")
+        for name, path in PATHS.items():
+            _line(name, *measured(f"/api/v1{path}", small, large, count))
 
 
-def _line(name: str, asked: Times, bare: Times) -> None:
-    ratios = [one / other for one, other in zip(asked, bare, strict=True)]
-    shown = " ".join(f"{one:8.2f}" for one in (*asked, *bare))
-    print(f"{name:<20} {shown} {ratios[0]:8.1f} {ratios[1]:8.1f}", flush=True)
+def _line(name: str, small: Times, large: Times, select: Times, bare: Times) -> None:
+    shown = "".join(f"  {one:8.2f}{two:8.2f}" for one, two in (small, large))
+    floor = "".join(f"  {one:6.3f} {two:6.3f}" for one, two in (select, bare))
+    times = [large[1] / other[1] for other in (select, bare, small)]
+    print(f"{name:<18}{shown}{floor}  {times[0]:7.1f}{times[1]:6.1f}{times[2]:7.2f}", flush=True)
 
 
 def main() -> None:
     """Measure, or serve what is measured."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--tasks", type=int, nargs="+", default=[10_000, 1_000_000])
+    parser.add_argument("--tasks", type=int, nargs=2, default=[10_000, 1_000_000])
     parser.add_argument("--stores", nargs="+", default=["sqlite", "postgres"])
     parser.add_argument("--requests", type=int, default=REQUESTS, help="of each kind")
     parser.add_argument("--serve", help=argparse.SUPPRESS)
-    parser.add_argument("--ids", default="[]", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.serve:
-        asyncio.run(serve(asked.serve, json.loads(asked.ids)))
+        asyncio.run(serve(asked.serve))
         return
     for store in asked.stores:
-        for tasks in asked.tasks:
-            if store == "sqlite":
-                with tempfile.TemporaryDirectory() as folder:
-                    report(store, f"sqlite:///{Path(folder) / 'work.db'}", tasks, asked.requests)
-            else:
-                with serve_postgres() as server, server.database() as url:
-                    report(store, url, tasks, asked.requests)
+        print(f"\n{store}")
+        if store == "sqlite":
+            with tempfile.TemporaryDirectory() as folder:
+                urls = [f"sqlite:///{Path(folder) / name}" for name in ("small.db", "large.db")]
+                report(urls, asked.tasks, asked.requests)
+        else:
+            with serve_postgres() as server, server.database() as one, server.database() as two:
+                report([one, two], asked.tasks, asked.requests)
 
 
 if __name__ == "__main__":

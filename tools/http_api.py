@@ -67,6 +67,7 @@ REFUSALS = (
     (403, "csrf_required", "a page sent it without the `csrf` of `GET /session`"),
     (404, "not_found", "there is no such path; `unknown_run`, `unknown_schedule`: no such thing"),
     (409, "count_changed", "a bulk action would be about another number of tasks than expected"),
+    (408, "slow_body", "the body did not come in within 20 seconds"),
     (413, "body_too_large", "the body is larger than a payload may be"),
     (415, "not_json", "the body is of another content type; `encoded`: it is compressed"),
     (421, "host_not_allowed", "the Host header does not name this server (`--allow-host`)"),

@@ -107,6 +107,28 @@ def test_axe_has_no_serious_findings_in_light_and_dark(
     assert not found, "\n".join(found)
 
 
+def test_a_search_goes_on_until_it_has_found_what_fits(
+    open_tab: OpenTab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One request reads few rows: the page sends the next, and offers to search on at last."""
+    monkeypatch.setattr("millpond.server.api.tasks.SCAN", 2)
+    shop = Shop()
+    shop.mended = True
+
+    async def fill() -> None:
+        for tenant in ["deep", *["top"] * 25, "near", *["top"] * 9]:
+            await (await shop.send.submit("ada", tenant)).wait()
+
+    with Dashboard(shop.mp) as dashboard:
+        dashboard.do(fill())
+        page = open_tab().open(dashboard, "#/tasks?pool=mail&key=near")
+        expect(page.locator("main table tbody tr")).to_have_count(1)
+        page.goto(dashboard.address + "#/tasks?pool=mail&key=deep")
+        expect(page.get_by_text("Nothing found among the latest tasks")).to_be_visible()
+        page.get_by_role("button", name="Load more tasks").click()
+        expect(page.locator("main table tbody tr")).to_have_count(1)
+
+
 def test_axe_has_no_serious_findings_in_dialogs(furnished: Dashboard, open_tab: OpenTab) -> None:
     page = open_tab(reduced_motion="reduce").open(furnished, "#/pools/mail")
     page.evaluate(AXE.read_text("utf-8"))

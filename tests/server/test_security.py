@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import re
+import socket
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import httpx
+import msgspec
 import pytest
+import uvicorn
 from tests.server.desk import BEARER, TOKEN, desk, local_client
 from tests.server.test_reading import shop
 
 from millpond import Millpond
 from millpond.errors import ConfigError
 from millpond.pool.internals import internals_of
-from millpond.server import app
+from millpond.server import app, redaction
 from millpond.server.security import content_policy, is_loopback
+from millpond.server.serving import Impatient
 from millpond.server.sessions import SESSION_LASTS, Sessions, Tokens
 
 JSON = {"content-type": "application/json"}
@@ -372,3 +377,158 @@ async def test_served_by_itself_it_opens_the_millpond() -> None:
     assert (await told.get())["type"] == "lifespan.shutdown.complete"
     await life
     assert not mp.is_open
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+async def test_a_page_of_another_site_takes_no_place_among_those_who_listen(site: str) -> None:
+    async with desk(shop, max_clients=1) as at:
+        headers = {"sec-fetch-site": site, "sec-fetch-mode": "no-cors"}
+        for path in ("/api/v1/live", "/api/v1/pools", "/openapi.json"):
+            answer = await at.client.get(path, headers=headers)
+            assert await refused(answer) == (403, "cross_site")
+        assert at.server.site.live.clients == 0
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["localhost:80@evil.example", "localhost:evil", "localhost:", "localhost/evil", "[::1", "a b"],
+)
+async def test_a_host_with_anything_behind_its_name_is_foreign(host: str) -> None:
+    async with desk(shop) as at:
+        answer = await at.client.get("/api/v1/pools", headers={"host": host})
+        assert await refused(answer) == (421, "host_not_allowed")
+
+
+async def test_a_token_in_an_address_opens_nothing() -> None:
+    async with desk(shop, token=TOKEN) as at:
+        for name in ("token", "access_token", "authorization"):
+            answer = await at.client.get("/api/v1/pools", params={name: TOKEN})
+            assert await refused(answer) == (401, "token_required")
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/../settings.py",
+        "/%2e%2e/settings.py",
+        "/app/..%2f..%2fsettings.py",
+        "/app/%2e%2e/%2e%2e/%2e%2e/__init__.py",
+        "/..%5csettings.py",
+        "//etc/passwd",
+        "/%2fetc%2fpasswd",
+        "/app/main.js%00.css",
+        "/vendor/../../security.py",
+    ],
+)
+async def test_no_path_leads_out_of_the_folder_of_the_pages(path: str) -> None:
+    async with desk(shop) as at:
+        raw = path.encode()
+        scope = {
+            "type": "http",
+            "asgi": {"version": "3.0"},
+            "http_version": "1.1",
+            "method": "GET",
+            "scheme": "http",
+            "path": unquote(path),
+            "raw_path": raw,
+            "query_string": b"",
+            "root_path": "",
+            "headers": [(b"host", b"localhost")],
+            "client": ("127.0.0.1", 1),
+            "server": ("127.0.0.1", 80),
+        }
+        told: asyncio.Queue[Any] = asyncio.Queue()
+        await at.server(scope, asyncio.Queue().get, told.put)
+        assert (await told.get())["status"] == 404
+
+
+async def test_a_slow_body_is_refused_and_takes_no_place_meanwhile() -> None:
+    async with desk(shop, max_requests=1, token=TOKEN) as at:
+
+        async def slow() -> Any:
+            yield b"{"
+            await asyncio.sleep(3600)
+
+        async def log_in() -> httpx.Response:
+            return await at.client.post("/api/v1/session", content=slow(), headers=JSON)
+
+        slow_ones = [asyncio.create_task(log_in()) for _ in range(10)]
+        await asyncio.sleep(1.0)
+        for _ in range(3):
+            assert (await at.client.get("/api/v1/pools", headers=BEARER)).status_code == 200
+        for one in slow_ones:
+            assert await refused(await one) == (408, "slow_body")
+
+
+async def test_who_has_no_token_sends_little() -> None:
+    async with desk(shop, token=TOKEN) as at:
+        body = {"token": "x" * 5000}
+        answer = await at.client.post("/api/v1/session", json=body)
+        assert await refused(answer) == (413, "body_too_large")
+
+
+async def test_a_body_that_breaks_off_is_not_taken_for_a_whole_one() -> None:
+    async with desk(shop, allow_actions=True) as at:
+        sent = iter([{"type": "http.request", "body": b"{}", "more_body": True}])
+
+        async def receive() -> Any:
+            return next(sent, {"type": "http.disconnect"})
+
+        scope = {
+            "type": "http",
+            "method": "POST",
+            "path": "/api/v1/pools/orders/pause",
+            "query_string": b"",
+            "headers": [
+                (b"host", b"localhost"),
+                (b"content-type", b"application/json"),
+                (b"content-length", b"20"),
+            ],
+            "client": ("127.0.0.1", 1),
+        }
+        told: asyncio.Queue[Any] = asyncio.Queue()
+        await at.server(scope, receive, told.put)
+        assert (await told.get())["status"] == 400
+        assert not (await at.get("/pools/orders"))["pool"]["paused"]
+
+
+@pytest.mark.real_loop
+@pytest.mark.parametrize("sent", [b"", b"GET / HTTP/1.1\r\nHost: local", b"WHOLE"])
+async def test_a_connection_that_sends_no_headers_is_closed(
+    sent: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At its first request, and at the next."""
+    monkeypatch.setattr("millpond.server.serving.HEADERS_WITHIN", 0.2)
+    mp = Millpond()
+    shop(mp)
+    server = app(mp)
+    listening = socket.create_server(("127.0.0.1", 0))
+    uvicorn_server = uvicorn.Server(uvicorn.Config(server, http=Impatient, log_config=None))
+    serving = asyncio.create_task(uvicorn_server.serve([listening]))
+    port = listening.getsockname()[1]
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    if sent == b"WHOLE":
+        writer.write(b"GET /api/v1/session HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert await reader.readuntil(b"\r\n") == b"HTTP/1.1 200 OK\r\n"
+        sent = b"GET / HTTP/1.1\r\nHo"
+    writer.write(sent)
+    async with asyncio.timeout(10.0):
+        await reader.read()
+    writer.close()
+    uvicorn_server.should_exit = True
+    await serving
+
+
+def test_secrets_stay_hidden_wherever_their_names_stand() -> None:
+    stored = {
+        "env": [{"name": "API_TOKEN", "value": "s3cret"}, {"name": "HOME", "value": "/root"}],
+        "body": '{"user": "ada", "passWord": "s3cret"}',
+        "dsn": "postgresql://ada:s3cret@db/shop",
+        "plain": "[not json",
+    }
+    shown = redaction.shown(msgspec.json.encode(stored))
+    assert "s3cret" not in str(shown)
+    assert shown["env"][1]["value"] == "/root"
+    assert "ada" in shown["body"]
+    assert shown["dsn"] == "postgresql://ada:[hidden]@db/shop"
+    assert shown["plain"] == "[not json"

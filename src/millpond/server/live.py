@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from millpond.bulkhead.permit import Permit
     from millpond.server.site import Site
-    from millpond.store.protocol import PoolView
+    from millpond.store.protocol import PoolInFull, PoolView
 
     Message = MutableMapping[str, Any]
     Receive = Callable[[], Awaitable[Message]]
@@ -80,6 +80,8 @@ class Live:
         self._details: dict[str, tuple[int, bytes]] = {}
         self._tasks: dict[int, tuple[int, bytes]] = {}
         self._listening: dict[object, Topics] = {}
+        self._watched: dict[str, PoolInFull] = {}
+        """Pools that somebody looks at, as of the last sample."""
         self._looked_at: dict[str, float] = {}
         """Pools whose percentiles somebody asked for, and when."""
         self._changed = asyncio.Event()
@@ -109,11 +111,12 @@ class Live:
         """Return a pool at a glance, with what it did lately."""
         return shapes.glance(view, now, self.history.recent(view.spec.name, now))
 
-    async def look_at(self, view: PoolView, now: float) -> None:
+    async def look_at(self, name: str, full: PoolInFull | None = None) -> None:
         """Note a pool that somebody looks at: its percentiles are sampled for a minute."""
-        self._looked_at[view.spec.name] = _now()
         await self.overview()
-        self.history.measure(view, now)
+        full = full or self._watched.get(name) or await self._site.pool_in_full(name)
+        self._looked_at[name] = _now()
+        self.history.measure(full.view, self._at)
 
     async def _sample(self) -> None:
         """Read the pools; those who ask at the same time share one reading."""
@@ -122,21 +125,22 @@ class Live:
                 return
             now = self._site.now()
             views = await self._site.view.pools(now=now)
-            measured = await self._measured(now)
+            self._watched = await self._read_watched(now)
             self._views, self._at, self._sampled_at = views, now, _now()
             for view in views:
-                self.history.add(measured.get(view.spec.name, view), now)
+                watched = self._watched.get(view.spec.name)
+                self.history.add(view if watched is None else watched.view, now)
 
-    async def _measured(self, now: float) -> dict[str, PoolView]:
-        """Return the pools whose percentiles somebody looks at."""
+    async def _read_watched(self, now: float) -> dict[str, PoolInFull]:
+        """Return the pools that somebody looks at."""
         recently = _now() - 60.0
         self._looked_at = {name: at for name, at in self._looked_at.items() if at > recently}
         wanted = {name for topics in self._listening.values() for name in topics.pools}
         found = {}
         for name in wanted | self._looked_at.keys():
-            view = await self._site.view.pool(name, now=now)
-            if view is not None:
-                found[name] = view
+            full = await self._site.view.pool_in_full(name, now=now)
+            if full is not None:
+                found[name] = full
         return found
 
     # The poller
@@ -198,15 +202,17 @@ class Live:
             self._note(self._tasks, task, told)
 
     async def _note_detail(self, name: str) -> None:
-        view = await self._site.view.pool(name, now=self._at)
-        if view is None:
+        # Who began to listen since the last sample does not wait for the next.
+        full = self._watched.get(name)
+        if full is None:
+            full = await self._site.view.pool_in_full(name, now=self._at)
+        if full is None:
             return
-        units = await self._site.view.units(name)
         told = {
             "name": name,
-            "waits": shapes.percentiles(view.waits),
-            "run_times": shapes.percentiles(view.run_times),
-            "units": [shapes.unit(one) for one in units],
+            "waits": shapes.percentiles(full.view.waits),
+            "run_times": shapes.percentiles(full.view.run_times),
+            "units": [shapes.unit(one) for one in full.units],
         }
         self._note(self._details, name, told)
 

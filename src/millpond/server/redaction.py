@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 from typing import Any
 
 import msgspec
@@ -22,8 +24,16 @@ SECRET_WORDS = (
     "cookie",
     "session_id",
     "signature",
+    "pwd",
+    "bearer",
+    "jwt",
 )
 """Words in the names of entries that are not shown; - and _ and case make no difference."""
+
+NAMES, VALUE = ("name", "key"), "value"
+"""Entries that name a secret beside its value, as in {"name": "TOKEN", "value": "..."}."""
+
+_URL_PASSWORD = re.compile(r"(?<=://)([^\s/:@]*):[^\s/@]+@")
 
 DEEPEST = 50
 LONGEST_TEXT = 100_000
@@ -51,15 +61,26 @@ def _redacted(value: Any, words: tuple[str, ...], depth: int) -> Any:  # noqa: A
     if depth > DEEPEST:
         return HIDDEN
     if isinstance(value, dict):
+        named = any(is_secret(str(value.get(name, "")), words) for name in NAMES)
         return {
-            name: HIDDEN if is_secret(name, words) else _redacted(one, words, depth + 1)
+            name: HIDDEN
+            if is_secret(name, words) or (named and name == VALUE)
+            else _redacted(one, words, depth + 1)
             for name, one in value.items()
         }
     if isinstance(value, list):
         return [_redacted(one, words, depth + 1) for one in value]
-    if isinstance(value, str) and len(value) > LONGEST_TEXT:
-        return value[:LONGEST_TEXT]
-    return value
+    return _redacted_text(value, words, depth) if isinstance(value, str) else value
+
+
+def _redacted_text(text: str, words: tuple[str, ...], depth: int) -> str:
+    """Return a text without passwords in addresses, and JSON in it without secrets."""
+    if text[:1] in ("{", "["):
+        with contextlib.suppress(msgspec.MsgspecError, RecursionError):
+            inner = msgspec.json.decode(text)
+            hidden = _redacted(inner, words, depth + 1)
+            return text[:LONGEST_TEXT] if hidden == inner else msgspec.json.encode(hidden).decode()
+    return _URL_PASSWORD.sub(rf"\1:{HIDDEN}@", text[:LONGEST_TEXT])
 
 
 def is_secret(name: str, words: tuple[str, ...]) -> bool:

@@ -10,6 +10,7 @@ size, rate  bounded, with an answer that says when to try again
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import inspect
@@ -42,11 +43,18 @@ SESSION_PATH = "/api/v1/session"
 LIVE_PATH = "/api/v1/live"
 CSRF_HEADER = "x-csrf-token"
 READING = ("GET", "HEAD", "OPTIONS")
+MAX_LOGIN = 4 << 10
+"""Bytes of a request that anybody may send, to log in."""
+
+BODY_WITHIN = 20.0
+"""Seconds that a body has to come in."""
+
 BESIDE_PAYLOAD = 64 << 10
 """Bytes that a request may have beyond its payload: names, options, quotes."""
 
 _FORWARDED = ("forwarded", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
 _OWN_PAGES = ("same-origin", "none")
+_HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/@\[\]]+)(?::\d{1,5})?")
 _IMPORT_MAP = re.compile(r'<script type="importmap">(.*?)</script>', re.DOTALL)
 
 FIXED_HEADERS = {
@@ -118,15 +126,19 @@ class Guard:
             await self._inner(scope, receive, send)
             return
         await self._identify(scope, headers, required=path != SESSION_PATH)
+        if not _is_bearer(headers):
+            self._check_origin(headers)
         if scope["method"] not in READING:
             self._check_change(scope, headers, path)
-        bounded = self._bounded(headers, receive)
+        most = MAX_LOGIN if path == SESSION_PATH else self._max_body
+        # A slow body is read first, so that it takes up no place among the requests.
+        whole = await _read_body(headers, receive, most)
         if path == LIVE_PATH or path.endswith("/result"):
             # These wait for long, and have limits of their own.
-            await self._inner(scope, bounded, send)
+            await self._inner(scope, whole, send)
             return
         with await self._limits.request():
-            await self._inner(scope, bounded, send)
+            await self._inner(scope, whole, send)
 
     # Who asks
 
@@ -179,7 +191,6 @@ class Guard:
     def _check_change(self, scope: Message, headers: dict[str, str], path: str) -> None:
         """Object to a request that would change something and must not."""
         self._check_kind(headers, scope["method"])
-        self._check_origin(headers)
         if path == SESSION_PATH:
             return
         if not self._settings.allow_actions:
@@ -204,34 +215,17 @@ class Guard:
             raise Refused(415, "encoded", "the body must not be compressed")
 
     def _check_origin(self, headers: dict[str, str]) -> None:
-        """Object to what a page of another site sends."""
+        """Object to what a page of another site sends.
+
+        It could read no answer, but take every place of those who listen.
+        """
         site = headers.get("sec-fetch-site")
         origin = headers.get("origin")
         foreign = site is not None and site not in _OWN_PAGES
         if origin is not None and _netloc(origin) != headers.get("host", "").lower():
             foreign = True
         if foreign:
-            raise Refused(403, "cross_site", "a page of another site must not change anything here")
-
-    def _bounded(self, headers: dict[str, str], receive: Receive) -> Receive:
-        """Return a way to read the body that ends where it becomes too large."""
-        length = headers.get("content-length", "0")
-        most = self._max_body
-        if not (length.isascii() and length.isdecimal()):
-            raise Refused(400, "bad_length", "content-length is not a number")
-        if len(length) > 18 or int(length) > most:
-            raise _too_large(most)
-        size = 0
-
-        async def bounded() -> Message:
-            nonlocal size
-            message = await receive()
-            size += len(message.get("body", b""))
-            if size > most:
-                raise _too_large(most)
-            return message
-
-        return bounded
+            raise Refused(403, "cross_site", "a page of another site gets no answer here")
 
     def _with_headers(self, scope: Message, send: Send) -> Send:
         """Return a way to answer that adds what every answer has."""
@@ -258,7 +252,7 @@ def from_a_browser(scope: Message, headers: dict[str, str]) -> bool:
 
     A Bearer token is no such case: browsers do not add it by themselves.
     """
-    if headers.get("authorization", "").lower().startswith("bearer "):
+    if _is_bearer(headers):
         return False
     return scope.get(SESSION) is not None or any(
         name in headers for name in ("origin", "sec-fetch-site", "cookie")
@@ -316,10 +310,14 @@ def _check_is_local(scope: Message, headers: dict[str, str]) -> None:
         raise Refused(403, "token_not_set", message)
 
 
+def _is_bearer(headers: dict[str, str]) -> bool:
+    return headers.get("authorization", "").lower().startswith("bearer ")
+
+
 def _without_port(host: str) -> str:
-    if host.startswith("["):
-        return host.partition("]")[0] + "]"
-    return host.partition(":")[0]
+    """Return the name in a Host header; '' if what follows it is no port."""
+    found = _HOST.fullmatch(host)
+    return "" if found is None else found[1]
 
 
 def _netloc(origin: str) -> str:
@@ -337,6 +335,41 @@ def _cookie(header: str) -> str:
         return ""
     found = cookies.get(COOKIE)
     return "" if found is None else found.value
+
+
+async def _read_body(headers: dict[str, str], receive: Receive, most: int) -> Receive:
+    """Read a body that is neither too large nor too slow; return a way to receive it at once."""
+    length = headers.get("content-length", "0")
+    if not (length.isascii() and length.isdecimal()):
+        raise Refused(400, "bad_length", "content-length is not a number")
+    if len(length) > 18 or int(length) > most:
+        raise _too_large(most)
+    if length == "0" and "transfer-encoding" not in headers:
+        return receive
+    body, more = bytearray(), True
+    try:
+        async with asyncio.timeout(BODY_WITHIN):
+            while more:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise Refused(400, "body_incomplete", "the body came in only in part")
+                body += message.get("body", b"")
+                more = message.get("more_body", False)
+                if len(body) > most:
+                    raise _too_large(most)
+    except TimeoutError:
+        told = f"the body did not come in within {BODY_WITHIN:g} seconds"
+        raise Refused(408, "slow_body", told, headers={"connection": "close"}) from None
+    read = False
+
+    async def received() -> Message:
+        nonlocal read
+        if read:
+            return await receive()
+        read = True
+        return {"type": "http.request", "body": bytes(body), "more_body": False}
+
+    return received
 
 
 def _too_large(most: int) -> Refused:

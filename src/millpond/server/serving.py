@@ -8,6 +8,7 @@ import signal
 from typing import TYPE_CHECKING
 
 import uvicorn
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 if TYPE_CHECKING:
     import socket
@@ -17,6 +18,34 @@ if TYPE_CHECKING:
 
 GRACE = 5
 """Seconds that requests under way are given when the server stops."""
+
+
+HEADERS_WITHIN = 10.0
+"""Seconds that a connection has to send the headers of a request, the first or the next."""
+
+
+class Impatient(AutoHTTPProtocol):  # type: ignore[misc,valid-type]
+    """A connection that is closed if it sends nothing, or no end of its headers.
+
+    Uvicorn by itself waits for ever, and each such connection keeps a file open.
+    """
+
+    def connection_made(self, transport: asyncio.Transport) -> None:
+        """Begin to wait for headers."""
+        super().connection_made(transport)
+        self._wait()
+
+    def on_response_complete(self) -> None:
+        """Begin to wait for the headers of the next request."""
+        super().on_response_complete()
+        self._wait()
+
+    def _wait(self) -> None:
+        self.loop.call_later(HEADERS_WITHIN, self._give_up, self.cycle)
+
+    def _give_up(self, before: object) -> None:
+        if self.cycle is before and not self.transport.is_closing():
+            self.transport.close()
 
 
 class _Uvicorn(uvicorn.Server):
@@ -64,6 +93,7 @@ async def serve(app: Server, host: str, port: int, started: Callable[[str], None
         app,
         host,
         port,
+        http=Impatient,
         log_config=None,
         access_log=False,
         server_header=False,

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from millpond.server.live import Live
     from millpond.server.security import Guard
     from millpond.server.settings import Settings
-    from millpond.store.protocol import ControlAnswer, PoolView, View
+    from millpond.store.protocol import ControlAnswer, PoolInFull, PoolView, View
 
     T = TypeVar("T")
 
@@ -61,17 +61,26 @@ class Site:
         """Return the time of the store."""
         return self.runtime.clock()
 
-    async def pool(self, name: str, *, measured: bool = False) -> PoolView:
+    async def pool(self, name: str) -> PoolView:
         """Return a pool by the name that the store knows it by."""
-        found = await self.view.pool(name, now=self.now(), measured=measured)
+        found = await self.view.pool(name, now=self.now(), measured=False)
         if found is None:
-            raise UnknownPool(f"no pool named {name!r} was declared", pool=name)
+            raise unknown_pool(name)
+        return found
+
+    async def pool_in_full(self, name: str) -> PoolInFull:
+        """Return all that is told of a pool."""
+        found = await self.view.pool_in_full(name, now=self.now())
+        if found is None:
+            raise unknown_pool(name)
         return found
 
     async def pool_names(self, only: str | None, *, system: bool = False) -> list[str]:
-        """Return the pool that is named, or all; those of the system where they are wanted."""
+        """Return the pool that is named, or all; those of the system where they are wanted.
+
+        Whether there is one of this name, whoever searches it finds out.
+        """
         if only is not None:
-            await self.pool(only)
             return [only]
         # As of at most a second ago: to read all pools for every page would take longer than it.
         views, _ = await self.live.overview()
@@ -86,6 +95,11 @@ class Site:
         runtime.maintenance.nudge()
         runtime.submitter.room(pool)
         return answer
+
+
+def unknown_pool(name: str) -> UnknownPool:
+    """Return the error that says that nobody declared a pool."""
+    return UnknownPool(f"no pool named {name!r} was declared", pool=name)
 
 
 def site_of(request: Request) -> Site:

@@ -373,6 +373,17 @@ class UnitView(msgspec.Struct, frozen=True, kw_only=True):
     held_until: float
 
 
+class PoolInFull(msgspec.Struct, frozen=True, kw_only=True):
+    """All that is told of one pool, of one moment."""
+
+    view: PoolView
+    units: tuple[UnitView, ...]
+    revisions: tuple[tuple[int, PoolSpec], ...]
+    budgets: tuple[BudgetView, ...]
+    callbacks: PoolView | None
+    """The pool of its callbacks, unmeasured; None = it has none."""
+
+
 class RunPage(msgspec.Struct, frozen=True, kw_only=True):
     """Some runs of a pool, and the place to go on from."""
 
@@ -492,6 +503,9 @@ class View(Protocol):
 
         None where nothing of the pool depends on keys or lanes: its order, limits and rates.
         """
+
+    async def pool_in_full(self, name: str, *, now: float | None = None) -> PoolInFull | None:
+        """Return a pool with its units, revisions and budgets; None if it was never declared."""
 
     async def runs(
         self, pool: str, *, finished: bool, after: Place | None = None, limit: int = 50

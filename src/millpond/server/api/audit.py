@@ -15,7 +15,7 @@ from millpond.server.site import answer, site_of
 
 router = APIRouter(tags=["audit"])
 
-SCAN = 5000
+SCAN = 500
 """Records that one request reads, at most, to find those it is for."""
 
 CHUNK = 500

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 router = APIRouter(tags=["dead letters"])
 
-MOST_LOOKED_AT = 300
+MOST_LOOKED_AT = 200
 """Dead letters that one request groups: the latest of each pool."""
 
 LEAST_OF_A_POOL = 10
@@ -39,13 +39,11 @@ _VARYING = re.compile(
 
 @router.get("/dead", **operation(contract.DeadPage, errors=(404,)))
 async def list_dead(request: Request, *, pool: given.Pool = None) -> Response:
-    """Group the dead letters of a pool, or of all, by function and error; the latest 300."""
+    """Group the dead letters of a pool, or of all, by function and error; the latest 200."""
     site = site_of(request)
     views, at = await site.live.overview()
     # Dead letters of triggers and schedules count too: nobody else would look for them.
     kept = {view.spec.name: view.dead for view in views if pool in (None, view.spec.name)}
-    if pool is not None:
-        await site.pool(pool)
     names = [name for name, dead in kept.items() if dead] or ([] if pool is None else [pool])
     tasks: list[Task] = []
     for name in names:

@@ -21,7 +21,8 @@ from millpond.store.protocol import PoolView
 
 router = APIRouter(tags=["events"])
 
-SCAN = 2000
+SCAN = 200
+"""Events that one request reads, at most, to find those of a name."""
 
 EventName = Annotated[str | None, Query(max_length=200, description="Of this name only.")]
 
@@ -73,7 +74,12 @@ async def list_events(
         # Its pool is declared with the first event that is emitted.
         return answer(contract.EventPage(items=[], next=None, partial=False, at=now))
     page = await site.view.search(
-        [EVENTS], TaskFilter(key=name), after=behind, limit=limit, scan=SCAN, now=now
+        [EVENTS],
+        TaskFilter(key=name),
+        after=behind,
+        limit=limit,
+        scan=max(SCAN, limit),
+        now=now,
     )
     items = [_event(site, EventInfo.of(task), payload=payload) for task in page.tasks]
     following = None if page.next is None else cursors.written(page.next)

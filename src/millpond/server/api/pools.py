@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from fastapi import APIRouter, Query
 from starlette.requests import Request
@@ -10,11 +10,13 @@ from starlette.responses import Response
 
 from millpond.core.event import SYSTEM
 from millpond.core.lifecycle import Status
-from millpond.core.task import CALLBACKS
 from millpond.server import contract, shapes
 from millpond.server.api.parameters import After, Limit, OnePool, System
 from millpond.server.openapi import operation
-from millpond.server.site import Site, answer, site_of
+from millpond.server.site import answer, site_of
+
+if TYPE_CHECKING:
+    from millpond.store.protocol import BudgetView, PoolView
 
 router = APIRouter(tags=["pools"])
 
@@ -47,36 +49,33 @@ async def show_history(
 ) -> Response:
     """Return the rolling figures of a pool, as this server has sampled them."""
     site = site_of(request)
-    view = await site.pool(pool, measured=True)
-    now = site.now()
-    await site.live.look_at(view, now)
-    return answer(site.live.history.of(pool, now - seconds))
+    await site.live.look_at(pool)
+    return answer(site.live.history.of(pool, site.now() - seconds))
 
 
 @router.get("/pools/{pool:path}", **operation(contract.PoolDetail, errors=(404,)))
 async def show_pool(request: Request, pool: OnePool) -> Response:
     """Return one pool: its counts, limits, keys or lanes, and its settings."""
     site = site_of(request)
-    view = await site.pool(pool, measured=True)
     now = site.now()
-    await site.live.look_at(view, now)
-    units = await site.view.units(pool)
-    revisions = await site.view.revisions(pool)
+    found = await site.pool_in_full(pool)
+    view = found.view
+    await site.live.look_at(pool, found)
     return answer(
         contract.PoolDetail(
             pool=site.live.glance(view, now),
             waits=shapes.percentiles(view.waits),
             run_times=shapes.percentiles(view.run_times),
-            units=[shapes.unit(one) for one in units],
+            units=[shapes.unit(one) for one in found.units],
             held_units=dict(view.held_units),
-            budgets=[await _budget(site, name) for name in view.spec.budgets],
+            budgets=[_budget(one) for one in found.budgets],
             config=shapes.config(view.spec),
             declared=shapes.config(view.declared),
             revisions=[
                 contract.Revision(revision=number, config=shapes.config(spec))
-                for number, spec in revisions
+                for number, spec in found.revisions
             ],
-            callbacks=await _callbacks(site, pool),
+            callbacks=_callbacks(found.callbacks),
             created_at=view.created_at,
             stale_settles=view.stale_settles,
             at=now,
@@ -84,12 +83,9 @@ async def show_pool(request: Request, pool: OnePool) -> Response:
     )
 
 
-async def _budget(site: Site, name: str) -> contract.Budget:
-    view = await site.view.budget(name)
-    if view is None:
-        return contract.Budget(name=name, running=0, limit=0, pools=[], waiting=[])
+def _budget(view: BudgetView) -> contract.Budget:
     return contract.Budget(
-        name=name,
+        name=view.spec.name,
         running=view.running,
         limit=view.spec.max_concurrent,
         pools=list(view.pools),
@@ -97,8 +93,7 @@ async def _budget(site: Site, name: str) -> contract.Budget:
     )
 
 
-async def _callbacks(site: Site, pool: str) -> dict[str, int]:
-    view = await site.view.pool(pool + CALLBACKS, now=site.now(), measured=False)
+def _callbacks(view: PoolView | None) -> dict[str, int]:
     if view is None:
         return {}
     ended = {str(status): view.totals.get(status, 0) for status in _OF_CALLBACKS}

@@ -17,6 +17,7 @@ from millpond.core.quantiles import quantiles
 from millpond.core.run import RunView
 from millpond.core.run import view as run_view
 from millpond.core.spec import OrderKind
+from millpond.core.task import CALLBACKS
 from millpond.core.ticks import rounded
 from millpond.store import search
 from millpond.store.protocol import (
@@ -25,6 +26,7 @@ from millpond.store.protocol import (
     AuditPage,
     LaneState,
     LaneView,
+    PoolInFull,
     PoolView,
     RunPage,
     StoredResult,
@@ -237,6 +239,19 @@ class MemoryView:
                 held_until=held_until,
             )
             for unit, share, queued, running, held_until in islice(found, limit)
+        )
+
+    async def pool_in_full(self, name: str, *, now: float | None = None) -> PoolInFull | None:
+        """Return a pool with its units, revisions and budgets; None if it was never declared."""
+        view = await self.pool(name, now=now)
+        if view is None:
+            return None
+        return PoolInFull(
+            view=view,
+            units=await self.units(name),
+            revisions=await self.revisions(name),
+            budgets=budgets.views(self._tables, view.spec.budgets),
+            callbacks=await self.pool(name + CALLBACKS, now=now, measured=False),
         )
 
     async def runs(

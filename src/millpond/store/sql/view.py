@@ -14,6 +14,7 @@ from millpond.core.lifecycle import Status
 from millpond.core.quantiles import quantiles
 from millpond.core.run import view as run_view
 from millpond.core.spec import OrderKind
+from millpond.core.task import CALLBACKS
 from millpond.core.ticks import rounded
 from millpond.store import search
 from millpond.store.protocol import (
@@ -22,6 +23,7 @@ from millpond.store.protocol import (
     AuditPage,
     LaneState,
     LaneView,
+    PoolInFull,
     PoolView,
     RunPage,
     StoredResult,
@@ -235,6 +237,25 @@ class SqlView:
         check.integer("limit", limit, least=1)
         return await self._read(lambda tables: _units(tables, _pool(tables, pool), limit))
 
+    async def pool_in_full(self, name: str, *, now: float | None = None) -> PoolInFull | None:
+        """Return a pool with its units, revisions and budgets; None if it was never declared."""
+        moment = rounded(self._clock() if now is None else now)
+
+        def asked(tables: SqlTables) -> PoolInFull | None:
+            view = _view_of(tables, name, moment, measured=True)
+            if view is None:
+                return None
+            table = _pool(tables, name)
+            return PoolInFull(
+                view=view,
+                units=_units(tables, table, 100),
+                revisions=_revisions(tables, table, 20),
+                budgets=budgets.views(tables, view.spec.budgets),
+                callbacks=_view_of(tables, name + CALLBACKS, moment, measured=False),
+            )
+
+        return await self._read(asked)
+
     async def runs(
         self, pool: str, *, finished: bool, after: Place | None = None, limit: int = 50
     ) -> RunPage:
@@ -256,38 +277,14 @@ class SqlView:
 
     async def revisions(self, pool: str, *, limit: int = 20) -> tuple[tuple[int, PoolSpec], ...]:
         """Return the latest settings that a pool had, each with its revision, latest first."""
-
-        def asked(tables: SqlTables) -> tuple[tuple[int, PoolSpec], ...]:
-            table = _pool(tables, pool)
-            rows = tables.ask("latest_revisions", (table.number, limit)).fetchall()
-            return tuple((number, table.spec_at(number)) for (number,) in rows)
-
-        return await self._read(asked)
+        return await self._read(lambda tables: _revisions(tables, _pool(tables, pool), limit))
 
     async def pool(
         self, name: str, *, now: float | None = None, measured: bool = True
     ) -> PoolView | None:
         """Return a pool's counts and settings, or None if it was never declared."""
         moment = rounded(self._clock() if now is None else now)
-
-        def asked(tables: SqlTables) -> PoolView | None:
-            pool = tables.pools.get(name)
-            if not isinstance(pool, SqlPool):
-                return None
-            waits, run_times = pool.times() if measured else ([], [])
-            return _pool_view(
-                pool,
-                moment,
-                paused_units=pool.paused_units(),
-                scheduled=pool.backlog.scheduled(moment) if measured else 0,
-                dead=pool.dead if measured else 0,
-                held_units=_held_units(tables, pool, moment) if measured else (),
-                oldest_queued_at=_oldest_queued_at(tables, pool) if measured else None,
-                waits=quantiles(waits),
-                run_times=quantiles(run_times),
-            )
-
-        return await self._read(asked)
+        return await self._read(lambda tables: _view_of(tables, name, moment, measured=measured))
 
     async def budget(self, name: str) -> BudgetView | None:
         """Return a budget that pools share, or None if it was never declared."""
@@ -501,6 +498,29 @@ def _units(tables: SqlTables, pool: SqlPool, limit: int) -> tuple[UnitView, ...]
 def _shares(ready: dict[str, int], in_use: float) -> list[tuple[str, int]]:
     """Return what is ready of each share; a unit that only runs, or is stopped, has one."""
     return sorted(ready.items()) or ([("", 0)] if in_use else [])
+
+
+def _view_of(tables: SqlTables, name: str, moment: float, *, measured: bool) -> PoolView | None:
+    pool = tables.pools.get(name)
+    if not isinstance(pool, SqlPool):
+        return None
+    waits, run_times = pool.times() if measured else ([], [])
+    return _pool_view(
+        pool,
+        moment,
+        paused_units=pool.paused_units,
+        scheduled=pool.backlog.scheduled(moment) if measured else 0,
+        dead=pool.dead if measured else 0,
+        held_units=_held_units(tables, pool, moment) if measured else (),
+        oldest_queued_at=_oldest_queued_at(tables, pool) if measured else None,
+        waits=quantiles(waits),
+        run_times=quantiles(run_times),
+    )
+
+
+def _revisions(tables: SqlTables, pool: SqlPool, limit: int) -> tuple[tuple[int, PoolSpec], ...]:
+    rows = tables.ask("latest_revisions", (pool.number, limit)).fetchall()
+    return tuple((number, pool.spec_at(number)) for (number,) in rows)
 
 
 def _pool(tables: SqlTables, name: str) -> SqlPool:

@@ -288,6 +288,11 @@ def view(tables: Tables, name: str) -> BudgetView | None:
     )
 
 
+def views(tables: Tables, names: Sequence[str]) -> tuple[BudgetView, ...]:
+    """Return the budgets of these names as they are now."""
+    return tuple(one for name in names if (one := view(tables, name)) is not None)
+
+
 # Ends
 
 

@@ -14,7 +14,7 @@ from millpond.core.lifecycle import Transition
 from millpond.core.run import NewRun
 from millpond.core.settle import Settlement
 from millpond.core.spec import fair_round_robin
-from millpond.core.task import Call
+from millpond.core.task import CALLBACKS, Call
 from millpond.core.task_filter import TaskFilter
 from millpond.errors import UnknownPool
 from millpond.testing.conformance.lab import (
@@ -164,6 +164,7 @@ class SearchConformance(StoreSuite):
             await lab.view.runs("nowhere", finished=False)
         with pytest.raises(UnknownPool):
             await lab.view.revisions("nowhere")
+        assert await lab.view.pool_in_full("nowhere") is None
 
     @scenario
     async def test_all_pools_at_once_agree_with_each_alone(self, lab: Lab) -> None:
@@ -282,6 +283,24 @@ class SearchConformance(StoreSuite):
         found = await lab.view.revisions(POOL)
         assert [(3, 7), (2, 2), (1, 1)] == [(n, spec.max_concurrent) for n, spec in found]
         assert found[:1] == await lab.view.revisions(POOL, limit=1)
+
+    @scenario
+    async def test_a_pool_in_full_agrees_with_its_parts(self, lab: Lab) -> None:
+        """It is read at once, and says what each question for a part says."""
+        await lab.declare(max_concurrent=2, max_per_key=1)
+        await lab.control(orders.Resize(POOL, 7))
+        await lab.put("a", key="x")
+        await lab.lease()
+        await lab.put("b", key="x")
+        found = await lab.view.pool_in_full(POOL, now=lab.now)
+        assert found is not None
+        assert found.view == await lab.view.pool(POOL, now=lab.now)
+        assert found.units == await lab.view.units(POOL)
+        assert found.revisions == await lab.view.revisions(POOL)
+        assert found.units
+        assert [2, 1] == [number for number, _ in found.revisions]
+        callbacks = await lab.view.pool(POOL + CALLBACKS, now=lab.now, measured=False)
+        assert ((), callbacks) == (found.budgets, found.callbacks)
 
     @scenario
     async def test_the_end_of_the_audit(self, lab: Lab) -> None:

@@ -7,9 +7,22 @@ import { refreshed } from "./refresh.js";
 
 const SETTLE = 1500;
 const RETRY = 4000;
+const HOPS = 10;
+const REST = 20;
+
+// A request searches some rows only: what it has not filled, the next ones go on to fill.
+async function getPage(path, params, options) {
+  let page = await get(path, params, options);
+  for (let hop = 1; hop < HOPS && page.partial && page.next && page.items.length < params.limit; hop += 1) {
+    const rest = { ...params, after: page.next, limit: params.limit - page.items.length };
+    const following = await get(path, rest, options);
+    page = { ...following, items: [...page.items, ...following.items] };
+  }
+  return page;
+}
 
 // {data, error, loading, again}: data stays while newer data is on its way, so that nothing jumps.
-export function useLoad(path, params = {}, { live = true, every = 0, enabled = true } = {}) {
+export function useLoad(path, params = {}, { live = true, every = 0, enabled = true, from = get } = {}) {
   const [state, setState] = useState({ data: null, error: null, loading: true, of: null });
   const key = JSON.stringify([path, params]);
   const reload = useRef(() => {});
@@ -20,6 +33,7 @@ export function useLoad(path, params = {}, { live = true, every = 0, enabled = t
     let busy = false;
     let timer = 0;
     let readAt = 0;
+    let took = 0;
     const controller = new AbortController();
 
     const read = async () => {
@@ -27,8 +41,9 @@ export function useLoad(path, params = {}, { live = true, every = 0, enabled = t
       timer = 0;
       if (busy || over) return;
       busy = true;
+      const began = performance.now();
       try {
-        const data = await get(path, params, { signal: controller.signal });
+        const data = await from(path, params, { signal: controller.signal });
         if (!over) setState({ data, error: null, loading: false, of: key });
         if (every) later(every);
       } catch (error) {
@@ -43,6 +58,7 @@ export function useLoad(path, params = {}, { live = true, every = 0, enabled = t
       } finally {
         busy = false;
         readAt = performance.now();
+        took = readAt - began;
       }
     };
     const later = (after) => {
@@ -57,7 +73,8 @@ export function useLoad(path, params = {}, { live = true, every = 0, enabled = t
       onNext(changes, () => {
         // What a question is about must not move away under it.
         if (live && !document.querySelector("dialog[open]")) {
-          later(Math.max(SETTLE - (performance.now() - readAt), 0));
+          // What takes long to read is read less often.
+          later(Math.max(Math.max(SETTLE, REST * took) - (performance.now() - readAt), 0));
         }
       }),
     ];
@@ -92,15 +109,15 @@ function onNext(source, call) {
 export function usePages(path, params, options = {}) {
   const [more, setMore] = useState({ key: "", items: [], next: null, busy: false, error: null });
   const key = JSON.stringify([path, params]);
-  const extended = more.key === key && more.items.length > 0;
-  const first = useLoad(path, params, { ...options, live: !extended && (options.live ?? true) });
+  const extended = more.key === key;
+  const first = useLoad(path, params, { ...options, from: getPage, live: !extended && (options.live ?? true) });
   const items = extended ? [...(first.data?.items ?? []), ...more.items] : first.data?.items ?? [];
   const next = extended ? more.next : first.data?.next ?? null;
 
   const loadMore = async () => {
     setMore((before) => ({ ...before, busy: true, error: null }));
     try {
-      const page = await get(path, { ...params, after: next });
+      const page = await getPage(path, { ...params, after: next });
       setMore((before) => ({
         key,
         items: before.key === key ? [...before.items, ...page.items] : page.items,

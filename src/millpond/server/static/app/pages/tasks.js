@@ -132,7 +132,7 @@ export function Tasks() {
     ${empty && html`<${Nothing} filter=${filter} />`}
     ${list.items.length > 0 &&
     html`<div class="panel flush"><${TaskTable} tasks=${list.items} withPool=${!filter.pool} busy=${list.stale} /></div>`}
-    ${list.data?.partial && !list.items.length && list.next && html`<p class="soft centred">Nothing found so far; the search goes on from here.</p>`}
+    ${list.data?.partial && !list.items.length && list.next && html`<p class="soft centred">Nothing found among the latest tasks; load more to search on.</p>`}
     <${More} list=${list} />
   `;
 }
