@@ -5,7 +5,7 @@
 
 One process submits and runs a fixed number of small tasks, round after round, as fast as it can. A
 process beside it has the page of that pool open, or not, in turn: it listens to live events and
-reads the plots anew as the page does. `served` stands for `millpond serve`, a process of its own;
+reads the plots as the page does. `served` stands for `millpond serve`, a process of its own;
 `mounted` for a dashboard in the process that works.
 
 Tasks per second differ by 20 % from round to round on a machine that does other things as well.
@@ -104,12 +104,12 @@ class Meter:
             return set()
         import psycopg
 
-        asked = (
+        statement = (
             "SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend' "
             "AND datname = current_database() AND pid <> pg_backend_pid()"
         )
         with psycopg.connect(self._url) as connection:
-            return {pid for (pid,) in connection.execute(asked)}
+            return {pid for (pid,) in connection.execute(statement)}
 
     def read(self) -> tuple[dict[int, float], dict[int, float]]:
         """Return the seconds of every process of the pool, and of the dashboard."""
@@ -146,11 +146,11 @@ async def rounds(url: str, pairs: int, *, mounted: bool) -> list[tuple[Round, Ro
                     async with watching(port if one else None):
                         pair[one] = await one_round(mp, pool, meter)
                 found.append((pair[False], pair[True]))
-                print(f"  {_told(pair[False])}   watched {_told(pair[True])}", flush=True)
+                print(f"  {_line(pair[False])}   watched {_line(pair[True])}", flush=True)
     return found
 
 
-def _told(one: Round) -> str:
+def _line(one: Round) -> str:
     return (
         f"{TASKS / one.took:6,.0f} tasks/s, {one.pool:5.2f} s of processor time, "
         f"dashboard {one.dashboard:5.3f} s"

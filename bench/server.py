@@ -192,7 +192,7 @@ class Served(NamedTuple):
     ids: list[int]
 
     def some(self) -> int:
-        """Return a task of it."""
+        """Return the id of a task."""
         return dice.choice(self.ids)
 
 
@@ -203,10 +203,10 @@ def measured(path: str, small: Served, large: Served, count: int) -> list[Times]
     """Return how long a request takes on both stores, and the bare SELECTs that follow each."""
     rounds = [
         (
-            _took(lambda: _asked(small.connection, path.format(task=small.some()))),
-            _took(lambda: _asked(large.connection, path.format(task=large.some()))),
+            _took(lambda: _get(small.connection, path.format(task=small.some()))),
+            _took(lambda: _get(large.connection, path.format(task=large.some()))),
             _took(lambda: large.select(large.some())),
-            _took(lambda: _asked(large.connection, f"{BARE}{large.some()}")),
+            _took(lambda: _get(large.connection, f"{BARE}{large.some()}")),
         )
         for _ in range(WARM_UP + count)
     ]
@@ -219,7 +219,7 @@ def _took(ask: Callable[[], object]) -> float:
     return 1000 * (time.perf_counter() - began)
 
 
-def _asked(connection: http.client.HTTPConnection, path: str) -> None:
+def _get(connection: http.client.HTTPConnection, path: str) -> None:
     connection.request("GET", path)
     answer = connection.getresponse()
     body = answer.read()
@@ -242,7 +242,7 @@ PATHS = {
     "tasks, all pools": "/tasks?status=failed",
     "tasks by function": "/tasks?pool=pool-000&status=completed&function=function_3",
     "tasks by label": "/tasks?pool=pool-000&label=tenant%3Dt3",
-    "tasks, none fits": "/tasks?pool=pool-000&status=completed&key=nobody",
+    "tasks, none fits": "/tasks?pool=pool-000&status=completed&key=none",
     "dead letters": "/dead?pool=pool-000",
     "workers": "/workers",
     "runs": "/runs?pool=pool-000",

@@ -21,8 +21,8 @@ HOSTILE: dict[str, str | int] = {
 class Shop:
     """Its pools and functions. Mails to `broken` fail until `mended` is set."""
 
-    def __init__(self) -> None:
-        self.mp = mp = Millpond()
+    def __init__(self, url: str | None = None) -> None:
+        self.mp = mp = Millpond() if url is None else Millpond(url, work=True)
         self.mended = False
         self.mail = mp.pool("mail", max_concurrent=4, queue=fair_round_robin("tenant"))
         self.slow = mp.pool("slow", max_concurrent=2, retry=Retry.never())

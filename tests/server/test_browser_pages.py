@@ -107,6 +107,25 @@ def test_axe_has_no_serious_findings_in_light_and_dark(
     assert not found, "\n".join(found)
 
 
+@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
+def test_every_page_shows_a_durable_store(
+    kind: str, tmp_path: Path, request: pytest.FixtureRequest, open_tab: OpenTab
+) -> None:
+    """Nothing fails, and every page has something to show."""
+    if kind == "sqlite":
+        url = f"sqlite:///{tmp_path / 'work.db'}"
+    else:
+        url = request.getfixturevalue("postgres_url")
+    shop = Shop(url)
+    with Dashboard(shop.mp, allow_actions=True) as dashboard:
+        dashboard.do(shop.furnish())
+        page = open_tab().open(dashboard)
+        for place in (*PLACES, task_place(dashboard, page, "failed"), "runs?status=finished"):
+            visit(page, dashboard, place)
+            expect(page.locator("main .problem")).to_have_count(0)
+            keep_screenshot(page, f"{kind}-{slug(place)}")
+
+
 def test_a_search_goes_on_until_it_has_found_what_fits(
     open_tab: OpenTab, monkeypatch: pytest.MonkeyPatch
 ) -> None:

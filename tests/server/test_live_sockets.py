@@ -51,7 +51,7 @@ def served() -> Iterator[int]:
 
 
 class Client(asyncio.Protocol):
-    """A connection that asks once, and keeps what it is told."""
+    """A connection that asks once, and keeps the answer."""
 
     def __init__(self) -> None:
         self.heard = b""
@@ -79,7 +79,7 @@ class Client(asyncio.Protocol):
 @pytest.mark.real_loop
 @pytest.mark.timeout(120)
 async def test_ten_thousand_connections_are_answered_and_a_hundred_of_them_served() -> None:
-    """Whoever is beyond the limit hears when to come back."""
+    """A refusal beyond the limit says when to come back."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     count = min(CLIENTS, hard - SPARE) if hard != resource.RLIM_INFINITY else CLIENTS

@@ -437,9 +437,9 @@ async def test_no_path_leads_out_of_the_folder_of_the_pages(path: str) -> None:
             "client": ("127.0.0.1", 1),
             "server": ("127.0.0.1", 80),
         }
-        told: asyncio.Queue[Any] = asyncio.Queue()
-        await at.server(scope, asyncio.Queue().get, told.put)
-        assert (await told.get())["status"] == 404
+        answers: asyncio.Queue[Any] = asyncio.Queue()
+        await at.server(scope, asyncio.Queue().get, answers.put)
+        assert (await answers.get())["status"] == 404
 
 
 async def test_a_slow_body_is_refused_and_takes_no_place_meanwhile() -> None:
@@ -486,9 +486,9 @@ async def test_a_body_that_breaks_off_is_not_taken_for_a_whole_one() -> None:
             ],
             "client": ("127.0.0.1", 1),
         }
-        told: asyncio.Queue[Any] = asyncio.Queue()
-        await at.server(scope, receive, told.put)
-        assert (await told.get())["status"] == 400
+        answers: asyncio.Queue[Any] = asyncio.Queue()
+        await at.server(scope, receive, answers.put)
+        assert (await answers.get())["status"] == 400
         assert not (await at.get("/pools/orders"))["pool"]["paused"]
 
 

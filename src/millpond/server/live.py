@@ -81,7 +81,7 @@ class Live:
         self._tasks: dict[int, tuple[int, bytes]] = {}
         self._listening: dict[object, Topics] = {}
         self._watched: dict[str, PoolInFull] = {}
-        """Pools that somebody looks at, as of the last sample."""
+        """Pools on view, as of the last sample."""
         self._looked_at: dict[str, float] = {}
         """Pools whose percentiles somebody asked for, and when."""
         self._changed = asyncio.Event()
@@ -132,7 +132,7 @@ class Live:
                 self.history.add(view if watched is None else watched.view, now)
 
     async def _read_watched(self, now: float) -> dict[str, PoolInFull]:
-        """Return the pools that somebody looks at."""
+        """Return the pools on view."""
         recently = _now() - 60.0
         self._looked_at = {name: at for name, at in self._looked_at.items() if at > recently}
         wanted = {name for topics in self._listening.values() for name in topics.pools}

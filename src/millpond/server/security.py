@@ -44,7 +44,7 @@ LIVE_PATH = "/api/v1/live"
 CSRF_HEADER = "x-csrf-token"
 READING = ("GET", "HEAD", "OPTIONS")
 MAX_LOGIN = 4 << 10
-"""Bytes of a request that anybody may send, to log in."""
+"""Bytes of a request to log in, which needs no token."""
 
 BODY_WITHIN = 20.0
 """Seconds that a body has to come in."""
@@ -132,13 +132,13 @@ class Guard:
             self._check_change(scope, headers, path)
         most = MAX_LOGIN if path == SESSION_PATH else self._max_body
         # A slow body is read first, so that it takes up no place among the requests.
-        whole = await _read_body(headers, receive, most)
+        received = await _read_body(headers, receive, most)
         if path == LIVE_PATH or path.endswith("/result"):
             # These wait for long, and have limits of their own.
-            await self._inner(scope, whole, send)
+            await self._inner(scope, received, send)
             return
         with await self._limits.request():
-            await self._inner(scope, whole, send)
+            await self._inner(scope, received, send)
 
     # Who asks
 
@@ -358,8 +358,8 @@ async def _read_body(headers: dict[str, str], receive: Receive, most: int) -> Re
                 if len(body) > most:
                     raise _too_large(most)
     except TimeoutError:
-        told = f"the body did not come in within {BODY_WITHIN:g} seconds"
-        raise Refused(408, "slow_body", told, headers={"connection": "close"}) from None
+        reason = f"the body did not come in within {BODY_WITHIN:g} seconds"
+        raise Refused(408, "slow_body", reason, headers={"connection": "close"}) from None
     read = False
 
     async def received() -> Message:

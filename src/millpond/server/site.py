@@ -69,7 +69,7 @@ class Site:
         return found
 
     async def pool_in_full(self, name: str) -> PoolInFull:
-        """Return all that is told of a pool."""
+        """Return a pool with its units, revisions and budgets."""
         found = await self.view.pool_in_full(name, now=self.now())
         if found is None:
             raise unknown_pool(name)
@@ -78,7 +78,7 @@ class Site:
     async def pool_names(self, only: str | None, *, system: bool = False) -> list[str]:
         """Return the pool that is named, or all; those of the system where they are wanted.
 
-        Whether there is one of this name, whoever searches it finds out.
+        Whether there is a pool of this name, the search finds out.
         """
         if only is not None:
             return [only]
@@ -98,7 +98,7 @@ class Site:
 
 
 def unknown_pool(name: str) -> UnknownPool:
-    """Return the error that says that nobody declared a pool."""
+    """Return the error about a pool that was never declared."""
     return UnknownPool(f"no pool named {name!r} was declared", pool=name)
 
 

@@ -4,7 +4,7 @@ import { now } from "../clock.js";
 import { ago, capital, count, duration, percent, plural, share } from "../format.js";
 import { html } from "../html.js";
 import { usePages, useLoad } from "../load.js";
-import { href } from "../router.js";
+import { href, route } from "../router.js";
 import { State } from "../ui/icons.js";
 import { Ago, Button, Empty, Facts, Heading, More, Note, Num, Panel, Problem, Skeleton, Stacked, Stat } from "../ui/parts.js";
 import { TaskTable } from "../ui/task_table.js";
@@ -43,14 +43,20 @@ function Row({ run }) {
   </tr>`;
 }
 
+const WHICH = [["", "Open"], ["finished", "Finished"]];
+
 export function Runs() {
-  const list = usePages("runs", { limit: 50 });
+  const status = route.value.query.get("status") === "finished" ? "finished" : "";
+  const list = usePages("runs", { ...(status && { status }), limit: 50 });
   return html`
     <${Heading} title="Runs" />
+    <nav class="tabs" aria-label="State">
+      ${WHICH.map(([which, label]) => html`<a key=${which} href=${href(["runs"], which ? { status: which } : {})} aria-current=${status === which ? "true" : undefined}>${label}</a>`)}
+    </nav>
     ${list.error && html`<${Problem} error=${list.error} again=${list.again} />`}
     ${!list.data && !list.error && html`<${Skeleton} rows=${8} />`}
-    ${list.data && !list.items.length &&
-    html`<${Empty} title="No runs yet" icon="runs" command=${'async with pool.run("crawl") as run:\n    await run.submit(visit("/"))'}>A run counts every task that grew from it, and knows when the last one has ended.</${Empty}>`}
+    ${list.data && !list.stale && !list.items.length &&
+    html`<${Empty} title=${status ? "No run has finished yet" : "No run is open"} icon="runs" command=${'async with pool.run("crawl") as run:\n    await run.submit(visit("/"))'}>A run counts every task that grew from it, and knows when the last one has ended.</${Empty}>`}
     ${list.items.length > 0 &&
     html`<div class="panel flush"><table class="table runs">
       <caption class="sr">Runs</caption>

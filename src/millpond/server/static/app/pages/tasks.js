@@ -57,7 +57,7 @@ function States({ filter }) {
 }
 
 // Fields change the address a moment after the last key, so that a list is not read for each letter.
-function Filters({ filter }) {
+function Filters({ filter, functions }) {
   const pending = useRef({});
   const timer = useRef(0);
   const [, redraw] = useState(0);
@@ -85,8 +85,9 @@ function Filters({ filter }) {
     </label>
     ${FIELDS.map(
       ([name, label, example], index) =>
-        html`<label key=${name}><span>${label}</span><input type="search" name=${name} data-find=${index === 0 ? "" : undefined} placeholder=${example} value=${typed[name] ?? ""} onInput=${change(name, false)} autocomplete="off" spellcheck="false" /></label>`,
+        html`<label key=${name}><span>${label}</span><input type="search" name=${name} data-find=${index === 0 ? "" : undefined} list=${index === 0 ? "known-functions" : undefined} placeholder=${example} value=${typed[name] ?? ""} onInput=${change(name, false)} autocomplete="off" spellcheck="false" /></label>`,
     )}
+    <datalist id="known-functions">${functions.map((name) => html`<option key=${name} value=${name} />`)}</datalist>
     <label><span>Age</span>
       <select value=${typed.min_age ?? ""} onChange=${change("min_age", true)}>
         ${AGES.map(([value, label]) => html`<option key=${value} value=${value}>${label}</option>`)}
@@ -115,6 +116,9 @@ function Nothing({ filter }) {
 export function Tasks() {
   const filter = conditions(route.value.query);
   const list = usePages("tasks", { ...filter, limit: 50 });
+  // Functions that were listed since the page was opened: what a filter may be completed with.
+  const seen = useRef(new Set());
+  for (const task of list.items) if (seen.current.size < 100) seen.current.add(task.function);
   const empty = list.data && !list.stale && !list.items.length && !list.next;
   const { status } = filter;
   const actions = html`
@@ -126,7 +130,7 @@ export function Tasks() {
   return html`
     <${Heading} title="Tasks">${actions}</${Heading}>
     <${States} filter=${filter} />
-    <${Filters} filter=${filter} />
+    <${Filters} filter=${filter} functions=${[...seen.current].sort()} />
     ${list.error && html`<${Problem} error=${list.error} again=${list.again} />`}
     ${!list.data && !list.error && html`<${Skeleton} rows=${12} />`}
     ${empty && html`<${Nothing} filter=${filter} />`}
