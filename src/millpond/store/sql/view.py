@@ -508,7 +508,7 @@ def _view_of(tables: SqlTables, name: str, moment: float, *, measured: bool) -> 
     return _pool_view(
         pool,
         moment,
-        paused_units=pool.paused_units,
+        paused_units=pool.paused_units(),
         scheduled=pool.backlog.scheduled(moment) if measured else 0,
         dead=pool.dead if measured else 0,
         held_units=_held_units(tables, pool, moment) if measured else (),
