@@ -64,6 +64,7 @@ lint: venv      ## ruff, mypy --strict, import contracts, words that hide who ac
 	@$(PY) -m ruff check $(CODE)
 	@$(PY) -m ruff format --check $(CODE)
 	@$(PY) -m mypy $(CODE)
+	@$(PY) -m mypy --platform darwin --cache-dir .mypy_cache/darwin src
 	@$(VENV)/bin/lint-imports
 	@$(PY) -m tools.plain_words
 

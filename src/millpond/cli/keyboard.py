@@ -7,12 +7,14 @@ import contextlib
 import os
 import re
 import sys
-import termios
-import tty
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+if sys.platform != "win32":
+    import termios
+    import tty
 
 _KEY = re.compile(r"\x1b[\[O][0-9;]*[A-Za-z~]|\x1b|.", re.DOTALL)
 
@@ -54,6 +56,10 @@ def keys() -> Iterator[asyncio.Queue[str]]:
 
 def one_key() -> str:
     """Wait for one key; later keys stay in the terminal's buffer."""
+    if sys.platform == "win32":
+        import msvcrt
+
+        return msvcrt.getwch()
     file = sys.stdin.fileno()
     before = termios.tcgetattr(file)
     tty.setcbreak(file)

@@ -35,6 +35,8 @@ def main(names: tuple[str, ...], *, every: float, as_json: bool, **options: Any)
         return carry_out(_print(names, every, left, options))
     if not (on_terminal() and sys.stdin.isatty()):
         raise Refusal(Exit.USAGE, "millpond top needs a terminal; use --json elsewhere")
+    if sys.platform == "win32":
+        raise Refusal(Exit.USAGE, "millpond top cannot read keys on Windows; use --json")
     return carry_out(_show(names, every, left, options))
 
 

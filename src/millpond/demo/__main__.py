@@ -188,7 +188,8 @@ def ended_by_signals() -> Iterator[None]:
         if not call_off():
             raise SystemExit(128 + number)
 
-    before = {number: signal.signal(number, ended) for number in (signal.SIGTERM, signal.SIGHUP)}
+    numbers = [one for one in signal.Signals if one.name in ("SIGTERM", "SIGHUP")]
+    before = {number: signal.signal(number, ended) for number in numbers}
     try:
         yield
     except asyncio.CancelledError:

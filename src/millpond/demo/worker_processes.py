@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -41,9 +40,9 @@ class Hand:
         self.pid = self._process.pid
 
     def kill(self) -> None:
-        """Kill it with SIGKILL: it cannot deregister."""
+        """Kill it at once: it cannot deregister."""
         self.killed = True
-        self._process.send_signal(signal.SIGKILL)
+        self._process.kill()
         self._process.wait()
 
     def check(self) -> None:

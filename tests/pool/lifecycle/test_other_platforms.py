@@ -1,22 +1,20 @@
-"""Where a system has no fcntl, termios and the like: a pool in memory still runs."""
+"""On Windows and macOS by construction: modules import, and pools in memory and in a file run.
+
+No such system is at hand. Millpond's modules find the standard library as it is there.
+"""
 
 import os
 import subprocess
 import sys
+from pathlib import Path
 
-PROGRAM = """
-import sys
-import asyncio, os
+import pytest
 
-for name in ("fcntl", "grp", "pty", "pwd", "readline", "resource", "syslog", "termios", "tty"):
-    sys.modules[name] = None  # an import raises ImportError
-for name in ("fork", "geteuid", "getuid", "killpg", "register_at_fork", "setsid"):
-    delattr(os, name) if hasattr(os, name) else None
-
+POOL = """
+import asyncio
 from millpond import Millpond
-import millpond.cli.main
 
-mp = Millpond()
+mp = Millpond(*sys.argv[2:])
 pool = mp.pool("work", max_concurrent=2)
 
 @pool.task
@@ -34,15 +32,98 @@ async def main() -> None:
 asyncio.run(main())
 """
 
+MODULES = """
+import importlib, pkgutil
+import millpond
 
-def test_a_pool_runs_without_the_modules_of_posix() -> None:
-    """The import of the library and its command needs none of them, nor does a pool in memory."""
+for found in pkgutil.walk_packages(millpond.__path__, "millpond."):
+    # Programs, and modules that need a project of Django's.
+    if not found.name.endswith(("__main__", "django.admin", "django.models")):
+        importlib.import_module(found.name)
+"""
+
+
+DYING = """
+import asyncio, os
+from millpond import Millpond
+
+mp = Millpond(sys.argv[2], lease=0.5)
+pool = mp.pool("work", max_concurrent=1)
+
+@pool.task
+async def die_once() -> str:
+    if sys.argv[3] == "dies":
+        os._exit(0)
+    return "done by another"
+
+async def main() -> None:
+    async with mp, mp.worker():
+        print(await (await die_once.options(idempotency_key="one").submit()))
+
+asyncio.run(main())
+"""
+
+COMMAND = """
+from millpond.cli.main import main
+
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+def on(system: str, program: str, *arguments: str) -> tuple[str, str]:
+    """Run a program as on another system; return what it wrote."""
+    head = "import sys\nfrom tests.pool.lifecycle.other_system import pretend\npretend(sys.argv[1])"
     ran = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
+        [sys.executable, "-c", f"{head}\n{program}", system, *arguments],
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
-        env={"PATH": os.environ["PATH"], "PYTHONPATH": ":".join(sys.path)},
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": ":".join([str(Path.cwd()), *sys.path])},
     )
-    assert ("[4, 6]\n", "") == (ran.stdout, ran.stderr)
+    return ran.stdout, ran.stderr
+
+
+@pytest.mark.parametrize("system", ["darwin", "win32"])
+@pytest.mark.parametrize("store", ["memory", "sqlite"])
+def test_a_pool_runs_on_another_system(system: str, store: str, tmp_path: Path) -> None:
+    """A pool in memory or in a file needs nothing that the system lacks, and warns of nothing."""
+    url = [] if store == "memory" else [f"sqlite:///{tmp_path / 'work.db'}"]
+    assert ("[4, 6]\n", "") == on(system, POOL, *url)
+
+
+@pytest.mark.parametrize("system", ["darwin", "win32"])
+def test_every_module_can_be_imported_on_another_system(system: str) -> None:
+    """No module needs at its import what a system lacks; the command says it when it is used."""
+    assert ("", "") == on(system, MODULES)
+
+
+def test_the_lease_of_a_dead_worker_tells_where_its_lock_cannot(tmp_path: Path) -> None:
+    """On Windows no lock file says that a worker died; its task runs again after its lease."""
+    url = f"sqlite:///{tmp_path / 'work.db'}"
+    assert ("", "") == on("win32", DYING, url, "dies")
+    assert not list(tmp_path.glob("*-alive"))
+    out, _ = on("win32", DYING, url, "lives")
+    assert "done by another\n" == out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "refusal"),
+    [
+        (["run", "echo", "{}", ":::", "a"], "needs Linux, or macOS with Python 3.13 or newer"),
+        (["worker", "docs.examples.mail_app:mp", "--processes", "2"], "need a POSIX system"),
+    ],
+)
+def test_a_command_that_a_system_cannot_run_says_so(arguments: list[str], refusal: str) -> None:
+    """It exits with one sentence that names the systems, not with a traceback."""
+    out, err = on("win32", COMMAND, *arguments)
+    assert (out, err.count("\n")) == ("", 1)
+    assert refusal in err
+
+
+@pytest.mark.parametrize("system", ["darwin", "win32"])
+def test_the_command_works_on_a_file_of_another_system(system: str, tmp_path: Path) -> None:
+    """It makes the tables and lists the tasks."""
+    url = f"sqlite:///{tmp_path / 'work.db'}"
+    assert on(system, COMMAND, "migrate", "--store", url)[0].startswith(f"{url}: schema")
+    assert '"tasks": []' in on(system, COMMAND, "tasks", "--json", "--store", url)[0]

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 def main(arguments: Sequence[str]) -> int:
     """Run commands, or show the results of a run."""
     options, given, files = _parse(arguments)
+    if not hasattr(os, "waitid"):
+        _refuse("millpond run needs Linux, or macOS with Python 3.13 or newer")
     try:
         if options.list or options.failed or options.show is not None:
             return asyncio.run(_show(options))

@@ -342,7 +342,7 @@ class CommandRun:
         first = self.interrupts.first
         unfinished = self.tally.left > 0 or self.tally.reading
         if first is not None and unfinished:
-            return SIGNAL_EXITS[first]
+            return SIGNAL_EXITS[first.name]
         if isinstance(self.unwritten, BrokenPipeError):
             return RunExit.PIPE
         if self.unwritten is not None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import signal
-
 from millpond.cli.exits import ExitCode
 
 
@@ -25,7 +23,7 @@ class RunExit(ExitCode):
 
 
 SIGNAL_EXITS = {
-    signal.SIGHUP: RunExit.HUNG_UP,
-    signal.SIGINT: RunExit.INTERRUPTED,
-    signal.SIGTERM: RunExit.TERMINATED,
+    "SIGHUP": RunExit.HUNG_UP,
+    "SIGINT": RunExit.INTERRUPTED,
+    "SIGTERM": RunExit.TERMINATED,
 }

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import resource
 import shutil
 import signal
+import sys
 import tempfile
 import time
 from typing import TYPE_CHECKING, BinaryIO
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from millpond.cli.run.orphans import Ledger
+
+if sys.platform != "win32":
+    import resource
 
 KILL_AFTER = 2.0
 """Seconds from SIGTERM to SIGKILL after a timeout."""
@@ -32,9 +35,6 @@ OWN_FILES = 64
 """Most files that this process has open besides those of commands."""
 
 MOST_FILES = 1 << 16
-
-_GIVE_BACK = [signal.SIGPIPE, signal.SIGXFSZ]
-"""Signals that Python ignores and a command must not."""
 
 
 class Process:
@@ -110,7 +110,8 @@ class Process:
 async def _ended(pid: int, loop: asyncio.AbstractEventLoop) -> None:
     """Wait until a child has ended, and leave it to be reaped."""
     if not hasattr(os, "pidfd_open"):
-        await asyncio.to_thread(os.waitid, os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        if hasattr(os, "waitid"):  # the command refuses to run where there is neither
+            await asyncio.to_thread(os.waitid, os.P_PID, pid, os.WEXITED | os.WNOWAIT)
         return
     descriptor = os.pidfd_open(pid)
     over = loop.create_future()
@@ -156,7 +157,8 @@ class Processes:
                         (os.POSIX_SPAWN_DUP2, err, 2),
                     ),
                     setpgroup=0,
-                    setsigdef=_GIVE_BACK,
+                    # Python ignores these, and a command must not.
+                    setsigdef=[signal.SIGPIPE, signal.SIGXFSZ],
                 )
             except BaseException:
                 os.close(err)

@@ -7,9 +7,9 @@ and the working directory. `--resume` finds the latest with the same digest.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import shutil
+import sys
 import time
 from hashlib import blake2b
 from pathlib import Path
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from millpond.cli.run.template import Template
+
+if sys.platform != "win32":
+    import fcntl
 
 FILE = "run.db"
 BESIDE = ".run"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import socket
 import time
 from contextlib import closing
 from functools import partial
@@ -22,7 +23,7 @@ from millpond.store.sqlite.dialect import SQLITE
 from millpond.store.sqlite.handler_connection import SqliteHandlerConnection
 from millpond.store.sqlite.migrate import migrate, must_be_there
 from millpond.store.sqlite.own_transaction import refuse_inside_own_transaction
-from millpond.store.sqlite.presence import Presence
+from millpond.store.sqlite.presence import AVAILABLE, Presence
 from millpond.store.sqlite.reader import SqliteReadConnection
 from millpond.store.sqlite.transactions import SqliteTransactor
 from millpond.store.sqlite.wake import SqliteHintChannel
@@ -84,16 +85,18 @@ class SqliteStore(SqlStore["sqlite3.Connection", SqliteHandlerConnection], Share
             clock.is_doubtful()  # one that is this process's alone is corrected before it is used
             if clock.off:
                 log.error(_OFF, path, clock.off, extra=about("clock.off"))
+        # Where a system has no such sockets, the processes poll.
+        tells = bool(owner) and not inline and hasattr(socket, "AF_UNIX")
         super().__init__(
             str(path),
             SQLITE,
             SqliteReadConnection(path, self._open, first),
             clock=clock,
-            wakes=None if inline or not owner else SqliteHintChannel(path, owner),
+            wakes=SqliteHintChannel(path, owner) if tells else None,
             inline=inline,
         )
-        self.presence = None if inline else Presence(path)
-        """The live processes of this host."""
+        self.presence = Presence(path) if AVAILABLE and not inline else None
+        """The live processes of this host; None where they cannot be told from dead ones."""
 
     @classmethod
     async def open(
