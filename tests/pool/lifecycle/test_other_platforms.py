@@ -98,7 +98,7 @@ def test_every_module_can_be_imported_on_another_system(system: str) -> None:
     assert ("", "") == on(system, MODULES)
 
 
-def test_the_lease_of_a_dead_worker_tells_where_its_lock_cannot(tmp_path: Path) -> None:
+def test_a_dead_worker_is_replaced_after_its_lease_without_lock_files(tmp_path: Path) -> None:
     """On Windows no lock file says that a worker died; its task runs again after its lease."""
     url = f"sqlite:///{tmp_path / 'work.db'}"
     assert ("", "") == on("win32", DYING, url, "dies")

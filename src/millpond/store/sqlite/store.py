@@ -86,17 +86,17 @@ class SqliteStore(SqlStore["sqlite3.Connection", SqliteHandlerConnection], Share
             if clock.off:
                 log.error(_OFF, path, clock.off, extra=about("clock.off"))
         # Where a system has no such sockets, the processes poll.
-        tells = bool(owner) and not inline and hasattr(socket, "AF_UNIX")
+        sends_hints = bool(owner) and not inline and hasattr(socket, "AF_UNIX")
         super().__init__(
             str(path),
             SQLITE,
             SqliteReadConnection(path, self._open, first),
             clock=clock,
-            wakes=SqliteHintChannel(path, owner) if tells else None,
+            wakes=SqliteHintChannel(path, owner) if sends_hints else None,
             inline=inline,
         )
         self.presence = Presence(path) if AVAILABLE and not inline else None
-        """The live processes of this host; None where they cannot be told from dead ones."""
+        """The live processes of this host; None on Windows."""
 
     @classmethod
     async def open(
