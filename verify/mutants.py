@@ -23,6 +23,7 @@ from millpond.core.bucket import Bucket
 from millpond.core.gate import Gate
 from millpond.core.lifecycle import Status, Transition
 from millpond.core.order.ring import Ring
+from millpond.core.rows import DictRows
 from millpond.core.run import Run
 from millpond.errors import IllegalTransition
 from millpond.store.verbs import budgets, lease, recover, settle, submit
@@ -111,6 +112,7 @@ def ring_reset_when_a_key_drains() -> Iterator[None]:
         leave(ring, share, owner)
         if share in ring:
             return
+        assert isinstance(ring._seats, DictRows)
         for other, seat in ring._seats.items():
             if seat.owners:
                 seat.turn = int(ring.passed[0])

@@ -5,6 +5,8 @@ from typing import Any
 from millpond.core.lease import Leased
 from millpond.core.lifecycle import Status
 from millpond.core.order.rank import lane_of, rank
+from millpond.core.order.ring import Ring, Seat, Share
+from millpond.core.rows import DictRows
 from millpond.core.spec import PoolSpec
 from millpond.core.task import Call, Fence, NewTask, Task
 
@@ -51,3 +53,9 @@ def leased(attempt: int = 1, *, max_attempts: int = 3) -> Leased:
         labels={},
         options=b"",
     )
+
+
+def seats(ring: Ring) -> dict[Share, Seat]:
+    """Return the seats of a ring in memory."""
+    assert isinstance(ring._seats, DictRows)
+    return dict(ring._seats.items())

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
-from tests.core.making import queued
+from tests.core.making import queued, seats
 
 from millpond.core import rate as gcra
 from millpond.core.order.backlog import Backlog
@@ -166,7 +166,7 @@ class BacklogMachine(RuleBasedStateMachine):
     def after(self) -> None:
         """One step is over: what it touched takes its place."""
         self.log.flush(self.now)
-        joined = {share: seat.joined for share, seat in self.log._ring._seats.items()}
+        joined = {share: seat.joined for share, seat in seats(self.log._ring).items()}
         self.ref.settle_ring(self.now, joined)
 
     @rule(
@@ -300,10 +300,11 @@ class BacklogMachine(RuleBasedStateMachine):
 
 def kept(log: Backlog) -> int:
     """How much a backlog holds beyond what the ring must remember."""
-    seated = [share for share in log._ring._seats if share in log._ring]
-    parts: list[Any] = [log, log._units, log._shares, seated, log._ring._audiences]
-    heaps = [log._task_timers, log._unit_timers, log._fading, log._touched, log._touched_units]
-    return sum(map(len, [*parts, *heaps, log._running, *log._lines.values(), [*log]]))
+    seated = [share for share in seats(log._ring) if share in log._ring]
+    parts: list[Any] = [log, log._units.items(), log._shares, seated, log._ring._audiences]
+    heaps = [log._delayed.all(), log._unit_timers.entries, log._fading.entries]
+    noted = [log._touched, log._touched_units, log._running]
+    return sum(map(len, [*parts, *heaps, *noted, *log._lines.values(), [*log]]))
 
 
 class FairMachine(BacklogMachine):
@@ -514,9 +515,9 @@ def test_a_key_seen_once_is_forgotten_when_its_rate_is() -> None:
         log.start(task, 0.0)
         log.finish(task.unit)
         log.flush(0.0)
-    assert 100 == len(log._units)
+    assert 100 == len([*log._units.items()])
     log.flush(0.5)
-    assert (0, 0) == (len(log._units), kept(log))
+    assert (0, 0) == (len([*log._units.items()]), kept(log))
 
 
 @pytest.mark.parametrize(

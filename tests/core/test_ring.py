@@ -1,12 +1,15 @@
 """The fair ring against a naive one, its two sequences and its bound."""
 
 from itertools import combinations
+from typing import cast
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from tests.core.making import seats
 
+from millpond.core.order.heap import LazyHeap
 from millpond.core.order.ring import PLACES_KEPT, Owner, Ring, Share
 from millpond.core.spec import ONE_TURN, Order, fair_round_robin
 
@@ -102,8 +105,8 @@ class RingMachine(RuleBasedStateMachine):
             for s, place in self.model.last.items()
             if s in self.model.present or place > self.model.passed
         }
-        assert kept == set(self.ring._seats)
-        assert kept - set(self.model.present) == set(self.ring._resting.entries)
+        assert kept == set(seats(self.ring))
+        assert kept - set(self.model.present) == set(cast("LazyHeap[Share]", self.ring._resting))
         assert set().union(*self.model.present.values()) == set(self.ring._audiences)
 
 
@@ -251,7 +254,7 @@ def test_keys_that_went_are_forgotten_as_the_ring_turns() -> None:
         ring.serve(f"k{n}")
         ring.leave(f"k{n}", None)
         ring.serve("stays")
-        assert len(ring._seats) <= 4
+        assert len(seats(ring)) <= 4
 
 
 def test_no_more_than_so_many_places_are_kept() -> None:
@@ -261,5 +264,8 @@ def test_no_more_than_so_many_places_are_kept() -> None:
         ring.enter(f"k{n}", None)
         ring.serve(f"k{n}")
         ring.leave(f"k{n}", None)
-    assert PLACES_KEPT == len(ring._resting) == len(ring._seats)
-    assert ("k0" in ring._seats, f"k{PLACES_KEPT + 99}" in ring._seats) == (False, True)
+    assert PLACES_KEPT == len(ring._resting.entries) == len(seats(ring))
+    assert (
+        "k0" in seats(ring),
+        f"k{PLACES_KEPT + 99}" in seats(ring),
+    ) == (False, True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, ValuesView
+    from collections.abc import Callable, ItemsView, Iterable, ValuesView
 
 K_contra = TypeVar("K_contra", contravariant=True)
 V = TypeVar("V")
@@ -37,10 +37,17 @@ class ListedRows(Rows[K_contra, V], Protocol):
         """Return every row; the caller may change them."""
 
 
+class RemovableRows(Rows[K_contra, V], Protocol):
+    """Rows that come and go."""
+
+    def remove(self, key: K_contra, /) -> None:
+        """Remove a row that must be there."""
+
+
 class DictRows(Generic[Key, V]):
     """Rows in memory: every method is one of a plain dictionary, at the same cost."""
 
-    __slots__ = ("add", "all", "get", "peek", "remove", "require")
+    __slots__ = ("add", "all", "get", "items", "peek", "remove", "require")
 
     def __init__(self) -> None:
         rows: dict[Key, V] = {}
@@ -48,5 +55,6 @@ class DictRows(Generic[Key, V]):
         self.require: Callable[[Key], V] = rows.__getitem__
         self.peek: Callable[[Key], V | None] = rows.get
         self.all: Callable[[], ValuesView[V]] = rows.values
+        self.items: Callable[[], ItemsView[Key, V]] = rows.items
         self.add: Callable[[Key, V], None] = rows.__setitem__
         self.remove: Callable[[Key], None] = rows.__delitem__

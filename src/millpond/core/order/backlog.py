@@ -22,7 +22,8 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from millpond.core import rate as gcra
-from millpond.core.order.groups import Group, Shelf, Unit, UnitState
+from millpond.core.order.delayed import DelayedTasks
+from millpond.core.order.groups import DictUnits, Group, Shelf, Unit, UnitState
 from millpond.core.order.heap import LazyHeap
 from millpond.core.order.line import TaskLine
 from millpond.core.order.ring import Owner, Ring, Share
@@ -31,8 +32,12 @@ from millpond.core.spec import Order, OrderKind
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from millpond.core.order.delayed import Delayed
+    from millpond.core.order.groups import UnitRows
+    from millpond.core.order.heap import Ordered
+    from millpond.core.order.line import Line
     from millpond.core.spec import PoolSpec
-    from millpond.core.task import Task, TaskId
+    from millpond.core.task import Task
 
 PROMOTED_AT_ONCE = 1000
 """How many due tasks one claim makes ready at most; the same on every store."""
@@ -44,8 +49,8 @@ _LINES_KEPT = 8
 
 _by_place = attrgetter("rank", "seq")
 
-_NO_RING = Ring(Order(kind=_FIFO))
-"""The ring of every backlog without groups: always empty."""
+_NO_RING, _NO_UNITS = Ring(Order(kind=_FIFO)), DictUnits()
+"""The ring and the units of every backlog without groups: always empty."""
 
 
 class Backlog:
@@ -59,13 +64,14 @@ class Backlog:
         "_fair",
         "_limit",
         "_limited",
+        "_line",
         "_lines",
         "_rate",
         "_ready",
         "_ring",
         "_running",
         "_shares",
-        "_task_timers",
+        "_shelf",
         "_touched",
         "_touched_units",
         "_unit_timers",
@@ -86,27 +92,30 @@ class Backlog:
         self._cache_limits(spec)
         self._ready = 0
         self._lines: dict[Owner, TaskLine] = {}
+        self._line: Callable[[Owner], Line | None] = self._lines.get
+        """Returns the line of an owner, where there are no groups."""
         self._running: dict[str, int] = {}
         """How many tasks of each key run, where there are no groups."""
-        self._units: dict[Unit, UnitState] = {}
+        self._units: UnitRows = DictUnits() if self.grouped else _NO_UNITS
         self._shares: dict[tuple[Share, Owner], Shelf] = {}
+        self._shelf: Callable[[tuple[Share, Owner]], Shelf | None] = self._shares.get
+        """Returns the shelf at an address."""
         self._ring = Ring(spec.order) if self.grouped else _NO_RING
-        self._delayed: dict[TaskId, Task] = {}
-        self._task_timers: LazyHeap[TaskId] = LazyHeap()
-        self._unit_timers: LazyHeap[Unit] = LazyHeap()
+        self._delayed: Delayed = DelayedTasks()
+        self._unit_timers: Ordered[Unit] = LazyHeap()
         self._touched: dict[Group, None] = {}
         self._touched_units: dict[Unit, None] = {}
-        self._fading: LazyHeap[Unit] = LazyHeap()
+        self._fading: Ordered[Unit] = LazyHeap()
         """Idle units by when they may be forgotten."""
 
     def __len__(self) -> int:
-        return self._ready + len(self._delayed)
+        return self._ready + self._delayed.count
 
     def __iter__(self) -> Iterator[Task]:
         """Yield every queued task, in any order."""
-        groups = (group for state in self._units.values() for group in state.groups.values())
-        lines = chain(self._lines.values(), (group.tasks for group in groups))
-        return chain(chain.from_iterable(lines), self._delayed.values())
+        groups = (group for _, state in self._units.items() for group in state.all_groups())
+        lines: Iterator[Line] = chain(self._lines.values(), (group.tasks for group in groups))
+        return chain(chain.from_iterable(lines), self._delayed.all())
 
     # Reading
 
@@ -119,11 +128,11 @@ class Backlog:
             group = self._own_group(owner) if own_only else self._next_group(owner)
             return None if group is None else group.tasks.first()
         if own_only:
-            own_line = self._lines.get(owner)
+            own_line = self._line(owner)
             return None if own_line is None else own_line.first()
-        line = self._lines.get(None)
+        line = self._line(None)
         first = None if line is None else line.first()
-        if owner is None or (line := self._lines.get(owner)) is None:
+        if owner is None or (line := self._line(owner)) is None:
             return first
         own = line.first()
         if own is None or (first is not None and _by_place(first) < _by_place(own)):
@@ -132,10 +141,11 @@ class Backlog:
 
     def next_moment(self) -> float | None:
         """Return when time own_only will make something ready, or None."""
-        if not self._delayed and not self._unit_timers.entries:
-            return None
-        moments = [t.lowest() for t in (self._task_timers, self._unit_timers)]
-        return min((m[0] for m in moments if m is not None), default=None)
+        due = self._delayed.next_due() if self._delayed.count else None
+        unit = self._unit_timers.lowest() if self._unit_timers.entries else None
+        if unit is None or (due is not None and due < unit[0]):
+            return due
+        return unit[0]
 
     def startable(self, owner: Owner, now: float) -> Iterator[Task]:
         """Yield every task that a worker of `owner` could start at `now`; O(n) for all of them."""
@@ -143,8 +153,8 @@ class Backlog:
         if self.lanes:
             heads = {
                 head.new.id
-                for state in self._units.values()
-                for group in state.groups.values()
+                for _, state in self._units.items()
+                for group in state.all_groups()
                 if (head := group.tasks.first()) is not None
             }
         for task in self.all_tasks():
@@ -165,10 +175,7 @@ class Backlog:
 
     def scheduled(self, now: float) -> int:
         """Return how many tasks are not due at `now`; O(n) in a strict pool, else O(not due)."""
-        later = sum(task.due > now for task in self._delayed.values())
-        if not self.lanes:
-            return later
-        return later + sum(task.due > now for task in self if task.new.id not in self._delayed)
+        return sum(task.due > now for task in (self if self.lanes else self._delayed.all()))
 
     def running_in(self, unit: str) -> int:
         """Return how many tasks of a lane or key run now."""
@@ -183,9 +190,9 @@ class Backlog:
         O(1) in a strict lane, else O(delayed tasks) and only for pools with a limit per key.
         """
         state = self._units.get(unit)
-        ready = 0 if state is None else sum(len(group.tasks) for group in state.groups.values())
+        ready = 0 if state is None else sum(len(group.tasks) for group in state.all_groups())
         if not self.lanes:
-            ready += sum(task.unit == unit for task in self._delayed.values())
+            ready += sum(task.unit == unit for task in self._delayed.all())
         return ready + self.running_in(unit)
 
     def may_start_now(self, unit: Unit, now: float) -> bool:
@@ -218,7 +225,7 @@ class Backlog:
         found: list[tuple[str, str | None, int, int, float]] = []
         for unit, state in self._units.items():
             shares: dict[str | None, int] = {}
-            for group in state.groups.values():
+            for group in state.all_groups():
                 share = group.address[0]
                 shares[share] = shares.get(share, 0) + len(group.tasks)
             if not shares and (state.running or state.paused or state.held_until):
@@ -245,28 +252,26 @@ class Backlog:
     def add(self, task: Task, now: float) -> None:
         """Queue `task` at its place, or with a timer if it is not due."""
         if task.due > now and not (self.lanes and task.unit is not None):
-            self._delayed[task.new.id] = task
-            self._task_timers.set(task.new.id, (task.due, task.seq))
+            self._delayed.add(task)
         elif self.grouped:
             self._insert(task)
         else:
-            line = self._lines.get(task.new.owner)
+            line = self._line(task.new.owner)
             if line is None:
-                line = self._lines[task.new.owner] = self._new_line(task.new.owner)
+                line = self._new_line(task.new.owner)
             line.add(task)
             self._ready += 1
 
     def discard(self, task: Task) -> None:
         """Remove a queued task, wherever it is."""
-        if self._delayed and self._delayed.pop(task.new.id, None) is not None:
-            self._task_timers.discard(task.new.id)
+        if self._delayed.count and self._delayed.discard(task):
             return
         self._ready -= 1
         if not self.grouped:
             self._take_out(task)
             return
         unit = task.unit
-        group = self._units[unit].groups[self._share(task), task.new.owner]
+        group = self._units.require(unit).group_at((self._share(task), task.new.owner))
         group.tasks.remove(task)
         self._touched[group] = None
         self._touched_units[unit] = None
@@ -279,8 +284,8 @@ class Backlog:
         """
         if self.grouped:
             return []
-        own = None if owner is None else self._lines.get(owner)
-        line = self._lines.get(None)
+        own = None if owner is None else self._line(owner)
+        line = self._line(None)
         if line is None or (own is not None and own.head() is not None):
             return []
         taken = line.take(most, fits)
@@ -309,7 +314,7 @@ class Backlog:
         share = new.share if self._by_share else self._share(task)
         if self._fair:
             self._ring.serve(share)
-        state = self._units[unit]
+        state = self._units.require(unit)
         if unit is not None:
             state.running += 1
             if self._rate is not None:
@@ -321,9 +326,9 @@ class Backlog:
             return
         # The same, where there is nothing else to flush.
         self._ready -= 1
-        group = state.groups[share, new.owner]
+        group = state.group_at((share, new.owner))
         group.tasks.remove(task)
-        if self._limited and len(state.groups) > 1:
+        if self._limited and state.count_groups() > 1:
             self._touched[group] = None
             self._touch(unit, state)
             self.flush(now)
@@ -341,7 +346,7 @@ class Backlog:
             else:
                 del self._running[unit]
             return
-        state = self._units[unit]
+        state = self._units.require(unit)
         state.running -= 1
         if self._cap is not None and state.running < self._cap and not state.held_until:
             # It was not at its limit: its groups keep their places.
@@ -353,28 +358,28 @@ class Backlog:
     def put_back(self, unit: Unit, *, rate: bool) -> None:
         """Count one unstarted claim less; with `rate`, return its cost to the rate of its key."""
         if rate and self._rate is not None and unit is not None:
-            state = self._units[unit]
+            state = self._units.require(unit)
             state.tat = gcra.give_back(self._rate, state.tat, 1)
         self.finish(unit)
 
     def promote(self, now: float) -> None:
         """Make tasks and units ready that are due by `now`, in the order of their moments."""
-        if self._delayed:
+        if self._delayed.count:
             self._promote_tasks(now)
         if not self.grouped:
             return
         timers = self._unit_timers
         while timers.entries and (due := timers.lowest()) is not None and due[0] <= now:
             unit = self._unit_timers.pop()
-            self._touch(unit, self._units[unit])
+            self._touch(unit, self._units.require(unit))
         self.flush(now)
 
     def _promote_tasks(self, now: float) -> None:
         for _ in range(PROMOTED_AT_ONCE):
-            due = self._task_timers.lowest()
-            if due is None or due[0] > now:
+            task = self._delayed.pop_due(now)
+            if task is None:
                 break
-            self.add(self._delayed.pop(self._task_timers.pop()), now)
+            self.add(task, now)
 
     def pause(self, unit: Unit, *, paused: bool) -> None:
         """Pause or resume one lane or key."""
@@ -452,14 +457,14 @@ class Backlog:
         """Forget idle units, so that a key seen once is not remembered for ever."""
         while (soonest := self._fading.lowest()) is not None and soonest[0] <= now:
             unit = self._fading.pop()
-            if self._units[unit].idle:
+            if self._units.require(unit).idle:
                 self._forget(unit)
 
     def _forget(self, unit: Unit) -> None:
-        del self._units[unit]
+        self._units.remove(unit)
         if self._unit_timers.entries:
             self._unit_timers.discard(unit)
-        if not needs_groups(self.spec) and not self._units:
+        if not needs_groups(self.spec) and self._units.is_empty():
             # No key limits anything any more: the plain lines serve again.
             self.grouped = False
 
@@ -487,11 +492,12 @@ class Backlog:
     def _group(self) -> None:
         """Begin to group tasks by lanes and keys, including those that wait or run already."""
         self.grouped = True
-        self._ring = Ring(self.spec.order)
+        self._ring, self._units = Ring(self.spec.order), DictUnits()
         for unit, running in self._running.items():
             self._unit(unit).running = running
         waiting = list(chain.from_iterable(self._lines.values()))
-        self._running, self._lines, self._ready = {}, {}, 0
+        self._running, self._ready = {}, 0
+        self._lines.clear()
         for task in waiting:
             self._insert(task)
 
@@ -509,21 +515,20 @@ class Backlog:
     def _unit(self, unit: Unit) -> UnitState:
         state = self._units.get(unit)
         if state is None:
-            state = self._units[unit] = self._new_unit(unit)
+            state = UnitState()
+            self._units.add(unit, state)
         return state
 
-    def _new_unit(self, unit: Unit) -> UnitState:  # noqa: ARG002 - SQL needs it
-        return UnitState()
-
-    def _new_line(self, owner: Owner) -> TaskLine:  # noqa: ARG002 - SQL needs it
-        return TaskLine()
+    def _new_line(self, owner: Owner) -> Line:
+        line = self._lines[owner] = TaskLine()
+        return line
 
     def _new_group(self, address: tuple[Share, Owner], unit: Unit) -> Group:
         return Group(address, unit)
 
     def _touch(self, unit: Unit, state: UnitState) -> None:
         self._touched_units[unit] = None
-        for group in state.groups.values():
+        for group in state.all_groups():
             self._touched[group] = None
 
     def _touch_count(self, unit: Unit, state: UnitState) -> None:
@@ -539,9 +544,10 @@ class Backlog:
         unit = new.key if task.lane is None else task.lane
         state = self._unit(unit)
         address = (new.share if self._by_share else self._share(task), new.owner)
-        group = state.groups.get(address)
+        group = state.find_group(address)
         if group is None:
-            group = state.groups[address] = self._new_group(address, unit)
+            group = self._new_group(address, unit)
+            state.add_group(group)
         group.tasks.add(task)
         self._touched[group] = None
 
@@ -557,13 +563,13 @@ class Backlog:
 
     def _place(self, group: Group, now: float) -> None:
         """Add a group to its share or remove it, and its share to or from the ring."""
-        state = self._units[group.unit]
+        state = self._units.require(group.unit)
         head = group.tasks.head()
         if head is None:
-            del state.groups[group.address]
+            state.remove_group(group)
             self._enlist(group, ready=False)
             # The timer belongs to the unit: only its last group removes it.
-            if self._unit_timers.entries and not state.groups:
+            if self._unit_timers.entries and not state.count_groups():
                 self._unit_timers.discard(group.unit)
             return
         group.place = (head.rank, head.seq)
@@ -588,7 +594,7 @@ class Backlog:
     def _enlist(self, group: Group, *, ready: bool) -> None:
         """Add a group to its share, or remove it."""
         address = group.address
-        shelf = self._shares.get(address)
+        shelf = self._shelf(address)
         if shelf is None:
             if ready:
                 self._shares[address] = Shelf(group)
@@ -607,10 +613,10 @@ class Backlog:
         if found is None:
             return None
         share = found[2]
-        shelf = self._shares.get((share, None))
+        shelf = self._shelf((share, None))
         if owner is None and shelf is not None:
             return shelf.first()
-        mine = None if owner is None else self._shares.get((share, owner))
+        mine = None if owner is None else self._shelf((share, owner))
         first = None if shelf is None else shelf.first()
         own = None if mine is None else mine.first()
         if own is None or (first is not None and first.place < own.place):
@@ -621,7 +627,7 @@ class Backlog:
         """Return the next group of those for `owner` alone."""
         if self._ring.turn_of(owner) is None:
             return None
-        shelf = self._shares.get((self._ring.peek(owner), owner))
+        shelf = self._shelf((self._ring.peek(owner), owner))
         return None if shelf is None else shelf.first()
 
     def _not_before(self, unit: Unit, state: UnitState, now: float) -> float:

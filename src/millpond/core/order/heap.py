@@ -7,16 +7,47 @@ O(1); only other items go into a real heap beside it.
 from __future__ import annotations
 
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sized
 
 Item = TypeVar("Item")
 Entry: TypeAlias = tuple[tuple[float, ...], int, Item]
 
 _SLACK = 32
 _TAKEN: Any = None
+
+
+class Ordered(Protocol[Item]):
+    """Items by key, lowest first: what a backlog and a ring ask of a heap."""
+
+    @property
+    def entries(self) -> Sized:
+        """Falsy if there is no item."""
+
+    def __contains__(self, item: object) -> bool: ...
+
+    def set(self, item: Item, key: tuple[float, ...]) -> None:
+        """Put `item` at `key`, wherever it stood before."""
+
+    def discard(self, item: Item) -> None:
+        """Remove `item` if it is here."""
+
+    def pop(self) -> Item:
+        """Take out the item with the lowest key; there must be one."""
+
+    def peek(self) -> Item | None:
+        """Return the item with the lowest key, or None."""
+
+    def lowest(self) -> tuple[float, ...] | None:
+        """Return the lowest key, or None."""
+
+    def key_of(self, item: Item) -> tuple[float, ...]:
+        """Return the key of `item`."""
+
+    def top(self) -> Entry[Item] | None:
+        """Return the entry with the lowest key, (key, serial, item), or None."""
 
 
 class LazyHeap(Generic[Item]):

@@ -33,6 +33,28 @@ class Head(Protocol):
     def due(self) -> float: ...
 
 
+class Line(Protocol):
+    """Tasks by (rank, seq): what a backlog asks of a line."""
+
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[Task]: ...
+
+    def add(self, task: Task) -> None:
+        """Put a task at its place."""
+
+    def first(self) -> Task | None:
+        """Return the task that is next, or None."""
+
+    def head(self) -> Head | None:
+        """Return the place of the next task without reading the task itself, or None."""
+
+    def remove(self, task: Task) -> None:
+        """Remove a task."""
+
+    def take(self, most: int, fits: Callable[[Task], bool]) -> list[Task]:
+        """Remove and return first tasks while each fits; none where `first` must be asked."""
+
+
 class TaskLine:
     """Tasks of one pool by (rank, seq), neither of which may change while a task is in it."""
 

@@ -16,9 +16,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeAlias
 
 from millpond.core.order.heap import LazyHeap
+from millpond.core.rows import DictRows
 from millpond.core.spec import ONE_TURN
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from millpond.core.order.heap import Ordered
+    from millpond.core.rows import RemovableRows
     from millpond.core.spec import Order
 
 Share: TypeAlias = str | None
@@ -50,14 +55,15 @@ class Seat:
 class Ring:
     """The shares that have something to start, in the order of their turns."""
 
-    __slots__ = ("_audiences", "_order", "_resting", "_seats", "joins", "passed")
+    __slots__ = ("_audience_of", "_audiences", "_order", "_resting", "_seats", "joins", "passed")
 
     def __init__(self, order: Order) -> None:
         self._order = order
         self._audiences: dict[Owner, LazyHeap[Share]] = {}
-        self._seats: dict[Share, Seat] = {}
+        self._audience_of: Callable[[Owner], Ordered[Share] | None] = self._audiences.get
+        self._seats: RemovableRows[Share, Seat] = DictRows()
         self.joins = 0
-        self._resting: LazyHeap[Share] = LazyHeap()
+        self._resting: Ordered[Share] = LazyHeap()
         self.passed = (0, 0)
         """The place last served: (V, join order)."""
 
@@ -70,7 +76,8 @@ class Ring:
         seat = self._seats.get(share)
         if seat is None:
             self.joins += 1
-            seat = self._seats[share] = Seat(self.passed[0], self.joins)
+            seat = Seat(self.passed[0], self.joins)
+            self._seats.add(share, seat)
         elif not seat.owners:
             self._resting.discard(share)
         elif owner in seat.owners:
@@ -96,8 +103,8 @@ class Ring:
 
     def next_for(self, owner: Owner) -> tuple[tuple[float, ...], int, Share] | None:
         """Return (place, serial, share) of the next share for a worker of `owner`, or None."""
-        first = None if (all_ := self._audiences.get(None)) is None else all_.top()
-        mine = None if owner is None else self._audiences.get(owner)
+        first = None if (all_ := self._audience_of(None)) is None else all_.top()
+        mine = None if owner is None else self._audience_of(owner)
         own = None if mine is None else mine.top()
         if own is None or (first is not None and first[0] <= own[0]):
             return first
@@ -105,17 +112,17 @@ class Ring:
 
     def peek(self, owner: Owner) -> Share | None:
         """Return the next share of an audience; None may be a share: see `turn_of`."""
-        audience = self._audiences.get(owner)
+        audience = self._audience_of(owner)
         return None if audience is None else audience.peek()
 
     def turn_of(self, owner: Owner) -> tuple[float, ...] | None:
         """Return the lowest (turn, join order) of an audience, or None if it has no share."""
-        audience = self._audiences.get(owner)
+        audience = self._audience_of(owner)
         return None if audience is None else audience.lowest()
 
     def serve(self, share: Share) -> None:
         """Count one start for `share`: its next turn comes one stride later."""
-        seat = self._seats[share]
+        seat = self._seats.require(share)
         turn, joined = seat.turn, seat.joined
         if (turn, joined) > self.passed:
             self.passed = (turn, joined)
@@ -126,7 +133,7 @@ class Ring:
         seat.turn = turn
         place = (turn, joined)
         for owner in seat.owners:
-            self._audiences[owner].set(share, place)
+            self._audience(owner).set(share, place)
         lowest = self._resting.top()
         if lowest is not None and lowest[0] <= self.passed:
             self._forget_passed()
@@ -136,9 +143,9 @@ class Ring:
         while (lowest := resting.top()) is not None and (
             lowest[0] <= self.passed or len(resting.entries) > PLACES_KEPT
         ):
-            del self._seats[resting.pop()]
+            self._seats.remove(resting.pop())
 
-    def _audience(self, owner: Owner) -> LazyHeap[Share]:
+    def _audience(self, owner: Owner) -> Ordered[Share]:
         audience = self._audiences.get(owner)
         if audience is None:
             audience = self._audiences[owner] = LazyHeap()

@@ -13,8 +13,8 @@ Item = TypeVar("Item")
 Key: TypeAlias = tuple[float, ...]
 
 
-class Paged(LazyHeap[Item], Generic[Item]):
-    """A heap over rows. Items that were read or changed are in memory; the rest is in the database.
+class Paged(Generic[Item]):
+    """`Ordered` over rows: items that were read or changed are in memory, the rest in the database.
 
     A row that is read for the first time stands where the file says; one that was read or changed
     before stands where it was put, whatever the file says. So the file may be written meanwhile.
@@ -24,7 +24,7 @@ class Paged(LazyHeap[Item], Generic[Item]):
         "_all_read",
         "_behind",
         "_count",
-        "_heap_",
+        "_heap",
         "_most",
         "_read",
         "_size",
@@ -39,9 +39,9 @@ class Paged(LazyHeap[Item], Generic[Item]):
         size: int = 16,
         most: int = 512,
     ) -> None:
-        # Nothing of a heap's own is used: one that holds what is in memory stands behind this.
         self._read = read
-        self._heap_: LazyHeap[Item] = LazyHeap()
+        self._heap: LazyHeap[Item] = LazyHeap()
+        """The items in memory."""
         self._behind: Key | None = None
         self._all_read = count == 0
         self._taken_over: set[Item] = set()
@@ -49,10 +49,9 @@ class Paged(LazyHeap[Item], Generic[Item]):
         self._size = size
         self._most = most
 
-    # Whoever asks a heap whether it has entries asks this one itself.
     @property
-    def entries(self) -> Paged[Item]:  # type: ignore[override]
-        """Its items."""
+    def entries(self) -> Paged[Item]:
+        """Itself: falsy if it has no items."""
         return self
 
     def __len__(self) -> int:
@@ -66,29 +65,29 @@ class Paged(LazyHeap[Item], Generic[Item]):
     def __iter__(self) -> Iterator[Item]:
         while not self._all_read:
             self._next_page()
-        return iter(self._heap_)
+        return iter(self._heap)
 
     def __contains__(self, item: object) -> bool:
-        return item in self._heap_
+        return item in self._heap
 
     def known(self, item: Item, key: Key) -> None:
         """Add an item whose row was read for another reason."""
         if item not in self._taken_over:
             self._taken_over.add(item)
-            self._heap_.set(item, key)
+            self._heap.set(item, key)
 
     def set(self, item: Item, key: Key) -> None:
         """Put `item` at `key`, wherever it was before."""
-        if self._count is not None and item not in self._heap_:
+        if self._count is not None and item not in self._heap:
             self._count += 1
         self._taken_over.add(item)
-        self._heap_.set(item, key)
+        self._heap.set(item, key)
 
     def discard(self, item: Item) -> None:
         """Remove `item`."""
         self._taken_over.add(item)
-        if item in self._heap_:
-            self._heap_.discard(item)
+        if item in self._heap:
+            self._heap.discard(item)
             if self._count is not None:
                 self._count -= 1
 
@@ -112,12 +111,12 @@ class Paged(LazyHeap[Item], Generic[Item]):
 
     def key_of(self, item: Item) -> Key:
         """Return the key of `item`, which must have been read."""
-        return self._heap_.key_of(item)
+        return self._heap.key_of(item)
 
     def top(self) -> Entry[Item] | None:
         """Return the entry with the lowest key, or None."""
         while True:
-            entry = self._heap_.top()
+            entry = self._heap.top()
             if self._all_read:
                 return entry
             if entry is not None and self._behind is not None and entry[0] <= self._behind:
@@ -126,7 +125,7 @@ class Paged(LazyHeap[Item], Generic[Item]):
 
     def nearest(self) -> Entry[Item] | None:
         """Return the lowest item in memory, without reading."""
-        return self._heap_.top()
+        return self._heap.top()
 
     def expect(self, count: int) -> None:
         """Make the next page as long as the number of items that will be taken."""

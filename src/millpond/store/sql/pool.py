@@ -15,6 +15,7 @@ from millpond.core.bucket import Bucket
 from millpond.core.bucket import fresh as fresh_buckets
 from millpond.core.lifecycle import Status
 from millpond.core.log_fields import about
+from millpond.core.order.backlog import needs_groups
 from millpond.core.spec import PoolSpec
 from millpond.errors import MillpondError, NewerPool
 from millpond.store.sql.backlog import SqlBacklog
@@ -411,9 +412,8 @@ class SqlPool(PoolTable):
     backlog: SqlBacklog
     fresh: SqlFresh
 
-    def __init__(self, tables: SqlTables, number: int, spec: PoolSpec, now: float) -> None:
-        """Make a pool that was just declared; `read` makes that of a row."""
-        super().__init__(spec, now)
+    def __init__(self, tables: SqlTables, number: int, spec: PoolSpec, created_at: float) -> None:
+        super().__init__(spec, created_at)
         self.tables = tables
         self.number = number
         self.kept = self.dead = self.measured = 0
@@ -424,10 +424,15 @@ class SqlPool(PoolTable):
         self.lanes = SqlLanes(tables, number)
         self.parked = SqlParked(tables, number)
         self.arrivals = SqlArrivals(self)
-        counts = dict.fromkeys(_COUNTS, 0)
-        counts["grouped"] = int(self.backlog.grouped)
+
+    @classmethod
+    def declared_now(cls, tables: SqlTables, number: int, spec: PoolSpec, now: float) -> SqlPool:
+        """Return a pool that was just declared."""
+        self = cls(tables, number, spec, now)
+        counts = dict.fromkeys(_COUNTS, 0) | {"grouped": int(needs_groups(spec))}
         self.backlog = SqlBacklog(spec, tables, number, counts)
         self.fresh = SqlFresh(self, 0)
+        return self
 
     @classmethod
     def read(cls, tables: SqlTables, row: Row) -> SqlPool:

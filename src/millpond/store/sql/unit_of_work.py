@@ -382,7 +382,7 @@ class SqlTables(Tables):
 
     def add_pool(self, spec: PoolSpec, now: float) -> SqlPool:
         """Add a pool that was just declared."""
-        pool = SqlPool(self, self.pools.next_number(), spec, now)
+        pool = SqlPool.declared_now(self, self.pools.next_number(), spec, now)
         self.pools.add(spec.name, pool)
         return pool
 

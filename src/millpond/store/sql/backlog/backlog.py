@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from millpond.core.order.backlog import Backlog, needs_groups
 from millpond.core.order.groups import Unit, UnitState
 from millpond.core.order.ring import Owner, Share
-from millpond.store.sql.backlog.groups import SqlGroup, SqlGroups, SqlShelves
+from millpond.store.sql.backlog.groups import SqlGroup, SqlShelves, SqlUnit
 from millpond.store.sql.backlog.line import FIRST_PLACE, Place, SqlLine, SqlLines
 from millpond.store.sql.backlog.ring import SqlRing
 from millpond.store.sql.backlog.units import NO_TIMES, SqlUnits
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from typing import TypeAlias
 
     from millpond.core.order.groups import Group
-    from millpond.core.order.line import TaskLine
     from millpond.core.spec import PoolSpec
     from millpond.core.task import Task
     from millpond.store.sql.codec import Row
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 
     Address: TypeAlias = tuple[Share, Owner]
 
-_new_state = object.__new__
 _ALL = (1 << 63) - 1
 """A limit without effect."""
 
@@ -36,49 +34,75 @@ _FIRST_PAGE, _LARGEST_PAGE = 20, 1000
 """How many tasks an iteration over all reads at once; more each time."""
 
 
-class SqlLater(dict[int, "Task"]):
-    """Delayed tasks: their own rows have this."""
+class SqlDelayed:
+    """Delayed tasks: their own rows say so, and the first ones are read page by page."""
 
     def __init__(self, backlog: SqlBacklog, count: int) -> None:
-        super().__init__()
-        self._backlog = backlog
+        self._tables = backlog.tables
+        self._pool = backlog.pool
+        self._timers: Paged[int] = Paged(self._page)
         self.count = count
 
-    def __len__(self) -> int:
-        return self.count
-
-    def __bool__(self) -> bool:
-        return self.count > 0
-
-    def __setitem__(self, identifier: int, task: Task) -> None:
-        assert isinstance(task, TaskRow)  # noqa: S101
+    def add(self, task: Task) -> None:
+        """Add a task that is not due."""
+        assert isinstance(task, TaskRow)  # noqa: S101 - of these tables they all are
         task.grp = 0
+        self._timers.set(task.new.id, (task.due, task.seq))
         self.count += 1
 
-    def pop(self, identifier: int, default: Task | None = None) -> Task | None:  # type: ignore[override]
-        """Remove a delayed task."""
-        task = self._backlog.tables.tasks.get(identifier)
-        if not isinstance(task, TaskRow) or task.grp != 0:
-            return default
+    def discard(self, task: Task) -> bool:
+        """Remove a task; return whether it was here."""
+        assert isinstance(task, TaskRow)  # noqa: S101 - of these tables they all are
+        if task.grp != 0:
+            return False
+        self._timers.discard(task.new.id)
+        self._leave(task)
+        return True
+
+    def _leave(self, task: TaskRow) -> None:
+        self._tables.tasks.mark_dirty(task)
         task.grp = None
         self.count -= 1
+
+    def next_due(self) -> float | None:
+        """Return when the first is due, or None; perhaps a query."""
+        first = self._timers.lowest()
+        return None if first is None else first[0]
+
+    def pop_due(self, now: float) -> Task | None:
+        """Remove and return the first task that is due, or None; perhaps a query."""
+        first = self._timers.lowest()
+        if first is None or first[0] > now:
+            return None
+        task = self._tables.tasks.require(self._timers.pop())
+        self._leave(task)
         return task
 
-    def values(self) -> Any:  # noqa: ANN401 - as dict's
-        """Return every delayed task."""
-        tables = self._backlog.tables
-        tables.write_rows()
-        return [
-            task
-            for task in tables.read_live("next_due", (self._backlog.pool, _ALL))
-            if task.grp == 0
-        ]
+    def all(self) -> list[TaskRow]:
+        """Return every delayed task; always a query."""
+        self._tables.write_rows()
+        found = self._tables.read_live("next_due", (self._pool, _ALL))
+        return [task for task in found if task.grp == 0]
+
+    @property
+    def in_memory(self) -> int:
+        """How many are in memory, or known to be removed."""
+        return self._timers.known_items
+
+    def _page(self, behind: Key | None, size: int) -> list[tuple[Key, int]]:
+        name = "next_due" if behind is None else "next_due_after"
+        after = () if behind is None else (behind[0], place_of(self._pool, int(behind[1])))
+        tasks = self._tables.look_at_live(name, (self._pool, *after, size))
+        return [((task.due, task.seq), task.new.id) for task in tasks]
 
 
 class SqlBacklog(Backlog):
     """The queued tasks of one pool, read as needed."""
 
-    __slots__ = ("_groups", "_plain", "expected", "handed", "pool", "tables")
+    __slots__ = (
+        *("_delayed_rows", "_groups", "dirty", "expected", "fading", "lines", "pool", "ring"),
+        *("shelves", "tables", "timers", "units"),
+    )
 
     def __init__(self, spec: PoolSpec, tables: SqlTables, pool: int, row: dict[str, int]) -> None:
         super().__init__(spec)
@@ -88,30 +112,30 @@ class SqlBacklog(Backlog):
         self.expected = 1
         self._ready = row["ready"]
         self._groups: dict[int, SqlGroup] = {}
-        self.handed: dict[SqlGroup, None] = {}
+        self.dirty: dict[SqlGroup, None] = {}
         """Groups that may have changed since they were written."""
-        self._plain: dict[Owner, SqlGroup] = {}
-        """The one group of each owner, where lanes and keys do not matter."""
-        self._lines = SqlLines(self)
-        self._units = SqlUnits(self)
-        self._shares = SqlShelves(self)
-        self._delayed = SqlLater(self, row["later"])
-        self._task_timers: Paged[int] = Paged(self._due_page)
-        self._unit_timers: Paged[Unit] = Paged(self._timers_page, count=row["unit_timers"])
-        self._fading: Paged[Unit] = Paged(self._fading_page, count=row["fading"])
-        passed = (row["passed_turn"], row["passed_join"])
-        self._ring = self._new_ring(row["joins"], passed, row["resting"])
+        self._delayed = self._delayed_rows = SqlDelayed(self, row["later"])
+        self._take_places(row)
 
-    def _new_ring(self, joins: int, passed: tuple[int, int], resting: int) -> SqlRing:
-        for_all = self._turns_ahead if self._fair else None
-        return SqlRing(
+    def _take_places(self, row: dict[str, int]) -> None:
+        """Begin with what the row of the pool says; lines, units and seats are read later."""
+        self.lines = SqlLines(self)
+        self._line = self.lines.get
+        self._units = self.units = SqlUnits(self)
+        self.shelves = SqlShelves(self)
+        self._shelf = self.shelves.get
+        self.timers: Paged[Unit] = Paged(self._timers_page, count=row["unit_timers"])
+        self._unit_timers = self.timers
+        self.fading: Paged[Unit] = Paged(self._fading_page, count=row["fading"])
+        self._fading = self.fading
+        self._ring = self.ring = SqlRing(
             self.spec.order,
             self.tables,
             self.pool,
-            joins=joins,
-            passed=passed,
-            resting=resting,
-            for_all=for_all,
+            joins=row["joins"],
+            passed=(row["passed_turn"], row["passed_join"]),
+            resting=row["resting"],
+            for_all=self._turns_ahead if self._fair else None,
         )
 
     # What the rows say
@@ -122,9 +146,9 @@ class SqlBacklog(Backlog):
         return {
             "grouped": int(self.grouped),
             "ready": self._ready,
-            "later": len(self._delayed),
-            "unit_timers": len(self._unit_timers),
-            "fading": len(self._fading),
+            "later": self._delayed.count,
+            "unit_timers": len(self.timers),
+            "fading": len(self.fading),
             "joins": ring.joins,
             "passed_turn": ring.passed[0],
             "passed_join": ring.passed[1],
@@ -132,32 +156,14 @@ class SqlBacklog(Backlog):
         }
 
     @property
-    def ring(self) -> SqlRing:
-        """The ring of shares."""
-        assert isinstance(self._ring, SqlRing)  # noqa: S101
-        return self._ring
-
-    @property
-    def shelves(self) -> SqlShelves:
-        """The shelves that were read."""
-        assert isinstance(self._shares, SqlShelves)  # noqa: S101
-        return self._shares
-
-    @property
     def is_fair(self) -> bool:
         """Whether shares take turns."""
         return self._fair
 
-    @property
-    def units(self) -> SqlUnits:
-        """The lanes and keys that were read."""
-        assert isinstance(self._units, SqlUnits)  # noqa: S101
-        return self._units
-
     def write(self) -> None:
         """Write what has changed."""
-        if self.handed:
-            self._write_groups([group for group in self.handed if group.row() != group.stored])
+        if self.dirty:
+            self._write_groups([group for group in self.dirty if group.row() != group.stored])
         self.units.write()
         self.ring.seats.write()
 
@@ -195,8 +201,7 @@ class SqlBacklog(Backlog):
         group = SqlGroup(self, (share or None, owner or None), unit or None, row)
         self._groups[identifier] = group
         state = self.units.look_at(group.unit) or self._unit(group.unit)
-        assert isinstance(state.groups, SqlGroups)  # noqa: S101
-        state.groups.take_in(group)
+        state.take_in(group)
         return group
 
     def has_line(self, owner: str) -> bool:
@@ -207,10 +212,10 @@ class SqlBacklog(Backlog):
         row: Row | None = self.tables.ask("group", (self.pool, "", "", owner)).fetchone()
         return row
 
-    def _new_line(self, owner: Owner) -> TaskLine:
-        return self.line_of(owner)
+    def _new_line(self, owner: Owner) -> SqlLine:
+        return self.lines.make(owner)
 
-    def line_of(self, owner: Owner) -> TaskLine:
+    def line_of(self, owner: Owner) -> SqlLine:
         """Return the line of an owner in a pool without groups: a group without a unit.
 
         Of an owner without one it makes one, with a number that is written: to put a task in.
@@ -229,28 +234,21 @@ class SqlBacklog(Backlog):
 
     def trimmed(self) -> int:
         """Drop removed groups; return how many rows stay in memory."""
-        for group in self.handed:
+        for group in self.dirty:
             if group.stored is None:
                 self._groups.pop(group.id, None)
-            group.line.trim()
-        self.handed = {}
+            group.tasks.trim()
+        self.dirty = {}
         self.units.let_go()
         self.ring.seats.let_go()
-        for owner, line in list(dict.items(self._lines)):
-            assert isinstance(line, SqlLine)  # noqa: S101 - every line of ours is
-            line.trim()
-            if owner is not None and line.grp not in self._groups:
-                # What would be put in it later would stand in a group that nobody writes.
-                del self._lines[owner]
-        assert isinstance(self._lines, SqlLines)  # noqa: S101 - made above
         return (
-            len(self._groups)
-            + len(self._lines.absent)
+            self.lines.trimmed(self._groups)
+            + len(self._groups)
             + self.units.known_units
             + self.ring.seats.known_shares
-            + _known_items(self._task_timers)
-            + _known_items(self._unit_timers)
-            + _known_items(self._fading)
+            + self._delayed_rows.in_memory
+            + self.timers.known_items
+            + self.fading.known_items
         )
 
     def expect(self, count: int) -> None:
@@ -260,21 +258,20 @@ class SqlBacklog(Backlog):
             if self.is_fair:
                 self.ring.expect(count)
             return
-        for line in dict.values(self._lines):
-            if isinstance(line, SqlLine):
-                line.expect(count)
+        for line in self.lines.in_memory():
+            line.expect(count)
 
-    def unit_of(self, unit: Unit, row: Row) -> UnitState:
+    def unit_of(self, unit: Unit, row: Row) -> SqlUnit:
         """Return the unit of a row."""
-        state = _new_state(UnitState)
-        state.running, paused, blocked, state.held_until, state.tat, groups, *times = row
+        running, paused, blocked, held_until, tat, groups, *times = row
+        state = SqlUnit(self, unit, groups)
+        state.running, state.held_until, state.tat = running, held_until, tat
         state.paused, state.blocked = bool(paused), bool(blocked)
-        state.groups = SqlGroups(self, unit, groups)
         timer_at, timer_rank, timer_seq, fades_at = times
         if timer_at is not None:
-            self._unit_timers.known(unit, (timer_at, timer_rank, timer_seq))
+            self.timers.known(unit, (timer_at, timer_rank, timer_seq))
         if fades_at is not None:
-            self._fading.known(unit, (fades_at,))
+            self.fading.known(unit, (fades_at,))
         return state
 
     def row_of_unit(self, unit: Unit, state: UnitState) -> Row:
@@ -290,7 +287,7 @@ class SqlBacklog(Backlog):
             1 if state.blocked else 0,
             state.held_until,
             state.tat,
-            len(state.groups),
+            state.count_groups(),
             *times,
         )
 
@@ -304,9 +301,9 @@ class SqlBacklog(Backlog):
         if not self.grouped:
             return
         units, shares = zip(*tasks, strict=True)
-        self.units.read(dict.fromkeys(units))
+        self.units.load(dict.fromkeys(units))
         if self._fair:
-            self.ring.seats.read(dict.fromkeys(shares))
+            self.ring.seats.load(dict.fromkeys(shares))
 
     def _turns_ahead(self, behind: Key | None, size: int) -> list[tuple[Key, Share]]:
         """Return the next shares, and read everything that starting their tasks needs."""
@@ -338,14 +335,8 @@ class SqlBacklog(Backlog):
             rank, place, due = row[19:22]
             second = None if place is None else Place(rank, seq_at(place), due)
             first = self.tables.tasks.taken_in(row[22:], self.spec.name)
-            group.line.begin_with(first, second)
+            group.tasks.begin_with(first, second)
         return group
-
-    def _due_page(self, behind: Key | None, size: int) -> list[tuple[Key, int]]:
-        name = "next_due" if behind is None else "next_due_after"
-        after = () if behind is None else (behind[0], place_of(self.pool, int(behind[1])))
-        tasks = self.tables.look_at_live(name, (self.pool, *after, size))
-        return [((task.due, task.seq), task.new.id) for task in tasks]
 
     def _timers_page(self, behind: Key | None, size: int) -> list[tuple[Key, Unit]]:
         name = "unit_timers" if behind is None else "unit_timers_after"
@@ -383,19 +374,10 @@ class SqlBacklog(Backlog):
                 return
             after, size = place_of(self.pool, page[-1].seq), min(2 * size, _LARGEST_PAGE)
 
-    def next_moment(self) -> float | None:
-        """Return when the next task becomes ready by time alone, or None."""
-        moment = self._unit_timers.lowest() if self._unit_timers else None
-        soonest = None if moment is None else moment[0]
-        due = self._task_timers.lowest() if self._delayed else None
-        if due is None or (soonest is not None and soonest < due[0]):
-            return soonest
-        return due[0]
-
     @property
     def delayed(self) -> int:
         """How many tasks wait for their time; some may be due that no verb has moved yet."""
-        return len(self._delayed)
+        return self._delayed.count
 
     def scheduled(self, now: float) -> int:
         """Return how many tasks are not due at `now`."""
@@ -412,12 +394,12 @@ class SqlBacklog(Backlog):
 
         Of those in lanes that are not due it may read more.
         """
-        others = queued - len(self._delayed)
+        others = queued - self._delayed.count
         if others and not self.lanes:
             return True
         self.tables.write_rows()
         ask = self.tables.ask
-        first = ask("first_due", (self.pool,)).fetchone() if self._delayed else None
+        first = ask("first_due", (self.pool,)).fetchone() if self._delayed.count else None
         if first is not None and first[0] <= now:
             return True
         # In lanes what is not due stands among the others; what is parked or held ahead is due.
@@ -437,8 +419,8 @@ class SqlBacklog(Backlog):
     def live_in(self, unit: str) -> int:
         """Return how many tasks of a lane or key are queued, delayed or running."""
         state = self._units.get(unit)
-        ready = 0 if state is None else sum(len(group.tasks) for group in state.groups.values())
-        if not self.lanes and self._delayed:
+        ready = 0 if state is None else sum(len(group.tasks) for group in state.all_groups())
+        if not self.lanes and self._delayed.count:
             self.tables.write_rows()
             asked = (self.pool, unit)
             ask = self.tables.ask
@@ -465,22 +447,24 @@ class SqlBacklog(Backlog):
             super().finish(unit)
 
     def _take_out(self, task: Task) -> None:
-        self._lines[task.new.owner].remove(task)
+        self.lines.require(task.new.owner).remove(task)
 
     def _new_group(self, address: Address, unit: Unit) -> Group:
         group = SqlGroup(self, address, unit, None)
         self._groups[group.id] = group
         return group
 
-    def _new_unit(self, unit: Unit) -> UnitState:
-        state = UnitState()
-        state.groups = SqlGroups(self, unit, 0)
+    def _unit(self, unit: Unit) -> SqlUnit:
+        state = self.units.get(unit)
+        if state is None:
+            state = SqlUnit(self, unit, 0)
+            self.units.add(unit, state)
         return state
 
     def _place(self, group: Group, now: float) -> None:
         super()._place(group, now)
         assert isinstance(group, SqlGroup)  # noqa: S101
-        self.handed[group] = None
+        self.dirty[group] = None
         head = group.tasks.head()
         if head is not None:
             group.due = head.due
@@ -490,14 +474,14 @@ class SqlBacklog(Backlog):
         was_ready, group.ready = group.ready, ready
         if ready:
             if not was_ready or group.shelved != group.place:
-                self._shares[group.address].put(group)
+                self.shelves.require(group.address).put(group)
             if not was_ready:
-                self._ring.enter(*group.address)
+                self.ring.enter(*group.address)
         elif was_ready:
-            shelf = self._shares[group.address]
+            shelf = self.shelves.require(group.address)
             shelf.take(group)
             if not shelf:
-                self._ring.leave(*group.address)
+                self.ring.leave(*group.address)
 
     # When keys begin to matter, and when the order changes
 
@@ -520,12 +504,9 @@ class SqlBacklog(Backlog):
         tables, pool = self.tables, (self.pool,)
         for name in ("forget_units", "forget_groups", "forget_seats"):
             tables.ask(name, pool)
-        self._groups, self.handed = {}, {}
-        self._lines, self._units, self._shares = SqlLines(self), SqlUnits(self), SqlShelves(self)
-        self._unit_timers = Paged(self._timers_page, count=0)
-        self._fading = Paged(self._fading_page, count=0)
+        self._groups, self.dirty = {}, {}
         self._touched, self._touched_units = {}, {}
-        self._ring = self._new_ring(0, (0, 0), 0)
+        self._take_places(dict.fromkeys(self.counts(), 0))
 
     def _forget(self, unit: Unit) -> None:
         super()._forget(unit)
@@ -537,7 +518,6 @@ class SqlBacklog(Backlog):
         """Return an empty backlog with the pauses, rates and running counts of this one."""
         tats = {unit: state.tat for unit, state in self._units.items() if state.tat}
         other = self.rebuilt(self.spec)
-        assert isinstance(other, SqlBacklog)  # noqa: S101
         if other.grouped:
             for unit, count in held.items():
                 other._unit(unit).running = count  # noqa: SLF001 - one of its kind
@@ -547,7 +527,7 @@ class SqlBacklog(Backlog):
                 other._touch(name, state)  # noqa: SLF001 - so that it fades
         return other
 
-    def rebuilt(self, spec: PoolSpec) -> Backlog:
+    def rebuilt(self, spec: PoolSpec) -> SqlBacklog:
         """Return an empty backlog for another order, with the pauses and holds of this one."""
         kept = [
             (unit, state.paused, state.held_until)
@@ -562,7 +542,3 @@ class SqlBacklog(Backlog):
             state = other._unit_to_stop(unit)
             state.paused, state.held_until = paused, held_until
         return other
-
-
-def _known_items(paged: object) -> int:
-    return paged.known_items if isinstance(paged, Paged) else 0

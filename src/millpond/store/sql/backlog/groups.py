@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from operator import attrgetter
+from typing import TYPE_CHECKING
 
-from millpond.core.order.groups import Group, Shelf, Unit
+from millpond.core.order.groups import Group, Shelf, Unit, UnitState
 from millpond.store.sql.backlog.line import Place, SqlLine
 from millpond.store.sql.backlog.ring import AHEAD
 from millpond.store.sql.paged import Paged
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import TypeAlias
 
     from millpond.core.order.ring import Owner, Share
@@ -24,6 +26,8 @@ class SqlGroup(Group):
     """A group, and its row as stored."""
 
     __slots__ = ("due", "id", "ready", "shelved", "stored")
+
+    tasks: SqlLine
 
     def __init__(self, backlog: SqlBacklog, address: Address, unit: Unit, row: Row | None) -> None:
         super().__init__(address, unit)
@@ -41,12 +45,6 @@ class SqlGroup(Group):
         self.shelved = self.place
         """Its place on its shelf."""
 
-    @property
-    def line(self) -> SqlLine:
-        """Its tasks."""
-        assert isinstance(self.tasks, SqlLine)  # noqa: S101
-        return self.tasks
-
     def row(self) -> Row:
         """Return its row."""
         (share, owner), (rank, seq) = self.address, self.place
@@ -63,35 +61,25 @@ class SqlGroup(Group):
         )
 
 
-def _by_id(group: Group) -> int:
-    assert isinstance(group, SqlGroup)  # noqa: S101 - every group of ours is
-    return group.id
+class SqlUnit(UnitState):
+    """A lane or key, and those of its groups that were read."""
 
+    __slots__ = ("_absent", "_all_read", "_backlog", "_count", "_read", "_unit")
 
-class SqlGroups(dict["Address", Group]):
-    """The groups of one unit, read as needed."""
-
-    __slots__ = ("_absent", "_backlog", "_count", "_unit", "all_read")
-
-    def __init__(self, backlog: SqlBacklog, unit: Unit, count: int) -> None:
+    def __init__(self, backlog: SqlBacklog, unit: Unit, groups: int) -> None:
         super().__init__()
         self._backlog = backlog
         self._unit = unit
-        self._count = count
+        self._count = groups
+        self._read: dict[Address, SqlGroup] = {}
         self._absent: tuple[Address, ...] = ()
-        self.all_read = not count
+        self._all_read = not groups
 
-    def __len__(self) -> int:
-        return self._count
-
-    def __bool__(self) -> bool:
-        return self._count > 0
-
-    def get(self, address: Address, default: Group | None = None) -> Group | None:  # type: ignore[override]
-        """Return the group at an address, or None."""
-        found = super().get(address)
-        if found is not None or self.all_read or address in self._absent:
-            return found or default
+    def find_group(self, address: Address) -> SqlGroup | None:
+        """Return the group at an address, or None; a query if it is not in memory."""
+        found = self._read.get(address)
+        if found is not None or self._all_read or address in self._absent:
+            return found
         share, owner = address
         backlog = self._backlog
         row = backlog.tables.ask(
@@ -99,44 +87,59 @@ class SqlGroups(dict["Address", Group]):
         ).fetchone()
         if row is None:
             self._absent += (address,)
-            return default
+            return None
         return backlog.group_of(row)
 
-    def __missing__(self, address: Address) -> Group:
-        found = self.get(address)
+    def group_at(self, address: Address) -> SqlGroup:
+        """Return the group at an address, which must be there."""
+        found = self.find_group(address)
         if found is None:
             raise KeyError(address)
         return found
 
-    def __setitem__(self, address: Address, group: Group) -> None:
+    def add_group(self, group: Group) -> None:
+        """Add a group that has its first task."""
         self._count += 1
-        super().__setitem__(address, group)
+        self.take_in(group)
 
-    def __delitem__(self, address: Address) -> None:
+    def remove_group(self, group: Group) -> None:
+        """Remove a group that ran empty."""
         self._count -= 1
-        if not self.all_read:
-            self._absent += (address,)
-        super().__delitem__(address)
+        if not self._all_read:
+            self._absent += (group.address,)
+        del self._read[group.address]
+
+    def count_groups(self) -> int:
+        """Return how many groups the unit has."""
+        return self._count
 
     def take_in(self, group: Group) -> None:
         """Add a group that was read."""
-        super().__setitem__(group.address, group)
+        assert isinstance(group, SqlGroup)  # noqa: S101 - every group of ours is
+        self._read[group.address] = group
 
-    def values(self) -> Any:  # noqa: ANN401 - as dict's
-        """Return every group of the unit."""
-        if not self.all_read and super().__len__() == self._count:
-            self.all_read = True
-        if not self.all_read:
-            self.all_read = True
-            backlog = self._backlog
-            rows = backlog.tables.ask("groups_of_unit", (backlog.pool, self._unit or ""))
-            for row in list(rows):
-                address = (row[2] or None, row[3] or None)
-                if not super().__contains__(address) and address not in self._absent:
-                    backlog.group_of(row)
-        found = super().values()
+    def has_read_all(self) -> None:
+        """Note that every group was read."""
+        self._all_read = True
+
+    def all_groups(self) -> Iterable[SqlGroup]:
+        """Return every group, in the order in which they were added; perhaps a query."""
+        if not self._all_read and len(self._read) < self._count:
+            self._load()
+        self._all_read = True
+        found = self._read.values()
         # As they were made, whichever was mentioned first: so they take their places, too.
-        return found if len(found) < 2 else sorted(found, key=_by_id)
+        return found if len(found) < 2 else sorted(found, key=attrgetter("id"))
+
+    def _load(self) -> None:
+        self._all_read = True
+        backlog = self._backlog
+        for row in backlog.tables.ask(
+            "groups_of_unit", (backlog.pool, self._unit or "")
+        ).fetchall():
+            address = (row[2] or None, row[3] or None)
+            if address not in self._read and address not in self._absent:
+                backlog.group_of(row)
 
 
 class SqlShelf(Shelf):
@@ -197,23 +200,28 @@ class SqlShelf(Shelf):
             self._only = None
 
 
-class SqlShelves(dict["Address", Shelf]):
+class SqlShelves:
     """Shelves, each made at first use."""
 
     def __init__(self, backlog: SqlBacklog) -> None:
-        super().__init__()
         self._backlog = backlog
+        self._shelves: dict[Address, SqlShelf] = {}
 
-    def __missing__(self, address: Address) -> Shelf:
-        made = self[address] = SqlShelf(self._backlog, address, empty=self._is_empty(address))
+    def get(self, address: Address) -> SqlShelf | None:
+        """Return a shelf, or None if it is empty; perhaps a query."""
+        found = self._shelves.get(address)
+        if found is not None:
+            return found
+        return None if self._is_empty(address) else self._make(address, empty=False)
+
+    def require(self, address: Address) -> SqlShelf:
+        """Return a shelf, though it may be empty; perhaps a query."""
+        found = self._shelves.get(address)
+        return self._make(address, empty=self._is_empty(address)) if found is None else found
+
+    def _make(self, address: Address, *, empty: bool) -> SqlShelf:
+        made = self._shelves[address] = SqlShelf(self._backlog, address, empty=empty)
         return made
-
-    def get(self, address: Address, default: Shelf | None = None) -> Shelf | None:  # type: ignore[override]
-        """Return a shelf, if it is not empty."""
-        found = super().get(address)
-        if found is None and self._is_empty(address):
-            return default
-        return found or self[address]
 
     def _is_empty(self, address: Address) -> bool:
         """Return whether an unread shelf is empty: then its share has no seat."""
@@ -223,6 +231,5 @@ class SqlShelves(dict["Address", Shelf]):
 
     def known_alone(self, group: SqlGroup) -> None:
         """Add a shelf with one group that was read with others."""
-        if group.address not in self:
-            shelf = self[group.address] = SqlShelf(self._backlog, group.address, empty=True)
-            shelf.put(group)
+        if group.address not in self._shelves:
+            self._make(group.address, empty=True).put(group)

@@ -7,24 +7,23 @@ from itertools import islice, takewhile
 from operator import attrgetter
 from typing import TYPE_CHECKING, NamedTuple
 
-from millpond.core.order.line import Head, TaskLine
-from millpond.core.order.ring import Owner
-from millpond.store.sql.codec import place_of
+from millpond.store.sql.codec import TaskRow, place_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
+    from millpond.core.order.line import Head
+    from millpond.core.order.ring import Owner
     from millpond.core.task import Task
     from millpond.store.sql.backlog.backlog import SqlBacklog
     from millpond.store.sql.backlog.groups import SqlGroup
-    from millpond.store.sql.codec import TaskRow
 
 TRIM_AT = 256
 FIRST_PLACE = (-(1 << 63), -1)
 """A place before all others."""
 
 _by_place = attrgetter("rank", "seq")
-_NO_TASKS: list[Task] = []
+_NO_TASKS: list[TaskRow] = []
 _NOTHING: set[int] = set()
 """The shared empty set of new lines."""
 
@@ -37,14 +36,17 @@ class Place(NamedTuple):
     due: float
 
 
-class SqlLine(TaskLine):
+class SqlLine:
     """The queued tasks of one group, lowest (rank, seq) first, read page by page.
 
     What was read stands in a row, as it came. What was put in or taken out since, other than the
     first, is `mine`: whatever the file says of it, in a page that is read later, does not count.
     """
 
-    __slots__ = ("_backlog", "_behind", "_count", "_front", "_group", "_mine", "_size", "grp")
+    __slots__ = (
+        *("_backlog", "_behind", "_count", "_front", "_group", "_head", "_heap", "_mine", "_row"),
+        *("_size", "grp"),
+    )
 
     def __init__(
         self,
@@ -55,7 +57,7 @@ class SqlLine(TaskLine):
     ) -> None:
         self._row = _NO_TASKS
         self._head = 0
-        self._heap = None
+        self._heap: list[tuple[int, int, TaskRow]] | None = None
         self._backlog = backlog
         self._group = group
         """None = it is the only line of its pool and has the id of its pool."""
@@ -80,7 +82,7 @@ class SqlLine(TaskLine):
         self._row, self._head = row, 0
         mine = self._mine
         read = [task for task in row if task.seq not in mine]
-        added = {task.seq: task for _, _, task in self._heap or () if _grp(task) == self.grp}
+        added = {task.seq: task for _, _, task in self._heap or () if task.grp == self.grp}
         return iter([*read, *added.values()])
 
     def trim(self) -> None:
@@ -98,7 +100,7 @@ class SqlLine(TaskLine):
         added = {
             seq: task
             for rank, seq, task in self._heap or ()
-            if _grp(task) == self.grp and (behind is None or (rank, place_of(pool, seq)) <= behind)
+            if task.grp == self.grp and (behind is None or (rank, place_of(pool, seq)) <= behind)
         }
         self._row, self._head = sorted({**read, **added}.values(), key=_by_place), 0
         self._heap = self._front = None
@@ -119,12 +121,13 @@ class SqlLine(TaskLine):
 
     def add(self, task: Task) -> None:
         """Put a task at its place."""
-        task.grp = self.grp  # type: ignore[attr-defined]
+        assert isinstance(task, TaskRow)  # noqa: S101 - of these tables they all are
+        task.grp = self.grp
         if self._count is not None:
             self._count += 1
         self._own(task.seq)
         if self._group is not None:
-            self._backlog.handed[self._group] = None
+            self._backlog.dirty[self._group] = None
         if self._heap is None:
             self._heap = []
         heappush(self._heap, (task.rank, task.seq, task))
@@ -145,7 +148,7 @@ class SqlLine(TaskLine):
             self._backlog.tables.tasks.mark_dirty(found)
         return found
 
-    def _first_read(self) -> Task | None:
+    def _first_read(self) -> TaskRow | None:
         row, mine = self._row, self._mine
         while self._head < len(row):
             task = row[self._head]
@@ -154,11 +157,11 @@ class SqlLine(TaskLine):
             self._head += 1
         return None
 
-    def _first_added(self) -> Task | None:
+    def _first_added(self) -> TaskRow | None:
         heap = self._heap
         while heap:
             task = heap[0][2]
-            if _grp(task) == self.grp:
+            if task.grp == self.grp:
                 return task
             heappop(heap)
         return None
@@ -173,11 +176,12 @@ class SqlLine(TaskLine):
 
     def remove(self, task: Task) -> None:
         """Remove a task."""
-        task.grp = None  # type: ignore[attr-defined]
+        assert isinstance(task, TaskRow)  # noqa: S101 - of these tables they all are
+        task.grp = None
         if self._count is not None:
             self._count -= 1
         if self._group is not None:
-            self._backlog.handed[self._group] = None
+            self._backlog.dirty[self._group] = None
         row, head = self._row, self._head
         if head < len(row) and row[head] is task:
             self._head = head + 1
@@ -206,14 +210,14 @@ class SqlLine(TaskLine):
             self._read()
         return self._first_read() is not None
 
-    def _taken_of_page(self, most: int, fits: Callable[[Task], bool]) -> list[Task]:
+    def _taken_of_page(self, most: int, fits: Callable[[Task], bool]) -> list[TaskRow]:
         mine, head = self._mine, self._head
         taken = list(takewhile(fits, islice(self._row, head, head + most)))
         self._head = head + len(taken)
         if mine:
             taken = [task for task in taken if task.seq not in mine]
         for task in taken:
-            task.grp = None  # type: ignore[attr-defined]
+            task.grp = None
         if self._count is not None:
             self._count -= len(taken)
         self._front = None
@@ -231,7 +235,7 @@ class SqlLine(TaskLine):
         name = "next_of_group" if behind == FIRST_PLACE else "next_of_group_after"
         after = () if behind == FIRST_PLACE else behind
         page = backlog.tables.look_at_live(name, (self.grp, *after, size))
-        self._row = page  # type: ignore[assignment]
+        self._row = page
         self._head = 0
         self._front = None
         self._size = min(size * 2, 512)
@@ -244,35 +248,47 @@ def _behind(task: Head, other: Head) -> bool:
     return (task.rank, task.seq) > (other.rank, other.seq)
 
 
-def _grp(task: Task) -> int | None:
-    return task.grp  # type: ignore[attr-defined,no-any-return]
-
-
-class SqlLines(dict[Owner, TaskLine]):
-    """The lines of a pool without groups."""
+class SqlLines:
+    """The lines of a pool without groups that were read, by owner."""
 
     def __init__(self, backlog: SqlBacklog) -> None:
-        super().__init__()
         self._backlog = backlog
-        self.absent: set[Owner] = set()
+        self._lines: dict[Owner, SqlLine] = {}
+        self._absent: set[Owner] = set()
         """Owners that are known to have no line."""
 
-    def __missing__(self, owner: Owner) -> TaskLine:
-        made = self[owner] = self._backlog.line_of(owner)
-        return made
-
-    def __setitem__(self, owner: Owner, line: TaskLine) -> None:
-        self.absent.discard(owner)
-        super().__setitem__(owner, line)
-
-    def get(self, owner: Owner, default: TaskLine | None = None) -> TaskLine | None:  # type: ignore[override]
-        """Return the line of an owner, if it has tasks."""
-        found = super().get(owner)
+    def get(self, owner: Owner) -> SqlLine | None:
+        """Return the line of an owner, or None if it has no tasks; perhaps a query."""
+        found = self._lines.get(owner)
         if found is not None:
             return found  # a line of unknown length counts as empty, so `or` would lose it
-        if owner in self.absent:
-            return default
+        if owner in self._absent:
+            return None
         if owner is not None and not self._backlog.has_line(owner):
-            self.absent.add(owner)
-            return default
-        return self[owner]
+            self._absent.add(owner)
+            return None
+        return self.make(owner)
+
+    def make(self, owner: Owner) -> SqlLine:
+        """Return a new line of an owner: to read it, or to put its first task in."""
+        self._absent.discard(owner)
+        line = self._lines[owner] = self._backlog.line_of(owner)
+        return line
+
+    def require(self, owner: Owner) -> SqlLine:
+        """Return the line of an owner that has tasks."""
+        found = self._lines.get(owner)
+        return self.make(owner) if found is None else found
+
+    def in_memory(self) -> Iterable[SqlLine]:
+        """Return the lines that were read."""
+        return self._lines.values()
+
+    def trimmed(self, groups: Mapping[int, SqlGroup]) -> int:
+        """Drop taken tasks and lines without a group; return how many absent owners are known."""
+        for owner, line in list(self._lines.items()):
+            line.trim()
+            if owner is not None and line.grp not in groups:
+                # What would be put in it later would stand in a group that nobody writes.
+                del self._lines[owner]
+        return len(self._absent)

@@ -23,41 +23,46 @@ AHEAD = 128
 """How many turns are read at once, with everything their claims will ask for."""
 
 
-class SqlSeats(dict[Share, Seat]):
+class SqlSeats:
     """The seats that were read; shares without a seat are remembered too."""
 
     def __init__(self, ring: SqlRing, tables: SqlTables, pool: int) -> None:
-        super().__init__()
         self._ring = ring
         self._tables = tables
         self._pool = pool
+        self._read: dict[Share, Seat] = {}
         self._stored: dict[Share, dict[str, Row]] = {}
-        self._handed: set[Share] = set()
-        """Seats that may have changed."""
+        self._dirty: set[Share] = set()
 
-    def get(self, share: Share, default: Seat | None = None) -> Seat | None:  # type: ignore[override]
-        """Return the seat of a share, or None."""
-        self._handed.add(share)
-        return self.look_at(share) or default
+    def get(self, share: Share) -> Seat | None:
+        """Return the seat of a share for change, or None; a query if it is not in memory."""
+        self._dirty.add(share)
+        return self.look_at(share)
 
-    def look_at(self, share: Share) -> Seat | None:
-        """Return the seat of a share, or None; to be read and not changed."""
-        if share not in self._stored:
-            found = self._tables.ask("seat", (self._pool, share or ""))
-            self._take_in(share, list(found))
-        return super().get(share)
-
-    def __getitem__(self, share: Share) -> Seat:
+    def require(self, share: Share) -> Seat:
+        """Return the seat of a share for change; it must be there."""
         seat = self.get(share)
         if seat is None:
             raise KeyError(share)
         return seat
 
-    def __delitem__(self, share: Share) -> None:
-        self.get(share)
-        super().__delitem__(share)
+    def look_at(self, share: Share) -> Seat | None:
+        """Return the seat of a share for reading only, or None; perhaps a query."""
+        if share not in self._stored:
+            found = self._tables.ask("seat", (self._pool, share or ""))
+            self._take_in(share, list(found))
+        return self._read.get(share)
 
-    def read(self, shares: Iterable[Share]) -> None:
+    def add(self, share: Share, seat: Seat) -> None:
+        """Add a new seat; its row is written with the others."""
+        self._read[share] = seat
+
+    def remove(self, share: Share) -> None:
+        """Remove a seat; its row is deleted with the other changes."""
+        self.get(share)
+        del self._read[share]
+
+    def load(self, shares: Iterable[Share]) -> None:
         """Read several seats at once."""
         wanted = {share or "" for share in shares if share not in self._stored}
         if len(wanted) < 2:
@@ -97,13 +102,13 @@ class SqlSeats(dict[Share, Seat]):
             seat.owners = tuple(row[0] or None for row in rows)
             for owner in seat.owners:
                 self._ring.audience(owner).known(share, seat.place)
-        super().__setitem__(share, seat)
+        self._read[share] = seat
 
     def write(self) -> None:
         """Write what has changed."""
         saved, dropped = [], []
-        for share in self._handed:
-            seat, stored = super().get(share), self._stored[share]
+        for share in self._dirty:
+            seat, stored = self._read.get(share), self._stored[share]
             rows = {} if seat is None else {row[0]: row for row in _rows(seat)}
             if rows == stored:
                 continue
@@ -121,7 +126,7 @@ class SqlSeats(dict[Share, Seat]):
 
     def let_go(self) -> None:
         """Have nothing in hand any more: everything is written, and the transaction is over."""
-        self._handed = set()
+        self._dirty = set()
 
 
 def _rows(seat: Seat) -> list[Row]:
@@ -133,7 +138,7 @@ def _rows(seat: Seat) -> list[Row]:
 class SqlRing(Ring):
     """A ring of which only those in reach are read."""
 
-    __slots__ = ("_for_all", "_pool", "_tables", "resting")
+    __slots__ = ("_for_all", "_paged", "_pool", "_tables", "resting", "seats")
 
     def __init__(
         self,
@@ -154,19 +159,19 @@ class SqlRing(Ring):
         self.passed = passed
         self.resting: Paged[Share] = Paged(self._resting_page, count=resting)
         self._resting = self.resting
-        self._seats = SqlSeats(self, tables, pool)
-        self._audiences = SqlAudiences(self)  # type: ignore[assignment]
-
-    @property
-    def seats(self) -> SqlSeats:
-        """The seats that were read."""
-        return self._seats  # type: ignore[return-value]
+        self.seats = SqlSeats(self, tables, pool)
+        self._seats = self.seats
+        self._paged: dict[Owner, Paged[Share]] = {}
+        self._audience_of = self.audience
 
     def audience(self, owner: Owner) -> Paged[Share]:
         """Return the shares in which an owner (None = everybody) has something to start."""
-        return self._audiences[owner]  # type: ignore[return-value]
+        made = self._paged.get(owner)
+        if made is None:
+            made = self._paged[owner] = self._page_of(owner)
+        return made
 
-    def page_of(self, owner: Owner) -> Paged[Share]:
+    def _page_of(self, owner: Owner) -> Paged[Share]:
         """Return the turns of an audience, to be read."""
         if owner is None and self._for_all is not None:
             return Paged(self._for_all, most=AHEAD)
@@ -202,23 +207,3 @@ class SqlRing(Ring):
             # Most of them are forgotten next: each would be read for that alone.
             self.seats.rests(share or None, turn, joined)
         return page
-
-
-class SqlAudiences(dict[Owner, Paged[Share]]):
-    """Audiences, each made at first use."""
-
-    def __init__(self, ring: SqlRing) -> None:
-        super().__init__()
-        self._ring = ring
-
-    def __missing__(self, owner: Owner) -> Paged[Share]:
-        made = self[owner] = self._ring.page_of(owner)
-        return made
-
-    def get(  # type: ignore[override]
-        self,
-        owner: Owner,
-        default: Paged[Share] | None = None,  # noqa: ARG002 - as dict's
-    ) -> Paged[Share] | None:
-        """Return an audience."""
-        return self[owner]

@@ -2,66 +2,70 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from millpond.core.order.groups import Unit, UnitState
-from millpond.store.sql.backlog.groups import SqlGroups
+from millpond.store.sql.backlog.groups import SqlUnit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from millpond.core.order.groups import Unit, UnitState
     from millpond.store.sql.backlog.backlog import SqlBacklog
     from millpond.store.sql.codec import Row
 
 NO_TIMES = (None, None, None, None)
 
 
-class SqlUnits(dict[Unit, UnitState]):
-    """The lanes and keys that were read."""
+class SqlUnits:
+    """The lanes and keys that were read, and which of them may have changed."""
 
     def __init__(self, backlog: SqlBacklog) -> None:
-        super().__init__()
         self._backlog = backlog
+        self._read: dict[Unit, SqlUnit] = {}
         self._stored: dict[Unit, Row | None] = {}
-        self._handed: set[Unit] = set()
-        """Units that may have changed."""
+        self._dirty: set[Unit] = set()
 
-    def get(self, unit: Unit, default: UnitState | None = None) -> UnitState | None:  # type: ignore[override]
-        """Return a unit, or None."""
-        self._handed.add(unit)
-        return self.look_at(unit) or default
+    def get(self, unit: Unit) -> SqlUnit | None:
+        """Return a unit for change, or None; a query if it is not in memory."""
+        self._dirty.add(unit)
+        return self.look_at(unit)
 
-    def look_at(self, unit: Unit) -> UnitState | None:
-        """Return a unit for reading only, or None."""
-        found = super().get(unit)
+    def require(self, unit: Unit) -> SqlUnit:
+        """Return a unit for change; it must be there."""
+        found = self.get(unit)
+        if found is None:
+            raise KeyError(unit)
+        return found
+
+    def look_at(self, unit: Unit) -> SqlUnit | None:
+        """Return a unit for reading only, or None; a query if it is not in memory."""
+        found = self._read.get(unit)
         if found is not None or unit in self._stored:
             return found
         backlog = self._backlog
         row = backlog.tables.ask("unit", (backlog.pool, unit or "")).fetchone()
         return self._take_in(unit, row)
 
-    def __getitem__(self, unit: Unit) -> UnitState:
-        found = self.get(unit)
-        if found is None:
-            raise KeyError(unit)
-        return found
+    def add(self, unit: Unit, state: UnitState) -> None:
+        """Add a new unit; its row is written with the others."""
+        assert isinstance(state, SqlUnit)  # noqa: S101 - every unit of ours is
+        self._read[unit] = state
 
-    def __contains__(self, unit: object) -> bool:
-        return self.look_at(unit) is not None  # type: ignore[arg-type]
+    def remove(self, unit: Unit) -> None:
+        """Remove a unit; its row is deleted with the other changes."""
+        self.require(unit)
+        del self._read[unit]
 
-    def __bool__(self) -> bool:
-        if super().__len__():
-            return True
+    def is_empty(self) -> bool:
+        """Return whether there is none; a query if none is in memory."""
+        if self._read:
+            return False
         # Only these: a task may be in the middle of an arrow.
         self.write()
         pool = (self._backlog.pool,)
-        return bool(self._backlog.tables.ask("any_unit", pool).fetchone()[0])
+        return not self._backlog.tables.ask("any_unit", pool).fetchone()[0]
 
-    def __delitem__(self, unit: Unit) -> None:
-        self.get(unit)
-        super().__delitem__(unit)
-
-    def read(self, units: Iterable[Unit]) -> None:
+    def load(self, units: Iterable[Unit]) -> None:
         """Read several units, and the groups of those that have a name, at once."""
         backlog = self._backlog
         wanted = [unit for unit in units if unit and unit not in self._stored]
@@ -77,39 +81,30 @@ class SqlUnits(dict[Unit, UnitState]):
             for row in rows:
                 backlog.group_of(row)
             for unit in found:
-                groups = super().__getitem__(unit).groups
-                assert isinstance(groups, SqlGroups)  # noqa: S101 - every unit of ours has such
-                groups.all_read = True
+                self._read[unit].has_read_all()
 
-    def items(self) -> Any:  # noqa: ANN401 - as dict's
-        """Return every unit of the pool."""
+    def items(self) -> Iterable[tuple[Unit, SqlUnit]]:
+        """Return every unit of the pool for change; always a query."""
         backlog = self._backlog
-        rows = backlog.tables.ask("units", (backlog.pool,))
-        for unit, *row in list(rows):
+        for unit, *row in backlog.tables.ask("units", (backlog.pool,)).fetchall():
             if (unit or None) not in self._stored:
                 self._take_in(unit or None, tuple(row))
-        self._handed.update(super().keys())
-        return super().items()
+        self._dirty.update(self._read)
+        return self._read.items()
 
-    def values(self) -> Any:  # noqa: ANN401 - as dict's
-        """Return every unit."""
-        self.items()
-        return super().values()
-
-    def _take_in(self, unit: Unit, row: Row | None) -> UnitState | None:
+    def _take_in(self, unit: Unit, row: Row | None) -> SqlUnit | None:
         self._stored[unit] = row
         if row is None:
             return None
-        state = self._backlog.unit_of(unit, row)
-        super().__setitem__(unit, state)
+        state = self._read[unit] = self._backlog.unit_of(unit, row)
         return state
 
     def write(self) -> None:
         """Write what has changed."""
         backlog = self._backlog
         saved, untimed, dropped = [], [], []
-        for unit in self._handed:
-            state, stored = super().get(unit), self._stored.get(unit)
+        for unit in self._dirty:
+            state, stored = self._read.get(unit), self._stored.get(unit)
             row = None if state is None else backlog.row_of_unit(unit, state)
             if row == stored:
                 continue
@@ -135,9 +130,9 @@ class SqlUnits(dict[Unit, UnitState]):
 
     def known(self, unit: Unit, row: Row) -> None:
         """Add a unit that was read with others."""
-        if unit not in self._stored and not super().__contains__(unit):
+        if unit not in self._stored and unit not in self._read:
             self._take_in(unit, row)
 
     def let_go(self) -> None:
         """Forget which units may have changed: all are written."""
-        self._handed = set()
+        self._dirty = set()

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from millpond.core.lease import RegisteredWorker
 from millpond.core.order.heap import LazyHeap
-from millpond.core.rows import ListedRows, Rows
+from millpond.core.rows import ListedRows, RemovableRows, Rows
 from millpond.core.run import Run
 from millpond.core.task import Task
 
@@ -16,21 +16,15 @@ if TYPE_CHECKING:
     from millpond.core.admit import Known
 
 
-class TaskRows(Rows[int, Task], Protocol):
+class TaskRows(RemovableRows[int, Task], Protocol):
     """Tasks by id."""
 
     def peek(self, key: int, /) -> Task | None:
         """Return a task for reading only; None = unknown, or not in memory. Never a query."""
 
-    def remove(self, key: int, /) -> None:
-        """Remove a task."""
 
-
-class WorkerRows(ListedRows[str, RegisteredWorker], Protocol):
+class WorkerRows(ListedRows[str, RegisteredWorker], RemovableRows[str, RegisteredWorker], Protocol):
     """Workers by name."""
-
-    def remove(self, key: str, /) -> None:
-        """Remove a worker."""
 
 
 class RunRows(Rows[int, Run], Protocol):
