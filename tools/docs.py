@@ -11,6 +11,7 @@ from tools import (
     http_api,
     lifecycle,
     options,
+    reference,
     shown,
     telemetry,
     values,
@@ -30,6 +31,7 @@ def pages(root: Path = ROOT) -> dict[Path, str]:
         root / "docs/reference/options.md": options.page(root),
         root / "docs/reference/telemetry.md": telemetry.page(),
         root / "docs/reference/handles-and-reports.md": values.page(),
+        **{root / "docs/reference" / name: text for name, text in reference.pages().items()},
         root / "docs/explanation/the-lifecycle.md": lifecycle.page(),
     }
 

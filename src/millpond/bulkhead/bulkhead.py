@@ -88,7 +88,7 @@ class Bulkhead:
 
     @property
     def name(self) -> str:
-        """The name it was given."""
+        """Its name."""
         return self._internals.name
 
     def try_acquire(self, weight: int = 1) -> Permit | PermitRejection:
@@ -240,6 +240,7 @@ class Bulkhead:
             yield permit
 
     async def __aenter__(self) -> None:
+        """Hold a slot for the length of the block, as `permit()` does; raises BulkheadRejected."""
         state = self._internals
         if state.watched:
             permit = await self.acquire()

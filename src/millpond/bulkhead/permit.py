@@ -19,9 +19,8 @@ if TYPE_CHECKING:
 class Permit:
     """One admitted slot: release it exactly once, or use it as `with permit:`.
 
-    `id` counts the bulkhead's admissions, `revision` is that of the limits at its admission;
-    hook events have both. A permit that is garbage-collected unreleased gives its slot back, is
-    counted as leaked and warned about (ResourceWarning), but only when the collector finds it.
+    A permit that is garbage-collected unreleased gives its slot back, is counted as leaked and
+    warned about (ResourceWarning), but only when the collector finds it.
     """
 
     # The bulkhead sets each field: an `__init__` would cost more than the lock.
@@ -37,8 +36,11 @@ class Permit:
     )
 
     id: int
+    """Its number among the admissions of the bulkhead; hook events have it, too."""
     weight: int
+    """The weight that it holds; `settle` changes it."""
     revision: int
+    """The revision of the limits at its admission."""
     _state: SharedState
     _held: bool
     _started: float
@@ -79,7 +81,7 @@ class Permit:
             state.catch_up()
 
     def settle(self, actual: int) -> None:
-        """Correct the weight to what was really used: a refund, or a charge that may exceed.
+        """Correct the weight to the one really used: a refund, or a charge beyond the limit.
 
         While the total exceeds `max_weight` no caller is admitted. After the release it does
         nothing: the weight is already back.

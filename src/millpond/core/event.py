@@ -34,7 +34,9 @@ class Event(msgspec.Struct, frozen=True, omit_defaults=True):
     """Something that happened: its name, its id among events of that name, and its payload."""
 
     name: str
+    """Its name, which triggers listen to."""
     id: str
+    """Its id, unique among the events of its name."""
     payload: Any = None
     """Plain JSON data: dicts, lists, texts and numbers."""
 

@@ -20,11 +20,17 @@ class RejectReason(StrEnum):
     """Why a bulkhead refused a caller."""
 
     CONCURRENCY_LIMIT = auto()
+    """All slots are taken, or other callers wait; and this caller did not want to wait."""
     QUEUE_LIMIT = auto()
+    """All slots are taken, and `max_queue` callers wait."""
     TIMEOUT = auto()
+    """It waited for its `timeout`."""
     ABORTED = auto()
+    """Its `signal` was set."""
     SHUTDOWN = auto()
+    """The bulkhead is closed."""
     WEIGHT_LIMIT = auto()
+    """Its weight does not fit: now, or never because it is above `max_weight`."""
 
 
 class TicketState(Enum):

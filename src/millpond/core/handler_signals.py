@@ -26,8 +26,10 @@ class RetryLater(Exception):
     """Try again after `seconds`; with spend=False the attempt is not charged."""
 
     def __init__(self, seconds: check.Seconds = 0.0, *, spend: bool = True) -> None:
-        self.seconds = check.seconds("seconds", seconds)
+        self.seconds: float = check.seconds("seconds", seconds)
+        """How long to wait."""
         self.spend = spend
+        """Whether the attempt is charged."""
         super().__init__(f"again in {self.seconds:g} s")
 
 
@@ -39,7 +41,11 @@ class Throttled(Exception):
     """
 
     def __init__(self, retry_after: check.Seconds, *, scope: Scope = "pool") -> None:
-        self.retry_after = min(check.capped_seconds("retry_after", retry_after), MAX_THROTTLE)
+        self.retry_after: float = min(
+            check.capped_seconds("retry_after", retry_after), MAX_THROTTLE
+        )
+        """How long to start nothing, in seconds."""
         self.scope: Scope = scope
+        """What to stop: the key of the task, or its pool."""
         check.one_of("scope", scope, ("key", "pool"))
         super().__init__(f"{scope} held back for {self.retry_after:g} s")

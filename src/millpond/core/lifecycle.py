@@ -19,11 +19,17 @@ class Status(StrEnum):
     """The status of a task. *Scheduled* and *parked* tasks are queued."""
 
     QUEUED = "queued"
+    """It waits: for its turn, for its time, or for a worker that knows its function."""
     RUNNING = "running"
+    """A worker runs it."""
     COMPLETED = "completed"
+    """Its handler returned."""
     FAILED = "failed"
+    """Its handler raised and no attempts are left, or it could not be run."""
     CANCELLED = "cancelled"
+    """A caller, an operator or its handler cancelled it."""
     REJECTED = "rejected"
+    """The pool dropped it: it was full."""
 
     @property
     def terminal(self) -> bool:

@@ -29,7 +29,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def millpond_app(pytestconfig: pytest.Config) -> Millpond:
-    """Return the Millpond under test: the one that the option names; override it as you like."""
+    """Return the Millpond under test: the setting `millpond_app` names it, or you override this."""
     place = str(pytestconfig.getini(OPTION) or "")
     module, colon, name = place.partition(":")
     if not (module and colon and name):

@@ -19,6 +19,7 @@ class BudgetSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     """A budget at one moment."""
 
     name: str
+    """Its name."""
     max_concurrent: int
     """The limit in force: as declared, or as resized."""
     rates: tuple[Rate, ...]
@@ -37,7 +38,7 @@ class Budget:
     def __init__(self, owner: RuntimeOwner, spec: BudgetSpec) -> None:
         self._owner = owner
         self.spec = spec
-        """As declared."""
+        """Its settings, as this process declared them."""
 
     def __repr__(self) -> str:
         return f"<budget {self.spec.name}: {self.spec.max_concurrent}>"
@@ -83,7 +84,7 @@ class SyncBudget:
 
     @property
     def spec(self) -> BudgetSpec:
-        """As declared."""
+        """Its settings, as this process declared them."""
         return self._budget.spec
 
     @property

@@ -99,27 +99,27 @@ class _Attempt:
 
     @property
     def task_id(self) -> int:
-        """The task's id."""
+        """The id of the task."""
         return self._job.leased.fence.task
 
     @property
     def pool(self) -> str:
-        """The name of the pool it runs in."""
+        """The name of the pool that the task is in."""
         return self._job.leased.pool.removesuffix(CALLBACKS)
 
     @property
     def function(self) -> str:
-        """The name of the function, as the task was submitted with it."""
+        """The name of the function that the task was submitted with."""
         return self._job.leased.call.function
 
     @property
     def attempt(self) -> int:
-        """Which charged run this is, from 1."""
+        """The number of this attempt, from 1; attempts that were not charged do not count."""
         return self._job.leased.fence.attempt
 
     @property
     def max_attempts(self) -> int:
-        """How many charged runs there may be."""
+        """How many attempts the task has in all."""
         return self._job.leased.max_attempts
 
     @property
@@ -129,27 +129,27 @@ class _Attempt:
 
     @property
     def key(self) -> str | None:
-        """The task's key."""
+        """The key of the task."""
         return self._job.leased.key
 
     @property
     def labels(self) -> dict[str, str]:
-        """The task's labels."""
+        """The labels of the task."""
         return dict(self._job.leased.labels)
 
     @property
     def lane(self) -> str | None:
-        """Its lane, in a pool that has lanes."""
+        """The lane of the task, in a pool that has lanes."""
         return self._job.leased.lane
 
     @property
     def sequence(self) -> int:
-        """Its number in its lane, or in the pool."""
+        """The number of the task in its lane, or in the pool."""
         return self._job.leased.sequence
 
     @property
     def submitted_at(self) -> float:
-        """When it was submitted."""
+        """When the task was submitted."""
         return self._job.leased.submitted_at
 
     @property
@@ -159,12 +159,12 @@ class _Attempt:
 
     @property
     def deadline(self) -> float | None:
-        """When this attempt runs out of time, or None."""
+        """When the timeout of this attempt ends; None if it has none."""
         return self._job.deadline
 
     @property
     def cancel_reason(self) -> CancelReason | None:
-        """Why this attempt must end: cancel, timeout, stop or lease_lost; else None."""
+        """Why this attempt must end; None while it may go on."""
         return self._job.why
 
     @property
@@ -182,7 +182,7 @@ class _Attempt:
 
     @property
     def resources(self) -> Any:  # noqa: ANN401 - what the user's lifespan yielded
-        """The value that the worker's `resources` yielded; its jobs share it."""
+        """The value that the worker's `resources` yielded; all handlers of the worker share it."""
         return self._job.worker.resources
 
     def _known(self, step: str) -> bytes | None:
@@ -195,7 +195,7 @@ class _Attempt:
 
 
 class Context(_Attempt):
-    """The context of an `async def` handler."""
+    """The context of an `async def` handler: one attempt of one task."""
 
     __slots__ = ()
 
@@ -212,7 +212,11 @@ class Context(_Attempt):
     async def submit(
         self, work: BoundCall[T], /, *, pool: AnyPool | None = None, **options: Unpack[Options]
     ) -> Handle[T]:
-        """Submit a call as part of this attempt's outcome: stored if and when it completes."""
+        """Submit a call as part of this attempt's outcome: stored if and when it completes.
+
+        An attempt that fails submits nothing. The call goes to `pool`, else to the pool of its
+        function, else to this one. If this task belongs to a run, so does the new one.
+        """
         return (await self.submit_many([work.options(**options)], pool=pool))[0]
 
     async def submit_many(
@@ -225,11 +229,14 @@ class Context(_Attempt):
         return [Handle(task) for task in follow_ups(self._job, calls, target)]
 
     async def progress(self, fraction: float, text: str = "") -> None:
-        """Report how far this attempt has come; `handle.progress()` yields it."""
+        """Report how far this attempt has come, from 0.0 to 1.0; `handle.progress()` yields it."""
         await runtime_of(self._job).control.report_progress(self._job, fraction, text)
 
     async def once(self, step: str, fn: Callable[[], Awaitable[T]]) -> T:
-        """Run a step once: its result is stored, and returned when the task is run again."""
+        """Run a step once: store its result, and return that in later attempts of the task.
+
+        `step` names the step within the task. JSON must be able to hold the result.
+        """
         check.storable("step", step, bounds.MAX_STEP_NAME)
         known = self._known(step)
         if known is not None:
@@ -276,7 +283,11 @@ class SyncContext(_Attempt):
     def submit(
         self, work: BoundCall[T], /, *, pool: AnyPool | None = None, **options: Unpack[Options]
     ) -> Handle[T]:
-        """Submit a call as part of this attempt's outcome: stored if and when it completes."""
+        """Submit a call as part of this attempt's outcome: stored if and when it completes.
+
+        An attempt that fails submits nothing. The call goes to `pool`, else to the pool of its
+        function, else to this one. If this task belongs to a run, so does the new one.
+        """
         return self.submit_many([work.options(**options)], pool=pool)[0]
 
     def submit_many(
@@ -295,14 +306,17 @@ class SyncContext(_Attempt):
         return [Handle(task) for task in follow_ups(self._job, calls, target)]
 
     def progress(self, fraction: float, text: str = "") -> None:
-        """Report how far this attempt has come; `handle.progress()` yields it."""
+        """Report how far this attempt has come, from 0.0 to 1.0; `handle.progress()` yields it."""
         if self._child is not None:
             self._child.progress(fraction, text)
             return
         self._on_loop(runtime_of(self._job).control.report_progress(self._job, fraction, text))
 
     def once(self, step: str, fn: Callable[[], T]) -> T:
-        """Run a step once: its result is stored, and returned when the task is run again."""
+        """Run a step once: store its result, and return that in later attempts of the task.
+
+        `step` names the step within the task. JSON must be able to hold the result.
+        """
         check.storable("step", step, bounds.MAX_STEP_NAME)
         known = self._known(step)
         if known is not None:

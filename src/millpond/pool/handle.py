@@ -51,7 +51,7 @@ class LastKnown(Generic[R_co]):
 
     @property
     def attempt(self) -> int:
-        """How many charged runs it has had."""
+        """How many attempts were charged."""
         known = self._internals.end or self._internals.record
         return 0 if known is None else known.attempt
 
@@ -77,7 +77,7 @@ class LastKnown(Generic[R_co]):
 
     @property
     def submitted_by(self) -> str:
-        """Who submitted it."""
+        """Who submitted it: `user`, `task:<id>`, or as the option of that name says."""
         return self._internals.new.submitted_by
 
     @property
@@ -148,7 +148,7 @@ class LastKnown(Generic[R_co]):
 class Handle(LastKnown[R_co]):
     """One submitted task: its last known state, and the way to its result.
 
-    All attributes are the last known state; `refresh()` reads it anew. Awaiting the handle waits
+    All attributes are the last known state; `refresh()` reads it again. Awaiting the handle waits
     for the result.
     """
 
@@ -171,7 +171,7 @@ class Handle(LastKnown[R_co]):
         return self
 
     async def refresh(self) -> Handle[R_co]:
-        """Read the task from the store."""
+        """Read the task from the store, which renews all attributes; return the handle."""
         await self._internals.refresh()
         return self
 
@@ -211,7 +211,7 @@ class SyncHandle(LastKnown[R_co]):
         return self
 
     def refresh(self) -> SyncHandle[R_co]:
-        """Read the task from the store."""
+        """Read the task from the store, which renews all attributes; return the handle."""
         self._bridge.call(self._internals.refresh)
         return self
 

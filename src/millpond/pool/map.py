@@ -65,6 +65,7 @@ class Mapped(Generic[R_co]):
         self._total = len(items) if isinstance(items, Sized) else total
 
     def __await__(self) -> Generator[Any, None, list[R_co]]:
+        """Wait for all items; return the list of their results."""
         return self._all().__await__()
 
     async def _all(self) -> list[R_co]:
@@ -79,6 +80,7 @@ class Mapped(Generic[R_co]):
                 results.append(result)
 
     async def __aiter__(self) -> AsyncGenerator[R_co, None]:
+        """Yield each result as soon as it and all before it are there."""
         async with self._flow() as flow:
             with self._bar() as bar:
                 while True:

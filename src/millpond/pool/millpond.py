@@ -93,6 +93,7 @@ class Millpond(RegistersTasks):
         await self._life.close()
 
     async def __aenter__(self) -> Self:
+        """Open it for the length of the block; raise AlreadyOpen if it is open."""
         await self._life.enter()
         return self
 

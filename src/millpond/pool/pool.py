@@ -118,7 +118,10 @@ class Pool(PoolProperties, RegistersBatchTasks):
         connection: object = None,
         **options: Unpack[Options],
     ) -> list[Handle[Any]]:
-        """Submit many as one batch: stored together, or not at all where the pool can refuse."""
+        """Submit many as one batch; return their handles in order.
+
+        The pool takes all of them, or none where it refuses. Options are those of each task.
+        """
         if misplaced:
             raise misplaced_arguments("submit_many", works, misplaced)
         tasks = await self._submitter.submit_many(list(works), options, wait, connection)
@@ -143,7 +146,10 @@ class Pool(PoolProperties, RegistersBatchTasks):
     async def try_submit(
         self, work: Any, /, *misplaced: object, **options: Unpack[Options]
     ) -> Handle[Any] | SubmitRejection:
-        """Submit without ever waiting; return a falsy rejection where `submit` would raise."""
+        """Submit without ever waiting; return a falsy rejection where `submit` would raise.
+
+        It returns one instead of a handle with the status `rejected`, too.
+        """
         if misplaced:
             raise misplaced_arguments("try_submit", work, misplaced)
         answer = await self._submitter.try_submit(work, options)

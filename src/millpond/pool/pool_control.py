@@ -32,7 +32,7 @@ class PoolControl:
         await self._order(control.Pause(self._name, self._unit(lane, key)))
 
     async def resume(self, *, lane: str | int | None = None, key: str | None = None) -> None:
-        """Start tasks again."""
+        """Start tasks again, of the pool or of one lane or key."""
         await self._order(control.Resume(self._name, self._unit(lane, key)))
 
     async def resize(
@@ -45,7 +45,7 @@ class PoolControl:
         return (await self._order(control.Resize(self._name, max_concurrent, revision))).revision
 
     async def purge(self, *, lane: str | int | None = None, key: str | None = None) -> int:
-        """Cancel every task that waits; return how many."""
+        """Cancel every task that waits, in the pool or in one lane or key; return how many."""
         return (await self._order(control.Purge(self._name, self._unit(lane, key)))).count
 
     async def cancel(self, task: int, /, *, mode: CancelMode = "cooperative") -> bool:

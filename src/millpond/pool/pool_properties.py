@@ -17,7 +17,7 @@ class PoolProperties:
 
     @property
     def name(self) -> str:
-        """Its name; pools of other scopes may have the same. The store calls it `spec.name`."""
+        """Its name; pools of other scopes may have the same. The store has it as `spec.name`."""
         return self._internals.name
 
     @property
@@ -27,7 +27,7 @@ class PoolProperties:
 
     @property
     def spec(self) -> PoolSpec:
-        """As declared."""
+        """Its settings, as this process declared them."""
         return self._internals.spec
 
     @property
@@ -47,5 +47,5 @@ class PoolProperties:
 
     @property
     def created_at(self) -> float:
-        """When it was made in this process."""
+        """When this process declared it, in seconds since 1970."""
         return self._internals.created_at

@@ -80,9 +80,9 @@ class TaskFunction(Generic[P, R_co, F_co]):
         self._pool = pool
         self._run_encoded = run_encoded
         """Runs a call in a child process, which finds this object by the name of the function."""
-        self.name = registered.name
+        self.name: str = registered.name
         """The name under which its calls are stored."""
-        self.aliases = registered.aliases
+        self.aliases: tuple[str, ...] = registered.aliases
         """Other names of stored calls that it runs."""
         functools.update_wrapper(self, registered.fn)
         self.__name__ = getattr(registered.fn, "__name__", registered.name)
@@ -97,6 +97,7 @@ class TaskFunction(Generic[P, R_co, F_co]):
     else:
 
         def __call__(self, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - as the function
+            """Call the function itself: no pool, no limit, no record."""
             return self._internals.fn(*args, **kwargs)
 
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> BoundCall[R_co]:
@@ -109,20 +110,26 @@ class TaskFunction(Generic[P, R_co, F_co]):
 
     @property
     def sync(self) -> SyncTaskFunction[P, R_co]:
-        """The same function for threads."""
+        """The same function for threads: `review.sync.submit(1984)`."""
         return SyncTaskFunction(self)
 
     def options(self, **options: Unpack[Options]) -> Optioned[P, R_co]:
-        """Return the function with options for its next calls."""
+        """Return the function with options for its next calls.
+
+        `await review.options(priority=9).submit(1984)` submits one of them.
+        """
         return Optioned(self, checked(options))
 
     def each(self, items: Iterable[Any]) -> Iterator[BoundCall[R_co]]:
-        """Yield one call for each item, which is its only argument."""
+        """Yield one call for each item, which is its only argument.
+
+        `pool.submit_many(review.each(ids))` submits all of them.
+        """
         return (BoundCall(self, (item,), {}) for item in items)
 
     @property
     def pool(self) -> OwnPool:
-        """The pool of its calls where none is named."""
+        """The pool that registered it, where its calls go; raises if that was `@mp.task`."""
         if self._pool is None:
             raise ConfigError(
                 "pool", None, f"is not set for task {self.name!r}; use pool.submit, or @pool.task"
@@ -149,7 +156,7 @@ class Optioned(Generic[P, R_co]):
 
     @property
     def pool(self) -> OwnPool:
-        """The pool of its calls where none is named."""
+        """The pool that registered it, where its calls go; raises if that was `@mp.task`."""
         return self.function.pool
 
     @property
@@ -162,7 +169,10 @@ class Optioned(Generic[P, R_co]):
         return await self.function.pool.submit(self.bind(*args, **kwargs))
 
     def each(self, items: Iterable[Any]) -> Iterator[BoundCall[R_co]]:
-        """Yield one call for each item, which is its only argument."""
+        """Yield one call for each item, which is its only argument.
+
+        `pool.submit_many(review.each(ids))` submits all of them.
+        """
         return (BoundCall(self.function, (item,), {}, self._options) for item in items)
 
 

@@ -67,7 +67,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def __init__(
         self, clock: VirtualClock | None = None, selector: selectors.BaseSelector | None = None
     ) -> None:
-        self.clock = clock or VirtualClock()
+        self.clock: VirtualClock = clock or VirtualClock()
+        """Its clock."""
         super().__init__(selector or _JumpingSelector(self.clock))
 
     @property

@@ -37,12 +37,15 @@ VERBS = ("submit", "lease", "renew", "settle", "recover", "control")
 
 
 class Fault:
-    """What is to go wrong with a verb, and how often yet; `left` is 0 when it has happened."""
+    """A verb of the store that fails the next times; `left` is 0 once it has happened."""
 
     def __init__(self, verb: str, error: Raised | None, count: int, when: str) -> None:
-        self.verb = check.one_of("verb", verb, VERBS)
-        self.when = check.one_of("when", when, ("before", "after"))
-        self.left = check.integer("count", count, least=1)
+        self.verb: str = check.one_of("verb", verb, VERBS)
+        """The verb that fails."""
+        self.when: str = check.one_of("when", when, ("before", "after"))
+        """Whether it fails before it takes effect, or after."""
+        self.left: int = check.integer("count", count, least=1)
+        """How often it still will."""
         self._error = error
 
     def happen(self) -> None:

@@ -59,7 +59,7 @@ FOR_EVER = float("inf")
 
 
 class NotEnded(AssertionError):
-    """Something was asked for that has not come yet: time has to pass first, or never will help."""
+    """A test wants a result that is not there yet: time must pass first, or it will never come."""
 
 
 class Hung(RuntimeError):
@@ -96,6 +96,7 @@ class Lab:
         patience: float,
     ) -> None:
         self.mp = mp
+        """The Millpond under test."""
         self._seed = seed if seed is not None else (internals_of(mp).owner.seed or 0)
         self._durable = durable
         self._clock = VirtualClock(start.timestamp() if isinstance(start, datetime) else start)
@@ -315,7 +316,7 @@ class Lab:
     def submit(
         self, work: Any, /, *, pool: str | Pool | None = None, **options: Unpack[Options]
     ) -> Handle[Any]:
-        """Submit a call or a function; its handler does not begin before time is let run.
+        """Submit a call or a function; its handler begins in `run_until_idle`, `advance` or `sync`.
 
         `pool` may be left out where the function has one, or the Millpond has only one.
         """
@@ -356,7 +357,7 @@ class Lab:
         return self._stand_still(self.mp.why(task if isinstance(task, int) else task.id))
 
     def snapshot(self, pool: str | Pool | None = None) -> Snapshot:
-        """Return a pool as it is now."""
+        """Return a pool as it is now; `pool` may be left out where there is only one."""
         target = self._pool(pool) if pool is not None else self._pool_for(None)
         return self._stand_still(target.snapshot())
 

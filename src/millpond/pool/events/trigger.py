@@ -29,14 +29,14 @@ class Trigger:
     def __init__(self, owner: RuntimeOwner, deliveries: Pool, delivery: TriggerDelivery) -> None:
         self._owner = owner
         self._internals = delivery
-        self.id = delivery.trigger
+        self.id: str = delivery.trigger
         """Its id, one for all processes of the store."""
         self.deliveries = deliveries
         """Its own pool: one task for each event, whose result is the receipt."""
 
     @property
     def spec(self) -> TriggerSpec:
-        """As declared."""
+        """Its settings, as this process declared them."""
         return self._internals.spec
 
     def __repr__(self) -> str:

@@ -44,7 +44,11 @@ class PoolRuns:
         progress: bool = False,
         timeout: Seconds | None = None,  # noqa: ASYNC109 - the drain's own limit
     ) -> RunReport:
-        """Run a seed and all that it submits to the end; without one, wait for an idle pool."""
+        """Submit calls as one run, and wait until it has ended; without calls, for an idle pool.
+
+        The run also has the tasks that its tasks submit. If no worker of this process serves the
+        pool, one does until then.
+        """
         pool = self._pool
         await pool.ready()
         limit = None if timeout is None else check.seconds("timeout", timeout)
@@ -69,7 +73,12 @@ class PoolRuns:
         on_error: Literal["skip", "fail"] = "skip",
         max_tasks: int | None = None,
     ) -> Run:
-        """Open a run: `async with pool.run("nightly") as run: await run.submit(...)`."""
+        """Open a run: `async with pool.run("nightly") as run: await run.submit(...)`.
+
+        A run with a name that a crash interrupted goes on when it is opened again. With
+        `on_error="fail"` the first failure stops the run: tasks that wait are cancelled, running
+        ones may finish, and leaving the block raises RunFailed.
+        """
         return Run(self._pool, name, on_error=on_error, max_tasks=max_tasks)
 
     async def when_all(
@@ -96,7 +105,11 @@ class PoolRuns:
         on_error: Literal["skip", "fail"] = "skip",
         max_tasks: int | None = None,
     ) -> Stream:
-        """Run a seed; `async with ... as outcomes: async for outcome in outcomes`."""
+        """Submit calls as one run, and yield the outcomes of its tasks as they end.
+
+        `async with pool.stream(calls) as outcomes:` opens it, and `async for outcome in outcomes:`
+        reads it. The options are those of `run`.
+        """
         return Stream(
             self._pool,
             self._decoder_of,

@@ -31,7 +31,8 @@ T = TypeVar("T")
 class Run:
     """An open run: the tasks submitted through it, and those that they submit.
 
-    Leaving the block waits for the end of the run; leaving it with an error cancels it.
+    Open it with `async with pool.run("nightly") as run:`. Leaving the block waits for the end of
+    the run; leaving it with an error cancels it.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class Run:
 
     @property
     def finished_before(self) -> bool:
-        """Whether a run of this name had ended already; it takes no more tasks."""
+        """Whether a run of this name had ended before; it takes no more tasks."""
         return self._view is not None and self._view.finished and self._view.resumed
 
     async def __aenter__(self) -> Self:
@@ -75,7 +76,10 @@ class Run:
         wait: Seconds | None = None,
         **options: Unpack[Options],
     ) -> Handle[T]:
-        """Submit one task of the run."""
+        """Submit one task of the run; return its handle.
+
+        It raises RunStopped if the run was stopped, and RunOverBudget beyond its `max_tasks`.
+        """
         return (await self.submit_many([work], wait=wait, **options))[0]
 
     async def submit_many(
@@ -86,7 +90,7 @@ class Run:
         wait: Seconds | None = None,
         **options: Unpack[Options],
     ) -> list[Handle[T]]:
-        """Submit tasks of the run as one batch."""
+        """Submit tasks of the run as one batch: the store takes all of them, or none."""
         view = self._opened()
         try:
             submit = PoolSubmitter(self._pool).submit_batch
@@ -157,7 +161,7 @@ class SyncRun:
 
     @property
     def finished_before(self) -> bool:
-        """Whether a run of this name had ended already; it takes no more tasks."""
+        """Whether a run of this name had ended before; it takes no more tasks."""
         return self._run.finished_before
 
     def __enter__(self) -> Self:
@@ -172,7 +176,10 @@ class SyncRun:
         wait: Seconds | None = None,
         **options: Unpack[Options],
     ) -> SyncHandle[T]:
-        """Submit one task of the run."""
+        """Submit one task of the run; return its handle.
+
+        It raises RunStopped if the run was stopped, and RunOverBudget beyond its `max_tasks`.
+        """
         return self.submit_many([work], wait=wait, **options)[0]
 
     def submit_many(
@@ -183,7 +190,7 @@ class SyncRun:
         wait: Seconds | None = None,
         **options: Unpack[Options],
     ) -> list[SyncHandle[T]]:
-        """Submit tasks of the run as one batch."""
+        """Submit tasks of the run as one batch: the store takes all of them, or none."""
         given = list(works)
         handles = self._bridge.write(lambda: self._run.submit_many(given, wait=wait, **options))
         return [SyncHandle(self._bridge, internals_of(handle)) for handle in handles]

@@ -29,7 +29,11 @@ if TYPE_CHECKING:
 
 
 class Stream:
-    """The outcomes of a run as its tasks end; leaving early cancels the rest of it."""
+    """The outcomes of a run as its tasks end.
+
+    `async with pool.stream(calls) as outcomes:` submits the calls. Leaving the block before the
+    end of the run cancels its other tasks.
+    """
 
     def __init__(
         self,
@@ -55,6 +59,7 @@ class Stream:
         self._watch: asyncio.Task[None] | None = None
         self._view: RunView | None = None
         self.report: RunReport | None = None
+        """The report of the run, once the last outcome was yielded."""
 
     async def __aenter__(self) -> Self:
         await self._pool.ready()
@@ -95,6 +100,7 @@ class Stream:
             self._ends.put_nowait(None)
 
     def __aiter__(self) -> AsyncIterator[Outcome]:
+        """Yield the outcome of each task of the run when it has ended."""
         return self._outcomes()
 
     async def _outcomes(self) -> AsyncIterator[Outcome]:

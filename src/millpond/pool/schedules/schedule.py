@@ -112,7 +112,7 @@ class Schedule(_Shown):
         return SyncSchedule(self)
 
     async def pause(self) -> None:
-        """Fire no more. Firings due meanwhile are missed, and handled so, when it goes on."""
+        """Stop firing. Firings due meanwhile are missed: `resume` treats them as `missed` says."""
         await self._internals.order(Pause(CRON, self.id))
 
     async def resume(self) -> None:

@@ -16,7 +16,10 @@ class Failed:
     __slots__ = ("error",)
 
     def __init__(self, error: BaseException | str) -> None:
-        self.error = error if isinstance(error, BaseException) else RuntimeError(error)
+        self.error: BaseException = (
+            error if isinstance(error, BaseException) else RuntimeError(error)
+        )
+        """The error of the item; a text becomes a RuntimeError."""
 
     def __repr__(self) -> str:
         return f"Failed({self.error!r})"

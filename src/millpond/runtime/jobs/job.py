@@ -36,12 +36,16 @@ class Where(StrEnum):
 
 
 class CancelReason(StrEnum):
-    """Why a running attempt is to end, the weaker reasons first."""
+    """Why a running attempt must end, the weaker reasons first."""
 
     CANCEL = "cancel"
+    """A caller or an operator cancelled the task."""
     TIMEOUT = "timeout"
+    """The attempt ran for longer than its `timeout`."""
     STOP = "stop"
+    """The worker stops; another attempt follows, if any are left."""
     LEASE_LOST = "lease_lost"
+    """The worker could not renew the lease: another worker may run the task."""
 
 
 _STRENGTH = {why: strength for strength, why in enumerate(CancelReason)}
