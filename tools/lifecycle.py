@@ -7,6 +7,7 @@ MEANING = {
     Transition.REFUSE: "a full pool refuses it and returns a rejected handle",
     Transition.CLAIM: "a worker prefetches it before a slot is free, under a new fence",
     Transition.LEASE: "a worker starts it, under a new fence or that of its claim",
+    Transition.UPDATE: "an operator or a submit changes its arguments, priority or due time",
     Transition.EVICT: "dropped to make room for a newer task; only a task that was never claimed",
     Transition.EXPIRE: "it did not start within `expires_in`",
     Transition.STALE: "a closure whose process, and so its code, is gone",

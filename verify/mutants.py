@@ -18,7 +18,7 @@ from unittest.mock import patch
 import msgspec
 
 from millpond.core import settle as core_settle
-from millpond.core.admit import Depth
+from millpond.core.admit import Depth, answers_for
 from millpond.core.bucket import Bucket
 from millpond.core.gate import Gate
 from millpond.core.lifecycle import Status, Transition
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from millpond.core.lease import Leased, RegisteredWorker
     from millpond.core.rate import Rate
     from millpond.core.settle import Settlement
-    from millpond.core.task import Fence, NewTask, Task
+    from millpond.core.task import Dedupe, Fence, NewTask, Task
     from millpond.store.verbs.tables import PoolTable
 
 MOST_HISTORIES = 5_000
@@ -149,8 +149,8 @@ def idempotency_checked_once_before_a_wait() -> Iterator[None]:
     find, refuse = submit.holder_of_key, submit._full
     waited: set[int] = set()
 
-    def find_once(pool: PoolTable, new: NewTask) -> Any:  # noqa: ANN401 - as the original
-        return None if new.id in waited else find(pool, new)
+    def find_once(tables: Tables, pool: PoolTable, new: NewTask, **named: Any) -> Any:  # noqa: ANN401 - as the original
+        return None if new.id in waited else find(tables, pool, new, **named)
 
     def refuse_and_note(pool: PoolTable, fresh: Any) -> Any:  # noqa: ANN401 - as the original
         refusal = refuse(pool, fresh)
@@ -335,7 +335,32 @@ def callback_of_a_run_lost_with_its_holder() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def joins_what_a_worker_holds() -> Iterator[None]:
+    """A key of waiting tasks is answered with one that a worker has read already."""
+
+    def joined(dedupe: Dedupe, status: Status, **_: bool) -> bool:
+        return answers_for(dedupe, status)
+
+    with patch.object(submit, "answers_for", joined):
+        yield
+
+
+@contextmanager
+def update_keeps_the_old_arguments() -> Iterator[None]:
+    """An update changes the place of a task, and its next attempt gets the arguments of before."""
+    update = Tables.update
+
+    def keep(tables: Tables, old: Task, new: NewTask, *given: Any, **named: Any) -> Task:  # noqa: ANN401 - as the original
+        return update(tables, old, msgspec.structs.replace(new, call=old.new.call), *given, **named)
+
+    with patch.object(Tables, "update", keep):
+        yield
+
+
 MUTANTS: tuple[Callable[[], Any], ...] = (
+    joins_what_a_worker_holds,
+    update_keeps_the_old_arguments,
     no_capacity_check,
     grant_at_wake_up,
     no_fence,

@@ -16,6 +16,7 @@ MillpondError                code, docs
 ├── UnknownEvent             name, event_id
 ├── ConfigConflict           pool, field, stored, declared
 ├── StaleRevision            name, given, current
+├── NotWaiting               task_id, status
 ├── IllegalTransition        status, event
 ├── BadPayload               task, parameter, reason; also a TypeError
 ├── ArgumentsDoNotFit        task_id, pool, function, field, worker, reason
@@ -106,6 +107,7 @@ __all__ = [
     "NotInTransaction",
     "NotOpen",
     "NotSupported",
+    "NotWaiting",
     "OutcomeUnknown",
     "PayloadTooLarge",
     "PoolClosed",
@@ -310,6 +312,14 @@ class StaleRevision(MillpondError):
     name: str
     given: int
     current: int
+
+
+class NotWaiting(MillpondError):
+    """A task that runs or has ended was to be changed: only a waiting task can be."""
+
+    code = "MILL-099"
+    task_id: int
+    status: str
 
 
 class IllegalTransition(MillpondError):

@@ -114,6 +114,8 @@ ANSWERS = {
     Dedupe.RUN: {*Status},
     Dedupe.SUCCESS: {Status.QUEUED, Status.RUNNING, Status.COMPLETED},
     Dedupe.INFLIGHT: {Status.QUEUED, Status.RUNNING},
+    Dedupe.WAITING: {Status.QUEUED},
+    Dedupe.REPLACE: {Status.QUEUED},
 }
 
 
@@ -121,6 +123,12 @@ ANSWERS = {
 def test_how_long_a_key_answers(dedupe: Dedupe) -> None:
     """For ever, until it failed, or while it waits or runs."""
     assert ANSWERS[dedupe] == {status for status in Status if answers_for(dedupe, status)}
+
+
+@pytest.mark.parametrize("dedupe", list(Dedupe))
+def test_a_held_task_does_not_wait(dedupe: Dedupe) -> None:
+    """A prefetched task is queued, and answers for all keys but those of waiting tasks."""
+    assert dedupe.of_waiting != answers_for(dedupe, Status.QUEUED, held=True)
 
 
 def test_the_same_key_for_other_work_is_a_conflict() -> None:

@@ -10,6 +10,7 @@ from millpond.core.task import Call, Dedupe
 
 KINDS = {
     Transition.SUBMIT: RecordKind.SUBMIT,
+    Transition.UPDATE: RecordKind.UPDATE,
     Transition.REFUSE: RecordKind.DROP,
     Transition.EVICT: RecordKind.DROP,
     Transition.CLAIM: RecordKind.CLAIM,

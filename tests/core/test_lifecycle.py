@@ -17,6 +17,7 @@ PROMISED = {
     ("queued", "release", "queued"),
     ("queued", "lose", "queued"),
     ("queued", "exhaust", "failed"),
+    ("queued", "update", "queued"),
     ("queued", "lease", "running"),
     ("queued", "cancel", "cancelled"),
     ("queued", "evict", "rejected"),

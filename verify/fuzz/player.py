@@ -41,6 +41,7 @@ _ACTS = {
     "recover": 1.0,
     "cancel": 0.7,
     "redrive": 0.7,
+    "update": 0.7,
     "pause": 0.5,
     "resume": 1.0,
     "hold": 0.4,
@@ -204,7 +205,10 @@ class Player:
         return NewTask(
             id=self._next_id,
             pool=POOL,
-            call=Call(streams.seldom("function", "work", ("more", "other")), b"x"),
+            call=Call(
+                streams.seldom("function", "work", ("more", "other")),
+                streams.pick("payload", (b"x", b"y")),
+            ),
             key=key,
             share=streams.seldom("share", key, ("s", "k1", None)),
             labels=streams.seldom("labels", {}, ({"a": "b"},)),
@@ -217,7 +221,11 @@ class Player:
             attempts=streams.pick("attempts", (1, 3)),
             idempotency_key=self._idempotency_key(),
             fingerprint=streams.seldom("fingerprint", 0, (1, NO_FINGERPRINT)),
-            dedupe=streams.pick("dedupe", tuple(Dedupe)[:3]),
+            dedupe=streams.seldom(
+                "dedupe of waiting",
+                streams.pick("dedupe", tuple(Dedupe)[:3]),
+                (Dedupe.WAITING, Dedupe.REPLACE),
+            ),
             on_complete=streams.seldom("on_complete", None, (Call("work"),)),
             owner=None if self.spec.strict else self._owner(),
             run=run,
@@ -405,6 +413,18 @@ class Player:
         tasks = tuple(one.fence.task for one in known)
         await self.do("control", orders.Disown(hands.id, tasks))
 
+    def _update(self, task: int) -> orders.Update:
+        """Change something of a task, if it waits."""
+        streams = self.streams
+        return orders.Update(
+            task=task,
+            priority=streams.pick("update.priority", (None, -1, 0, 4)),
+            labels=streams.pick("update.labels", (None, {"a": "c"})),
+            delay=streams.pick("update.delay", (None, 0.0, 0.0, 2.0)),
+            expires_in=streams.seldom("update.expires_in", None, (3.0,)),
+            revision=streams.seldom("update.revision", None, (0, 1)),
+        )
+
     async def order(self, act: str, hands: Hands) -> None:
         """Give an operator's order, or say something of a running attempt."""
         streams = self.streams
@@ -423,6 +443,8 @@ class Player:
                 await self.do("control", orders.Cancel(whom, interrupt=interrupt))
             case "redrive":
                 await self.do("control", orders.Redrive(some))
+            case "update":
+                await self.do("control", self._update(some[0]))
             case "pause":
                 await self.do("control", orders.Pause(POOL, unit))
             case "resume":

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from millpond.core import control as orders
 from millpond.core.lifecycle import Status
+from millpond.pool.internals import internals_of
 from verify.live.handlers import EXPECTED
 from verify.live.process import LEASE
 
@@ -25,6 +26,7 @@ class Operator:
     def __init__(self, world: LiveWorld) -> None:
         self.world = world
         self.dice = random.Random(f"{world.seed}/operator")
+        self.updates = random.Random(f"{world.seed}/updates")
 
     async def live(self) -> None:
         """Give orders until the trouble is over."""
@@ -50,6 +52,9 @@ class Operator:
         """Give one order."""
         dice = self.dice
         pool = process.mp.get_pool(dice.choice(list(self.world.specs)))
+        if self.updates.random() < 0.1:
+            await self.update(process, pool)
+            return
         unit = dice.choice((None, None, self.some_unit(pool)))
         of: dict[str, Any] = {} if unit is None else unit
         match dice.randint(0, 13):
@@ -100,6 +105,15 @@ class Operator:
         if ended:
             self.world.fault("redrive")
             await pool.redrive(self.dice.sample(ended, min(3, len(ended))))
+
+    async def update(self, process: Process, pool: Pool) -> None:
+        """Change something that waits, or try to."""
+        live = self.world.watch.live(pool.name)
+        if live:
+            dice = self.updates
+            delay, priority = dice.choice((None, 0.0, 2.0)), dice.randint(-2, 2)
+            update = orders.Update(task=dice.choice(live), priority=priority, delay=delay)
+            await internals_of(process.mp).runtime.control.order(update)
 
     async def seldom(self, pool: Pool) -> None:
         """Give an order that has no public name yet."""

@@ -196,10 +196,11 @@ def known_by(new: NewTask, status: Status) -> Known:
     return Known(new.id, status, new.call.function, new.fingerprint)
 
 
-def answers_for(dedupe: Dedupe, status: Status) -> bool:
+def answers_for(dedupe: Dedupe, status: Status, *, held: bool = False) -> bool:
     """Return whether a task in this status still answers for its idempotency key.
 
-    A key of a run is kept per run, so within its run it always answers.
+    A key of a run is kept per run, so within its run it always answers. `held`: a worker holds the
+    task, running or prefetched.
     """
     match dedupe:
         case Dedupe.FOREVER | Dedupe.RUN:
@@ -208,6 +209,8 @@ def answers_for(dedupe: Dedupe, status: Status) -> bool:
             return not status.terminal or status is Status.COMPLETED
         case Dedupe.INFLIGHT:
             return not status.terminal
+        case Dedupe.WAITING | Dedupe.REPLACE:
+            return status is Status.QUEUED and not held
 
 
 def conflicts(known: Known, new: NewTask) -> bool:
@@ -216,3 +219,19 @@ def conflicts(known: Known, new: NewTask) -> bool:
         return False
     comparable = NO_FINGERPRINT not in (known.fingerprint, new.fingerprint)
     return comparable or known.function != new.call.function
+
+
+def may_replace(old: NewTask, new: NewTask) -> bool:
+    """Return whether a task may take over the call of another: its place must not change."""
+    return old.owner is None and new.owner is None and _stands(old) == _stands(new)
+
+
+def _stands(new: NewTask) -> tuple[str, str | None, str | None]:
+    return new.call.function, new.key, new.share
+
+
+def replacement(old: NewTask, new: NewTask) -> NewTask:
+    """Return a waiting task with the call and options of another; it stays in its run."""
+    return msgspec.structs.replace(
+        new, id=old.id, run=old.run, revision=old.revision + 1, source=new.id
+    )

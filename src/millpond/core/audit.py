@@ -23,6 +23,7 @@ class RecordKind(StrEnum):
     """What a record is about."""
 
     SUBMIT = "submit"
+    UPDATE = "update"
     CLAIM = "claim"
     DEQUEUE = "dequeue"
     DROP = "drop"
@@ -73,6 +74,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 KIND_OF: dict[Transition, RecordKind] = {
     Transition.SUBMIT: RecordKind.SUBMIT,
+    Transition.UPDATE: RecordKind.UPDATE,
     Transition.REDRIVE: RecordKind.CONTROL,
     Transition.CLAIM: RecordKind.CLAIM,
     Transition.LEASE: RecordKind.DEQUEUE,

@@ -9,7 +9,7 @@ import msgspec
 from millpond.core import bounds
 from millpond.core import validation as check
 from millpond.core.spec import BudgetSpec, PoolSpec
-from millpond.core.task import Call, Fence
+from millpond.core.task import Call, Fence, NewTask, check_labels
 from millpond.errors import ConfigError
 
 # An order of a person says who gave it (`by`), such as `cli:ada`: the audit tells it.
@@ -157,6 +157,78 @@ class Redrive(msgspec.Struct, frozen=True, tag=True):
     by: str | None = None
 
 
+class Update(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+    """Change a task that waits; it keeps its sequence. What is None stays as it is.
+
+    Other arguments make it new work: it gets a new budget of attempts.
+    """
+
+    task: int
+    call: Call | None = None
+    """The same function with other arguments; only then the next three fields are read."""
+    fingerprint: int = 0
+    key: str | None = None
+    share: str | None = None
+    """What the arguments say of key and share: those of the task, or the update is refused."""
+    priority: int | None = None
+    labels: dict[str, str] | None = None
+    delay: float | None = None
+    run_at: float | None = None
+    """Not before this moment of the store's clock; overrides delay."""
+    expires_in: float | None = None
+    timeout: float | None = None
+    revision: int | None = None
+    """The revision that the caller has seen; refused if it is not the current one."""
+    of: str | None = None
+    """Only a task of this pool; None = of any."""
+    by: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.priority is not None:
+            check.integer("priority", self.priority, least=bounds.MIN_PRIORITY)
+        if self.labels is not None:
+            check_labels("labels", self.labels)
+        if self.delay is not None:
+            check.seconds("delay", self.delay)
+        if self.run_at is not None:
+            check.moment("run_at", self.run_at)
+        for name in ("expires_in", "timeout"):
+            if (limit := getattr(self, name)) is not None:
+                check.seconds(name, limit, above=0.0)
+        if self.revision is not None:
+            check.integer("revision", self.revision, most=bounds.MAX_NUMBER)
+
+    @property
+    def moves(self) -> bool:
+        """Whether it changes when the task is due."""
+        return self.run_at is not None or self.delay is not None
+
+    @property
+    def changes(self) -> str:
+        """What it changes, in words."""
+        named = {
+            "arguments": self.call,
+            "priority": self.priority,
+            "labels": self.labels,
+            "due": True if self.moves else None,
+            "expires_in": self.expires_in,
+            "timeout": self.timeout,
+        }
+        return " ".join(name for name, value in named.items() if value is not None)
+
+    def applied_to(self, new: NewTask) -> NewTask:
+        """Return the task with these changes, as its next revision."""
+        given: dict[str, object] = {"revision": new.revision + 1}
+        for name in ("call", "priority", "labels", "expires_in", "timeout"):
+            if (value := getattr(self, name)) is not None:
+                given[name] = value
+        if self.moves:
+            given |= {"delay": self.delay or 0.0, "run_at": self.run_at}
+        if self.call is not None:
+            given["fingerprint"] = self.fingerprint
+        return msgspec.structs.replace(new, **given)
+
+
 class Progress(msgspec.Struct, frozen=True, tag=True):
     """A handler reports its progress; it stands until the next report, or a redrive."""
 
@@ -283,7 +355,7 @@ PoolCommand: TypeAlias = Declare | Pause | Resume | Resize | Hold | Close | Prun
 BudgetCommand: TypeAlias = DeclareBudget | ResizeBudget
 PagedCommand: TypeAlias = Purge | CancelAll
 """Commands about any number of tasks: each page is a transaction, so no writer waits long."""
-TaskCommand: TypeAlias = Cancel | Redrive
+TaskCommand: TypeAlias = Cancel | Redrive | Update
 AttemptCommand: TypeAlias = Progress | SaveStep
 """Reports of a running attempt: they count only with the current fence."""
 WorkerCommand: TypeAlias = Register | Deregister | DeclareDead | Disown

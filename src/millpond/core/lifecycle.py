@@ -44,6 +44,7 @@ class Transition(StrEnum):
     REFUSE = "refuse"
     CLAIM = "claim"
     LEASE = "lease"
+    UPDATE = "update"
     EVICT = "evict"
     EXPIRE = "expire"
     STALE = "stale"
@@ -66,6 +67,7 @@ LIFECYCLE: Mapping[tuple[Status | None, Transition], Status] = {
     (Status.QUEUED, Transition.RELEASE): Status.QUEUED,  # a prefetched task goes back, not charged
     (Status.QUEUED, Transition.LOSE): Status.QUEUED,  # its worker died: it may have started
     (Status.QUEUED, Transition.EXHAUST): Status.FAILED,  # the same, with no attempts left
+    (Status.QUEUED, Transition.UPDATE): Status.QUEUED,  # other arguments, priority or due time
     (Status.QUEUED, Transition.LEASE): Status.RUNNING,
     (Status.QUEUED, Transition.CANCEL): Status.CANCELLED,  # cancel, purge, a failing run
     (Status.QUEUED, Transition.EVICT): Status.REJECTED,  # only if never claimed

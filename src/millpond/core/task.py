@@ -28,6 +28,13 @@ class Dedupe(StrEnum):
     SUCCESS = "success"
     INFLIGHT = "inflight"
     RUN = "run"
+    WAITING = "waiting"
+    REPLACE = "replace"
+
+    @property
+    def of_waiting(self) -> bool:
+        """Whether only a task that no worker holds answers."""
+        return self is Dedupe.WAITING or self is Dedupe.REPLACE
 
 
 class Fence(msgspec.Struct, frozen=True, gc=False):
@@ -82,7 +89,7 @@ class Call(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class NewTask(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
-    """A task as submitted; it never changes.
+    """A task as submitted; an update of a waiting task makes another one of the next revision.
 
     Defaults are not stored, so a default may never change: stored tasks rely on it.
     """
@@ -113,6 +120,10 @@ class NewTask(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults
     submitted_by: str = "user"
     options: bytes = b""
     """Options that only the runtime reads, such as the retry policy."""
+    revision: int = 0
+    """How often it was updated while it waited."""
+    source: TaskId | None = None
+    """The id of the submit that replaced it last, so that the same submit can be repeated."""
 
     def __post_init__(self) -> None:
         # Most tasks keep the defaults: one condition checks them all.
@@ -200,7 +211,7 @@ class Task(msgspec.Struct, kw_only=True, gc=False):
     seq: int
     """Its place in the pool: commit order; a retry keeps it, a redrive gets a new one."""
     rank: int
-    """Its order within a key, lowest first, before seq; fixed at submit."""
+    """Its order within a key, lowest first, before seq; only another priority changes it."""
     lane: str | None
     sequence: int
     """Gap-free per lane in a pool with lanes, else the pool's seq."""
@@ -233,6 +244,11 @@ class Task(msgspec.Struct, kw_only=True, gc=False):
     """Results of steps that its attempts saved (ctx.once), by name."""
     misfits: tuple[str, ...] = ()
     """The signatures of its function that its arguments did not fit, as digests, sorted."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether it is queued and no worker holds it, so that an update may change it."""
+        return self.status is Status.QUEUED and not self.claimed
 
     @property
     def fence(self) -> Fence:

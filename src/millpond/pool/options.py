@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from difflib import get_close_matches
-from typing import Any, Literal, Protocol, TypeAlias, TypedDict
+from typing import Any, Literal, Protocol, TypeAlias, TypedDict, get_args
 
 from millpond.core import bounds
 from millpond.core import validation as check
@@ -15,7 +15,7 @@ from millpond.errors import ConfigError
 from millpond.runtime.jobs.policy import Policy
 
 Seconds: TypeAlias = float | timedelta
-Dedupes: TypeAlias = Literal["forever", "success", "inflight", "run"]
+Dedupes: TypeAlias = Literal["forever", "success", "inflight", "run", "waiting", "replace"]
 
 
 class Callback(Protocol):
@@ -32,6 +32,7 @@ class Options(TypedDict, total=False):
     labels: Mapping[str, str]
     idempotency_key: str
     dedupe: Dedupes
+    idempotency: Dedupes
     delay: Seconds
     run_at: float | datetime
     expires_in: Seconds
@@ -62,7 +63,12 @@ def checked(options: Mapping[str, Any]) -> Mapping[str, Any]:
         raise TypeError(f"submit() got an unexpected option {name!r}; {_instead(name)}")
     if "delay" in options and "run_at" in options:
         raise ConfigError("run_at", options["run_at"], "and delay exclude each other")
-    return {name: _CHECKS[name](name, value) for name, value in options.items()}
+    found = {name: _CHECKS[name](name, value) for name, value in options.items()}
+    if "idempotency" in found:
+        if "dedupe" in found:
+            raise ConfigError("idempotency", options["idempotency"], "is the same as dedupe")
+        found["dedupe"] = found.pop("idempotency")
+    return found
 
 
 _ELSEWHERE = {
@@ -123,7 +129,7 @@ def _labels(name: str, value: object) -> dict[str, str]:
 
 
 def _dedupe(name: str, value: object) -> str:
-    return check.one_of(name, value, ("forever", "success", "inflight", "run"))
+    return check.one_of(name, value, get_args(Dedupes))
 
 
 def _seconds(name: str, value: object) -> float | None:
@@ -164,6 +170,7 @@ _CHECKS: dict[str, Any] = {
     "labels": _labels,
     "idempotency_key": _key,
     "dedupe": _dedupe,
+    "idempotency": _dedupe,
     "delay": _seconds,
     "run_at": moment,
     "expires_in": _positive,

@@ -258,6 +258,9 @@ class Submitter:
                     and not parked.answer.done()
                 ):
                     answer = await self._send_parked(parked)
+                    if answer.refusal is not None and answer.refusal.may_wait:
+                        # The task of the key runs by now, and does not answer for it.
+                        continue
                     self._leave(pool, parked)
                     if not parked.answer.done():
                         parked.answer.set_result(answer)

@@ -425,7 +425,7 @@ class SubmitOptions(Taken, frozen=True, kw_only=True):
     labels: dict[str, str] = {}
     idempotency_key: Key | None = None
     """The same as the header Idempotency-Key."""
-    dedupe: Literal["forever", "success", "inflight"] = "forever"
+    dedupe: Literal["forever", "success", "inflight", "waiting", "replace"] = "forever"
 
 
 class Submission(Taken, frozen=True, kw_only=True):

@@ -250,7 +250,7 @@ async def test_a_batch_with_one_bad_call_stores_nothing() -> None:
         assert 0 == (await pool.snapshot()).total
 
 
-@pytest.mark.parametrize("name", ["prioritty", "idempotency", "block", "connections"])
+@pytest.mark.parametrize("name", ["prioritty", "idempotent", "block", "connections"])
 async def test_an_unknown_option_is_a_type_error(name: str) -> None:
     """A misspelt option is never ignored, wherever it is given; the error lists the known ones."""
     mp = Millpond()

@@ -2,8 +2,9 @@
 
 Most tasks are the last of their line when they arrive, so a plain list holds them, and taking the
 first is O(1). A task that belongs further ahead (a retry, a higher priority) goes into a heap. A
-task removed from the middle leaves a dead entry, noted by its seq: skipped when it comes first,
-swept out when dead entries outnumber the live ones.
+task removed from the middle leaves a dead entry, noted by its identity (an updated task is another
+object with the same seq): skipped when it comes first, swept out when dead entries outnumber the
+live ones.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class TaskLine:
     def __init__(self) -> None:
         self._row: list[Task] = []
         self._head = 0
-        self._heap: list[tuple[int, int, Task]] | None = None
+        self._heap: list[tuple[int, int, int, Task]] | None = None
         self._gone: set[int] | None = None
 
     def __len__(self) -> int:
@@ -74,14 +75,14 @@ class TaskLine:
 
     def __iter__(self) -> Iterator[Task]:
         gone = self._gone or ()
-        yield from (task for task in self._row[self._head :] if task.seq not in gone)
-        yield from (task for _, seq, task in self._heap or () if seq not in gone)
+        yield from (task for task in self._row[self._head :] if id(task) not in gone)
+        yield from (task for _, _, entry, task in self._heap or () if entry not in gone)
 
     def add(self, task: Task) -> None:
         """Put a task at its place; a task that was removed before returns to its old place."""
         gone = self._gone
-        if gone and task.seq in gone:
-            gone.remove(task.seq)
+        if gone and id(task) in gone:
+            gone.remove(id(task))
             return
         row = self._row
         if row:
@@ -89,7 +90,7 @@ class TaskLine:
             if rank < last.rank or (rank == last.rank and task.seq < last.seq):
                 if self._heap is None:
                     self._heap = []
-                heappush(self._heap, (rank, task.seq, task))
+                heappush(self._heap, (rank, task.seq, id(task), task))
                 return
         row.append(task)
 
@@ -100,7 +101,7 @@ class TaskLine:
         row, heap = self._row, self._heap
         if not heap:
             return row[self._head] if row else None
-        rank, seq, task = heap[0]
+        rank, seq, _, task = heap[0]
         if row:
             head = row[self._head]
             if head.rank < rank or (head.rank == rank and head.seq < seq):
@@ -126,12 +127,12 @@ class TaskLine:
             else:
                 row[head - 1] = _TAKEN
                 self._head = head
-        elif heap and heap[0][2] is task:
+        elif heap and heap[0][3] is task:
             heappop(heap)
         else:
             if self._gone is None:
                 self._gone = set()
-            self._gone.add(task.seq)
+            self._gone.add(id(task))
             if len(self._gone) > len(self) + _SLACK:
                 self._sweep(self._gone)
 
@@ -153,17 +154,17 @@ class TaskLine:
         return taken
 
     def _skip_dead(self, gone: set[int]) -> None:
-        while self._row and (dead := self._row[self._head]).seq in gone:
-            gone.remove(dead.seq)
+        while self._row and id(dead := self._row[self._head]) in gone:
+            gone.remove(id(dead))
             self.remove(dead)
         heap = self._heap
-        while heap and heap[0][1] in gone:
-            gone.remove(heappop(heap)[1])
+        while heap and heap[0][2] in gone:
+            gone.remove(heappop(heap)[2])
 
     def _sweep(self, gone: set[int]) -> None:
-        self._row = [task for task in self._row[self._head :] if task.seq not in gone]
+        self._row = [task for task in self._row[self._head :] if id(task) not in gone]
         self._head = 0
         if self._heap:
-            self._heap = [entry for entry in self._heap if entry[1] not in gone]
+            self._heap = [entry for entry in self._heap if entry[2] not in gone]
             heapify(self._heap)
         self._gone = None

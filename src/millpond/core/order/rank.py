@@ -1,4 +1,4 @@
-"""The place of a task in its queue, and its lane: fixed when it is submitted."""
+"""The place of a task in its queue, and its lane."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ _PRIORITY = OrderKind.PRIORITY
 def rank(order: Order, priority: int, submitted_at: float, seq: int) -> int:
     """Return the rank of a task in its group: the lowest is next, equal ranks go by seq.
 
-    A rank never changes, so one index serves every order. Aging too: a task that gains one priority
-    per `aging` seconds overtakes exactly those submitted less than priority * aging before it.
+    Time does not change a rank, so one index serves every order. Aging too: a task that gains one
+    priority per `aging` seconds overtakes those submitted less than priority * aging before it.
     It is a whole number (of microseconds, with aging), so that every store compares it alike.
     """
     kind = order.kind
@@ -37,6 +37,14 @@ def rank(order: Order, priority: int, submitted_at: float, seq: int) -> int:
     aged = ticks(submitted_at) - priority * ticks(order.aging)
     # The database keeps it in 64 bits; beyond this bound differences of priority are lost.
     return max(-MAX_RANK, min(MAX_RANK, aged))
+
+
+def reranked(order: Order, rank: int, before: int, after: int) -> int:
+    """Return the rank of a waiting task whose priority changes; its age counts as before."""
+    if order.kind is not _PRIORITY:
+        return rank
+    step = 1 if order.aging is None else ticks(order.aging)
+    return max(-MAX_RANK, min(MAX_RANK, rank + (before - after) * step))
 
 
 def lane_of(key: str, lanes: int) -> str:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from millpond.core import validation as check
-from millpond.core.admit import answers_for
 from millpond.core.audit import matching
 from millpond.core.lifecycle import Status, Transition
 from millpond.core.quantiles import quantiles
@@ -40,6 +39,7 @@ from millpond.store.verbs import budgets
 from millpond.store.verbs.control import pool_named
 from millpond.store.verbs.endings import processed
 from millpond.store.verbs.lease import could_lease
+from millpond.store.verbs.submit import still_answers
 from millpond.store.verbs.tables import DictRuns, by_pool_and_place
 from millpond.store.verbs.why import facts_about
 from millpond.store.verbs.worker_views import worker_view
@@ -114,7 +114,7 @@ class MemoryView:
         """Return the task that answers for an idempotency key under `dedupe`, or None."""
         table = self._tables.pools.get(pool)
         known = None if table is None else table.keys.get((key, run))
-        return known.task if known is not None and answers_for(dedupe, known.status) else None
+        return known.task if known and still_answers(self._tables, known, dedupe) else None
 
     async def status(self, tasks: Sequence[int]) -> tuple[str, ...]:
         """Return where each task is: its status, or "expired", or "unknown"."""

@@ -394,6 +394,8 @@ def why_not_submit(batches: Sequence[Batch]) -> str | None:
 
 
 def _why_not_store(new: NewTask) -> str | None:
+    if new.dedupe.of_waiting and new.idempotency_key is not None:
+        return "dedupe"
     if not math.isfinite((new.run_at or 0.0) + new.delay + (new.expires_in or 0.0)):
         return "not a number"
     if is_plain(new):

@@ -58,13 +58,13 @@ if TYPE_CHECKING:
     from millpond.core.control import Command
     from millpond.core.settle import Settlement
     from millpond.core.spec import PoolSpec
-    from millpond.core.task import NewTask
     from millpond.store.postgres.caller_transaction import DriverAdapter
     from millpond.store.postgres.connect import Connection as DriverConnection
     from millpond.store.postgres.connect import Durability, Patience
     from millpond.store.postgres.url import Address
     from millpond.store.protocol import Batch, Hint, SettleAnswer, SubmitAnswer
     from millpond.store.shared import WorkerSession
+    from millpond.store.sql.codec import LeasedBodies
     from millpond.store.sql.database import Connection
     from millpond.store.sql.unit_of_work import SqlTables
 
@@ -277,9 +277,7 @@ class PostgresStore(FastPathStore, SharedStore):
         if connection.begun is not None:
             connection.begun = connection.begun._replace(meta=None, folds=True)
 
-    def _bare_unit(
-        self, connection: Connection, bodies: dict[int, NewTask] | None = None
-    ) -> SqlTables:
+    def _bare_unit(self, connection: Connection, bodies: LeasedBodies | None = None) -> SqlTables:
         begun = None
         if isinstance(connection, PostgresConnection):
             begun = connection.begun

@@ -36,7 +36,12 @@ _OF_ALL = frozenset(
 )
 """What finds tasks that run by something else."""
 
-_PUT_IN = {"add_queued": (-1, 0), "add_live": (-1, 0), "change_live": (-2, -1)}
+_PUT_IN = {
+    "add_queued": (-1, 0),
+    "add_live": (-1, 0),
+    "change_live": (-2, -1),
+    "update_live": (-2, -1),
+}
 """What may put tasks into a queue: where in a row of it the group is told, and the place."""
 
 _FROM_THE_FIRST = frozenset({"next_of_group", "next_due"})
@@ -157,6 +162,10 @@ class PostgresTables(SqlTables):
     def task_row(self, place: int, new: NewTask) -> Row:
         """Return the row of a task's body, with what the server must know of a plain one."""
         return place, new.id, body_of(new), plain_text(new)
+
+    def body_row(self, task: TaskRow) -> Row:
+        """Return the arguments that write the body of an updated task."""
+        return body_of(task.new), plain_text(task.new), task.stored_at
 
 
 def is_plain(new: NewTask) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import msgspec
 
@@ -12,9 +12,6 @@ from millpond.core.lifecycle import Status
 from millpond.core.log_fields import about
 from millpond.core.task import UNREADABLE, Call, NewTask, Task
 from millpond.errors import MillpondError
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 log = logging.getLogger("millpond.store")
 
@@ -57,10 +54,12 @@ class TaskRow(Task, kw_only=True):
     stored_live: bool = True
     stored_started: bool = False
     """Whether only its start was written since."""
+    updated: bool = False
+    """Whether an update changed its body, rank or expiry since it was written."""
 
 
 def body_of(new: NewTask) -> bytes:
-    """Return the encoded body of a task: everything that never changes."""
+    """Return the encoded body of a task: everything that only an update changes."""
     return _pack(new)
 
 
@@ -274,7 +273,11 @@ def _progress_text(task: TaskRow) -> str | None:
     return f"{fraction!r} {text}"
 
 
-def live_task(row: Row, pool: str, known: Mapping[int, NewTask]) -> TaskRow:
+LeasedBodies: TypeAlias = dict[int, tuple[int, NewTask]]
+"""The bodies of tasks that were leased here, each with the token of its lease."""
+
+
+def live_task(row: Row, pool: str, known: LeasedBodies) -> TaskRow:
     """Return the task of a live row followed by its body."""
     (
         place,
@@ -310,7 +313,12 @@ def live_task(row: Row, pool: str, known: Mapping[int, NewTask]) -> TaskRow:
         grp,
         body,
     ) = row
-    new = known.get(identifier) or new_of(body, identifier, pool)
+    leased = known.get(identifier)
+    if leased is not None and leased[0] == token and worker is not None:
+        # No update changes a task that a worker holds.
+        new = leased[1]
+    else:
+        new = new_of(body, identifier, pool)
     told = _NOTHING_TOLD
     if progress is not None or steps is not None:
         told, wrong = _told_of(progress, steps)

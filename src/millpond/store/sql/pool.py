@@ -389,6 +389,9 @@ class SqlArrivals(Arrivals):
     def add(self, task: Task) -> None:
         """Do nothing: its row has its place."""
 
+    def exchange(self, task: Task) -> None:
+        """Do nothing: its row has its place."""
+
     def __iter__(self) -> Iterator[Task]:
         return iter(self._pool.tables.live(self._pool))
 

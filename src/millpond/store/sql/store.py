@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from millpond.core.plan import Wake
     from millpond.core.settle import Settlement
     from millpond.core.spec import PoolSpec
-    from millpond.core.task import NewTask
     from millpond.store.protocol import (
         Batch,
         RecoverAnswer,
@@ -52,6 +51,7 @@ if TYPE_CHECKING:
         SubmitAnswer,
         View,
     )
+    from millpond.store.sql.codec import LeasedBodies
     from millpond.store.sql.database import Connection, Dialect
     from millpond.store.sql.transactions import Transactor
 
@@ -128,7 +128,7 @@ class SqlStore(ABC, Generic[C, L]):
         self._dice = random.SystemRandom()
         self._newer: set[tuple[str, str]] = set()
         """Pools that only a newer version understands, and why: each is logged once."""
-        self._bodies: dict[int, NewTask] = {}
+        self._bodies: LeasedBodies = {}
         self._kept: SqlTables | None = None
         self._jumps = JumpLog(where)
         self._closed = False
@@ -187,18 +187,14 @@ class SqlStore(ABC, Generic[C, L]):
         unit.on_commit = self._keep
         return unit
 
-    def _new_unit(
-        self, connection: Connection, bodies: dict[int, NewTask] | None = None
-    ) -> SqlTables:
+    def _new_unit(self, connection: Connection, bodies: LeasedBodies | None = None) -> SqlTables:
         """Return a unit of work with the store's time."""
         unit = self._bare_unit(connection, bodies)
         if self._keep_time(unit):
             unit = self._bare_unit(connection, bodies)
         return unit
 
-    def _bare_unit(
-        self, connection: Connection, bodies: dict[int, NewTask] | None = None
-    ) -> SqlTables:
+    def _bare_unit(self, connection: Connection, bodies: LeasedBodies | None = None) -> SqlTables:
         return SqlTables(connection, self._dialect, self._dice.getrandbits(64), bodies)
 
     # What time it is
@@ -655,7 +651,7 @@ class SqlStore(ABC, Generic[C, L]):
         for one in (*answer.leased, *answer.claimed):
             task = tables.tasks.peek(one.fence.task)
             if task is not None:
-                self._bodies[task.new.id] = task.new
+                self._bodies[task.new.id] = (task.token, task.new)
 
 
 class _WrittenWith(Generic[T]):

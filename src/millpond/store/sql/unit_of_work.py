@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from millpond.core.spec import PoolSpec
     from millpond.core.store_time import Timeline
     from millpond.core.task import NewTask, Task
-    from millpond.store.sql.codec import Row
+    from millpond.store.sql.codec import LeasedBodies, Row
     from millpond.store.sql.database import Connection, Cursor, Dialect
     from millpond.store.verbs.tables import PoolTable, StopRequests
 
@@ -109,7 +109,7 @@ class SqlTables(Tables):
         connection: Connection,
         dialect: Dialect,
         entropy: int,
-        bodies: dict[int, NewTask] | None = None,
+        bodies: LeasedBodies | None = None,
         *,
         meta: Row | None = None,
         readonly: bool = False,
@@ -123,7 +123,7 @@ class SqlTables(Tables):
         self.version = 0
         """The version of the store when this unit began."""
         self.on_commit: Callable[[SqlTables], None] | None = None
-        self.bodies: dict[int, NewTask] = {} if bodies is None else bodies
+        self.bodies: LeasedBodies = {} if bodies is None else bodies
         """Bodies of tasks that this process leased; they never change."""
         self.written = False
         """Whether it has written since the last commit."""
@@ -210,6 +210,10 @@ class SqlTables(Tables):
     def task_row(self, place: int, new: NewTask) -> Row:
         """Return the row of a task's body."""
         return place, new.id, body_of(new)
+
+    def body_row(self, task: TaskRow) -> Row:
+        """Return the arguments that write the body of an updated task."""
+        return body_of(task.new), task.stored_at
 
     # Reading
 
@@ -448,6 +452,13 @@ class SqlTables(Tables):
         pool.dead -= ended.status is Status.FAILED
         super().redrive(ended, now)
 
+    def update(self, old: Task, new: NewTask, now: float, detail: str, **given: Any) -> Task:  # noqa: ANN401 - as above
+        """Change a waiting task."""
+        task = super().update(old, new, now, detail, **given)
+        assert isinstance(task, TaskRow)  # noqa: S101
+        task.updated = True
+        return task
+
     def stop_requests_of(self, worker: RegisteredWorker) -> StopRequests:
         """Return the worker's tasks that should stop, by pool and place."""
         self.write_rows()
@@ -608,6 +619,8 @@ class SqlTables(Tables):
         numbers: dict[str, int] = {}
         for task in self.tasks.dirty.values():
             status = task.status
+            if task.updated:
+                change.update(task)
             if task.stored is not None and task.stored_at & SEQS != task.seq:
                 change.move(task)
             if task.stored is None:

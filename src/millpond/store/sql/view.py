@@ -8,7 +8,6 @@ from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
 from millpond.core import validation as check
-from millpond.core.admit import answers_for
 from millpond.core.audit import matching
 from millpond.core.lifecycle import Status
 from millpond.core.quantiles import quantiles
@@ -39,6 +38,7 @@ from millpond.store.verbs import budgets
 from millpond.store.verbs.control import pool_named
 from millpond.store.verbs.endings import processed
 from millpond.store.verbs.lease import could_lease
+from millpond.store.verbs.submit import still_answers
 from millpond.store.verbs.tables import by_pool_and_place
 from millpond.store.verbs.why import facts_about
 from millpond.store.verbs.worker_views import worker_view
@@ -103,7 +103,7 @@ class SqlView:
         def asked(tables: SqlTables) -> int | None:
             table = tables.pools.get(pool)
             known = None if table is None else table.keys.get((key, run))
-            return known.task if known is not None and answers_for(dedupe, known.status) else None
+            return known.task if known and still_answers(tables, known, dedupe) else None
 
         return await self._read(asked)
 

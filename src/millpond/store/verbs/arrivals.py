@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from typing import TYPE_CHECKING
 
 from millpond.core.lifecycle import Status
@@ -39,6 +39,12 @@ class Arrivals:
             tasks = self._tasks = [one for one in tasks if _is_live(one)]
             self._most = 2 * len(tasks) + _SLACK
         tasks.append(task)
+
+    def exchange(self, task: Task) -> None:
+        """Put an updated task in the place of the old one."""
+        tasks = self._tasks or []
+        at = bisect_left(tasks, task.seq, key=_seq)
+        tasks[at] = task
 
     def __iter__(self) -> Iterator[Task]:
         """Yield the live tasks in order."""

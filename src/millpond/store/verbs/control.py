@@ -40,6 +40,7 @@ from millpond.core.control import (
     SaveStep,
     Seal,
     UnpagedCommand,
+    Update,
     WorkerCommand,
 )
 from millpond.core.lease import RegisteredWorker
@@ -48,13 +49,26 @@ from millpond.core.settle import event_of_leaving
 from millpond.core.spec import PoolSpec, changed_fixed_field, fifo
 from millpond.core.task import CALLBACKS, Call, Task, key_of
 from millpond.core.ticks import rounded
-from millpond.errors import ConfigConflict, ConfigError, StaleRevision, UnknownPool
+from millpond.errors import (
+    ConfigConflict,
+    ConfigError,
+    NotWaiting,
+    StaleRevision,
+    UnknownPool,
+    UnknownTask,
+)
 from millpond.store.verbs import budgets
 from millpond.store.verbs.flow import hold
 from millpond.store.verbs.prefetch import end_begun, give_back
 from millpond.store.verbs.recover import everything_held, remove_dead
 from millpond.store.verbs.settle import is_current
-from millpond.store.verbs.tables import PoolTable, Tables, by_pool_and_place
+from millpond.store.verbs.tables import (
+    PoolTable,
+    Tables,
+    by_pool_and_place,
+    due_of,
+    expiry_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -94,6 +108,8 @@ def _unpaged_command(tables: Tables, command: UnpagedCommand, now: float) -> tup
         case Redrive():
             known = _named_tasks(tables, command, now)
             return sum(_redrive(tables, task.new.id, now) for task in known), 0
+        case Update():
+            return _update(tables, command, now)
         case Progress() | SaveStep():
             return _attempt_command(tables, command), 0
         case Seal(run, holder):
@@ -386,6 +402,49 @@ def _try_again(tables: Tables, task: Task, now: float) -> int:
     pool.backlog.flush(now)
     tables.wake(pool.spec.name, now)
     return 1
+
+
+def _update(tables: Tables, command: Update, now: float) -> tuple[int, int]:
+    """Change a waiting task; return its new revision."""
+    task = tables.tasks.get(command.task)
+    if task is None or command.of not in (None, task.new.pool.removesuffix(CALLBACKS)):
+        message = f"task {command.task} is unknown: it never existed, or retention removed it"
+        raise UnknownTask(message, task_id=command.task)
+    _check_update(task, command)
+    updated = command.applied_to(task.new)
+    tables.update(
+        task,
+        updated,
+        now,
+        command.changes,
+        due=due_of(updated, now) if command.moves else task.due,
+        expires_at=task.expires_at if command.expires_in is None else expiry_of(updated, now),
+        again=command.call is not None,
+    )
+    return 1, updated.revision
+
+
+def _check_update(task: Task, command: Update) -> None:
+    """Raise for a task that does not wait, a stale revision, or another place in the queue."""
+    new, call = task.new, command.call
+    if not task.waits:
+        status = "prefetched by a worker" if task.claimed else task.status
+        message = f"task {new.id} is {status}: only a task that waits can be changed"
+        raise NotWaiting(message, task_id=new.id, status=str(task.status))
+    if command.revision not in (None, new.revision):
+        message = (
+            f"revision={command.revision} of task {new.id} is stale, {new.revision} is current: "
+            "read the task again first"
+        )
+        raise StaleRevision(message, name=str(new.id), given=command.revision, current=new.revision)
+    if call is None:
+        return
+    if new.owner is not None or call.function != new.call.function:
+        raise ConfigError("call", call.function, f"is not the function of task {new.id}")
+    if (command.key, command.share) != (new.key, new.share):
+        raise ConfigError(
+            "call", command.key, f"would change the key of task {new.id}: cancel it, submit another"
+        )
 
 
 def _attempt_command(tables: Tables, command: AttemptCommand) -> int:

@@ -19,6 +19,8 @@ from millpond.core.admit import (
     answers_for,
     conflicts,
     known_by,
+    may_replace,
+    replacement,
     too_heavy,
     too_large,
 )
@@ -27,10 +29,16 @@ from millpond.core.order.rank import lane_of
 from millpond.core.run import NewRun, Run
 from millpond.core.run import view as run_view
 from millpond.core.spec import Backpressure, OnFull, OrderKind
-from millpond.core.task import NewTask, Task, key_of
+from millpond.core.task import Dedupe, NewTask, Task, key_of
 from millpond.store.protocol import Admission, BatchAnswer
 from millpond.store.verbs import budgets
-from millpond.store.verbs.tables import PoolTable, Tables, lane_without_key
+from millpond.store.verbs.tables import (
+    PoolTable,
+    Tables,
+    due_of,
+    expiry_of,
+    lane_without_key,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,7 +58,7 @@ def submit(tables: Tables, batch: Batch, now: float) -> BatchAnswer:
     if pool is not None and plain and _nothing_to_decide(tables, pool, batch.tasks):
         return BatchAnswer(admissions=_take_plainly(tables, pool, batch.tasks, now))
     known = {new.id: _known(tables, new, again=batch.again) for new in batch.tasks}
-    refusal = _conflict(batch.tasks, known)
+    refusal = _conflict(tables, batch.tasks, known)
     run = tables.runs.get(_named_run(tables, batch.run)) if batch.run else None
     if run is not None and batch.run is not None:
         # A resumed run is not seeded a second time.
@@ -58,6 +66,7 @@ def submit(tables: Tables, batch: Batch, now: float) -> BatchAnswer:
             run.holders.add(batch.run.holder)
         return BatchAnswer(run=run_view(run, resumed=True))
     fresh = _without_known(batch.tasks, known)
+    refusal = refusal or _replaces_too_heavily(tables, batch.tasks, known)
     refusal = refusal or _refused(tables, fresh, batch.run, now)
     if refusal is not None:
         return BatchAnswer(refusal=refusal)
@@ -126,22 +135,41 @@ def _known(tables: Tables, new: NewTask, *, again: bool = False) -> Known | None
     pool = tables.pools.get(new.pool)
     holder = None
     if pool is not None and new.idempotency_key is not None:
-        holder = holder_of_key(pool, new)
+        holder = holder_of_key(tables, pool, new, again=again)
     if holder is None and again and tables.was_removed(new.id):
         # How it ended is not stored; the sender only needs to know that it was accepted.
         return known_by(new, _QUEUED)
     return holder
 
 
-def holder_of_key(pool: PoolTable, new: NewTask) -> Known | None:
-    """Return the entry of an idempotency key, if it still answers under this dedupe mode."""
+def holder_of_key(
+    tables: Tables, pool: PoolTable, new: NewTask, *, again: bool = False
+) -> Known | None:
+    """Return the entry of an idempotency key, if it still answers under this dedupe mode.
+
+    `again`: the submit is repeated, and a task that it replaced before answers in any case.
+    """
     known = pool.keys.get(key_of(new))
-    if known is None or not answers_for(new.dedupe, known.status):
+    if known is None:
         return None
-    return known
+    if again and new.dedupe is Dedupe.REPLACE:
+        task = tables.tasks.get(known.task)
+        if task is not None and task.new.source == new.id:
+            return known
+    return known if still_answers(tables, known, new.dedupe) else None
 
 
-def _conflict(tasks: Sequence[NewTask], known: dict[int, Known | None]) -> Refusal | None:
+def still_answers(tables: Tables, known: Known, dedupe: Dedupe) -> bool:
+    """Return whether the task of an idempotency key answers for it under a dedupe mode."""
+    if not dedupe.of_waiting:
+        return answers_for(dedupe, known.status)
+    task = tables.tasks.get(known.task)
+    return answers_for(dedupe, known.status, held=task is None or not task.waits)
+
+
+def _conflict(
+    tables: Tables, tasks: Sequence[NewTask], known: dict[int, Known | None]
+) -> Refusal | None:
     seen: dict[tuple[str, int | None], NewTask] = {}
     for new in tasks:
         if new.idempotency_key is None:
@@ -149,7 +177,7 @@ def _conflict(tasks: Sequence[NewTask], known: dict[int, Known | None]) -> Refus
         holder = known[new.id]
         other = seen.setdefault(key_of(new), new)
         standing = holder or known_by(other, Status.QUEUED)
-        if conflicts(standing, new):
+        if _differs(tables, standing, other if holder is None else None, new):
             return Refusal(
                 reason=Reason.CONFLICT,
                 pool=new.pool,
@@ -157,6 +185,24 @@ def _conflict(tasks: Sequence[NewTask], known: dict[int, Known | None]) -> Refus
                 key=new.idempotency_key,
             )
     return None
+
+
+def _differs(tables: Tables, known: Known, old: NewTask | None, new: NewTask) -> bool:
+    """Return whether a task cannot be answered with the one that its key stands for."""
+    task = tables.tasks.get(known.task) if old is None and new.dedupe is Dedupe.REPLACE else None
+    if task is not None:
+        old = task.new
+    if old is None or new.dedupe is not Dedupe.REPLACE:
+        return conflicts(known, new)
+    return not may_replace(old, new)
+
+
+def _replaces_too_heavily(
+    tables: Tables, tasks: Sequence[NewTask], known: dict[int, Known | None]
+) -> Refusal | None:
+    """Return the refusal of the first replacement that could never start, or None."""
+    replacing = [new for new in tasks if new.dedupe is Dedupe.REPLACE and known[new.id] is not None]
+    return _hopeless(tables, tables.pools.require(tasks[0].pool), replacing) if replacing else None
 
 
 def _without_known(tasks: Sequence[NewTask], known: dict[int, Known | None]) -> list[NewTask]:
@@ -388,6 +434,7 @@ def _take(tables: Tables, new: NewTask, now: float, *, again: bool = False) -> A
     if again or new.idempotency_key is not None or tables.tasks.get(new.id) is not None:
         known = _known(tables, new, again=again)
         if known is not None:
+            _replace(tables, known, new, now)
             return Accepted(known.task, known.task != new.id, known=known.status)
     pool = tables.pools.require(new.pool)
     if pool.spec.backpressure is not None:
@@ -419,15 +466,38 @@ def store(tables: Tables, new: NewTask, now: float, *, outside: bool) -> Task:
     return task
 
 
+def _replace(tables: Tables, known: Known, new: NewTask, now: float) -> Task | None:
+    """Let a waiting task take over the call and options of a submit, if that says so."""
+    task = tables.tasks.get(known.task) if new.dedupe is Dedupe.REPLACE else None
+    if task is None or not task.waits or new.id in (known.task, task.new.source):
+        return None
+    due, expires_at = due_of(new, now), expiry_of(new, now)
+    replaced = replacement(task.new, new)
+    return tables.update(task, replaced, now, "replace", due=due, expires_at=expires_at, again=True)
+
+
 def follow_up(tables: Tables, new: NewTask, now: float) -> Accepted:
     """Store a follow-up of a completed attempt: never refused, not counted by a bound."""
     known = _known(tables, new)
     if known is not None:
-        conflict = Reason.CONFLICT if conflicts(known, new) else None
+        conflict = Reason.CONFLICT if _take_over(tables, known, new, now) else None
         return Accepted(known.task, known.task != new.id, known=known.status, reason=conflict)
     task = store(tables, new, now, outside=False)
     _end_if_hopeless(tables, task, now)
     return Accepted(new.id)
+
+
+def _take_over(tables: Tables, known: Known, new: NewTask, now: float) -> bool:
+    """Replace the task of a known key, if the submit says so; return whether they conflict.
+
+    It is too late to refuse the submit: a task that cannot start with it is cancelled.
+    """
+    if _differs(tables, known, None, new):
+        return True
+    replaced = _replace(tables, known, new, now)
+    if replaced is not None:
+        _end_if_hopeless(tables, replaced, now)
+    return False
 
 
 def take_committed(tables: Tables, new: NewTask, now: float) -> None:
@@ -439,9 +509,12 @@ def take_committed(tables: Tables, new: NewTask, now: float) -> None:
     if tables.tasks.get(new.id) is not None:
         return
     pool = tables.pools.require(new.pool)
-    known = None if new.idempotency_key is None else holder_of_key(pool, new)
+    known = None if new.idempotency_key is None else holder_of_key(tables, pool, new)
     if known is not None:
-        _reject(tables, new, Reason.DUPLICATE, now, cause=known.task)
+        replaces = new.dedupe is Dedupe.REPLACE
+        differs = replaces and _take_over(tables, known, new, now)
+        reason = Reason.CONFLICT if differs else Reason.DUPLICATE
+        _reject(tables, new, reason, now, cause=known.task)
         return
     verdict = admit(pool.spec, depth(pool, new.key))
     if isinstance(verdict, Drop):

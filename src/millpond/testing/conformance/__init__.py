@@ -35,6 +35,7 @@ _PARTS = (
     "task_story",
     "triggers",
     "unfit_arguments",
+    "update",
     "view",
     "wakes",
     "why",

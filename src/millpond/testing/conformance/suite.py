@@ -30,6 +30,7 @@ from millpond.testing.conformance.submit import SubmitConformance
 from millpond.testing.conformance.task_story import TaskStoryConformance
 from millpond.testing.conformance.triggers import TriggersConformance
 from millpond.testing.conformance.unfit_arguments import MisfitsConformance
+from millpond.testing.conformance.update import ReplaceConformance, UpdateConformance
 from millpond.testing.conformance.view import ViewConformance
 from millpond.testing.conformance.wakes import WakesConformance
 from millpond.testing.conformance.why import WhyConformance
@@ -38,6 +39,8 @@ from millpond.testing.conformance.why import WhyConformance
 class StoreConformance(
     SubmitConformance,
     IdempotencyConformance,
+    ReplaceConformance,
+    UpdateConformance,
     LeaseConformance,
     MisfitsConformance,
     OrderConformance,

@@ -13,8 +13,9 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from millpond.core.admit import Reason
 from millpond.core.audit import RUN_FINISHED
-from millpond.core.control import Disown, Progress, SaveStep
+from millpond.core.control import Disown, Progress, SaveStep, Update
 from millpond.core.lifecycle import LIFECYCLE, Status, Transition
 from millpond.core.settle import Settled, Settlement
 from millpond.core.spec import OrderKind
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
     from millpond.core.audit import Record
     from millpond.core.spec import PoolSpec
+    from millpond.core.task import Call, NewTask
+    from millpond.store.protocol import Admission
 
 
 class Violated(AssertionError):
@@ -53,6 +56,7 @@ class Judge:
         for index, entry in enumerate(step.records):
             self._see_record(entry, step, index, settles)
         remembered(self.witness, step)
+        newest_call(self.witness, step)
         self.witness.after(step, known_workers)
         for facts in self.witness.pools.values():
             bound(facts)
@@ -71,6 +75,8 @@ class Judge:
             fairness(self.witness, facts, entry, step.now)
         if entry.event is Transition.SUBMIT and facts is not None:
             idempotency(self.witness, facts, entry)
+        if entry.event is Transition.UPDATE and before is not None:
+            updates(before, entry)
         fact = self.witness.apply(entry)
         if entry.detail == RUN_FINISHED and entry.run is not None:
             run_callbacks(self.witness, entry.pool, entry.run, step.records[index + 1 :])
@@ -197,6 +203,49 @@ def remembered(witness: Witness, step: Step) -> None:
         fact = witness.tasks[leased.fence.task]
         if leased.steps != fact.steps:
             raise Violated("I2", f"task {fact.id} was given {leased.steps}, not {fact.steps}")
+
+
+def updates(fact: Fact, entry: Record) -> None:
+    """I2: an update changes a task that no worker holds, and keeps its place and what it counts."""
+    if fact.claimed or fact.status is not Status.QUEUED:
+        raise Violated("I2", f"task {fact.id} was updated while {fact.worker} held it")
+    if (fact.sequence, fact.fresh) != (entry.sequence, entry.fresh):
+        raise Violated("I2", f"task {fact.id} lost its place with an update")
+
+
+def newest_call(witness: Witness, step: Step) -> None:
+    """I7: an attempt gets the arguments of the last update, or of the submit that replaced it."""
+    updated = {entry.task for entry in step.records if entry.event is Transition.UPDATE}
+    for task, call in _calls(step):
+        if task in updated:
+            witness.tasks[task].call = call
+        elif step.verb == "submit" and not any(batch.again for batch in step.asked):
+            raise Violated("I7", f"task {task} did not take the arguments that replace its own")
+    answer = step.answer.lease if step.verb == "settle" else step.answer
+    if step.verb not in ("lease", "settle") or answer is None:
+        return
+    for leased in (*answer.leased, *answer.claimed):
+        expected = witness.tasks[leased.fence.task].call
+        if expected not in (None, leased.call):
+            raise Violated("I7", f"task {leased.fence.task} was given {leased.call}")
+
+
+def _calls(step: Step) -> list[tuple[int, Call]]:
+    """Return the calls that a verb gave to tasks that were there before, in order."""
+    if step.verb == "control" and isinstance(step.asked, Update) and step.asked.call is not None:
+        return [(step.asked.task, step.asked.call)]
+    pairs: list[tuple[NewTask, Admission]] = []
+    if step.verb == "submit":
+        for batch, answer in zip(step.asked, step.answer.batches, strict=True):
+            pairs += zip(batch.tasks, answer.admissions, strict=False)
+    if step.verb == "settle":
+        for settlement, admissions in zip(step.asked[0], step.answer.follow_ups, strict=False):
+            pairs += zip(settlement.follow_ups, admissions, strict=False)
+    return [
+        (one.task, new.call)
+        for new, one in pairs
+        if new.dedupe is Dedupe.REPLACE and one.task != new.id and one.reason != Reason.CONFLICT
+    ]
 
 
 class Settles:
@@ -365,6 +414,8 @@ def idempotency(witness: Witness, facts: PoolFacts, entry: Record) -> None:
         Dedupe.RUN: False,
         Dedupe.SUCCESS: over and holder.status is not Status.COMPLETED,
         Dedupe.INFLIGHT: over,
+        Dedupe.WAITING: holder.status is not Status.QUEUED or holder.claimed,
+        Dedupe.REPLACE: holder.status is not Status.QUEUED or holder.claimed,
     }
     if not allowed[Dedupe(entry.dedupe or "forever")]:
         raise Violated(

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from millpond.core import control as orders
 from millpond.core.lifecycle import Status
+from millpond.core.task import Call
 from millpond.testing.simulation.leaders import Leaders
 
 if TYPE_CHECKING:
@@ -41,7 +42,7 @@ class Operator:
         world, dice = self.world, self.world.dice
         pool = dice.choice(list(world.specs))
         unit = dice.choice((None, None, self.some_unit(pool)))
-        match dice.randint(0, 11):
+        match dice.randint(0, 12):
             case 0 | 1:
                 world.fault("pause")
                 return orders.Pause(pool, unit)
@@ -63,6 +64,9 @@ class Operator:
             case 10:
                 world.fault("purge")
                 return orders.Purge(pool, self.some_unit(pool))
+            case 11:
+                world.fault("update")
+                return await self.update()
             case _:
                 return self.seldom(pool, unit)
 
@@ -95,6 +99,28 @@ class Operator:
         revision = 999 if world.chance(0.05) else None
         limit = None if world.chance(0.2) else world.dice.randint(0, min(most, 5))
         return orders.Resize(pool, limit, revision)
+
+    async def update(self) -> orders.Command | None:
+        """Change a task that was submitted lately, now and then with a stale revision."""
+        world, dice = self.world, self.world.dice
+        named = dice.choice(world.known[-30:]) if world.known else 0
+        task = await world.stage.store.view.task(named)
+        if task is None:
+            return None
+        new, call = task.new, None
+        if new.owner is None and world.chance(0.4):
+            call = Call(new.call.function, new.call.payload[:1] + bytes([dice.randrange(256)]))
+        return orders.Update(
+            task=named,
+            call=call,
+            fingerprint=dice.choice((0, 1)),
+            key=new.key,
+            share=new.share,
+            priority=dice.choice((None, -3, 0, 3)),
+            delay=dice.choice((None, 0.0, 0.0, 2.0)),
+            expires_in=dice.choice((None, None, None, 4.0)),
+            revision=dice.choice((None, None, new.revision, new.revision + 1)),
+        )
 
     def interrupts(self) -> bool:
         """Choose whether a cancel interrupts."""

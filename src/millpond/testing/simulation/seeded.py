@@ -45,7 +45,7 @@ FAILURES = (Violated, MillpondError, LookupError, ValueError, TypeError, Attribu
 
 STEPS = 200
 
-FLOW_SEEDS, FLOW_STEPS = (5, 8, 22, 35), 100
+FLOW_SEEDS, FLOW_STEPS = (5, 8, 10, 56), 100
 """Worlds of `flow_specs` in which keys and pools are throttled, too, within so many steps."""
 
 

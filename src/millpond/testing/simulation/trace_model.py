@@ -13,7 +13,7 @@ import msgspec
 from millpond.core import control as orders
 from millpond.core.audit import Record
 from millpond.core.lifecycle import Status, Transition
-from millpond.core.task import CALLBACKS, EVERY, with_misfit
+from millpond.core.task import CALLBACKS, EVERY, Call, with_misfit
 from millpond.core.ticks import rounded
 from millpond.testing.simulation.rate_ledger import Ledger
 
@@ -64,6 +64,8 @@ class Fact(msgspec.Struct, kw_only=True):
     misfits: tuple[str, ...] = ()
     """Signatures of its function whose workers gave it back: they could not read its arguments."""
     steps: dict[str, bytes] = {}
+    call: Call | None = None
+    """What the last update or replacement made it call; None = as submitted."""
 
 
 class BudgetFacts:
@@ -305,11 +307,22 @@ class Witness:
             fact.charged = 0
             fact.begun = False
             fact.steps = {}
+        elif entry.event is Transition.UPDATE:
+            self._update(fact, entry)
         elif entry.event is Transition.RELEASE and entry.before is Status.RUNNING:
             fact.charged -= 1
         elif fact.claimed and entry.event in (Transition.LOSE, Transition.EXHAUST):
             # It may have started when its worker was lost.
             fact.charged += 1
+
+    def _update(self, fact: Fact, entry: Record) -> None:
+        """Take in an update: other arguments make a task new work."""
+        fact.misfits = ()
+        fact.attempts = entry.attempts
+        if (entry.detail or "").startswith(("arguments", "replace")):
+            fact.charged = 0
+            fact.begun = False
+            fact.steps = {}
 
     def uncharge(self, task: int) -> None:
         """Take back the charge of a retry that asked not to spend an attempt."""

@@ -40,6 +40,7 @@ FAULTS = (
     "cancel",
     "interrupt",
     "purge",
+    "update",
     "hold",
     "throttled",
     "budget resized",
@@ -48,6 +49,7 @@ FAULTS = (
 """Every kind of trouble a history can hold."""
 
 KEYS = (None, "acme", "bolt", "cord")
+_WITHOUT_RUN = tuple(mode for mode in Dedupe if mode is not Dedupe.RUN)
 
 
 class World:
@@ -205,10 +207,16 @@ class World:
         idempotency_key = f"k{dice.randint(0, 5)}" if named else None
         function = "rare" if self.chance(0.08) else dice.choice(FUNCTIONS[:3])
         owner = None if spec.strict or depth else self.some_owner(self.closures)
+        dedupe = dice.choice(tuple(Dedupe) if run else _WITHOUT_RUN)
+        payload = bytes([depth])
+        if named and dedupe is Dedupe.REPLACE:
+            # What replaces a task must have its key: so that of the idempotency key.
+            key, owner, payload = KEYS[dice.randint(1, 3)], None, payload + dice.randbytes(1)
+            idempotency_key = f"r-{key}"
         return NewTask(
             id=self.serial() + (1 << 40),
             pool=pool,
-            call=Call(function if not named else "fetch", bytes([depth])),
+            call=Call(function if not named else "fetch", payload),
             key=key,
             share=dice.choice(KEYS) if self.chance(0.2) else key,
             priority=dice.randint(-2, 2),
@@ -217,7 +225,7 @@ class World:
             expires_in=dice.choice((0.5, 2.0)) if self.chance(0.12) else None,
             attempts=dice.randint(1, 4),
             idempotency_key=idempotency_key,
-            dedupe=dice.choice(tuple(Dedupe)) if run else dice.choice(tuple(Dedupe)[:3]),
+            dedupe=dedupe,
             on_complete=Call("notify") if self.chance(0.1) else None,
             owner=owner,
             run=run,

@@ -27,6 +27,10 @@ BEGIN
                 WHEN 'success' THEN k.status IN ('queued', 'running', 'completed')
                 WHEN 'inflight' THEN k.status IN ('queued', 'running')
                 ELSE true END;
+    IF EXISTS (SELECT FROM unnest(dedupes) AS u (dedupe)
+                WHERE u.dedupe NOT IN ('forever', 'success', 'inflight')) THEN
+        refused := 'dedupe';
+    END IF;
     IF cardinality(keys) > 1 THEN
         IF (SELECT count(u.key) <> count(DISTINCT u.key) FROM unnest(keys) AS u (key)) THEN
             refused := 'key given twice';

@@ -155,6 +155,10 @@ LANGUAGE plpgsql VOLATILE AS $body$
 DECLARE
     asked constant text := one ->> 'idempotency_key';
 BEGIN
+    IF one ->> 'dedupe' IN ('waiting', 'replace') THEN
+        -- Whether a task waits is known when the verbs take this one out of the inbox.
+        RETURN;
+    END IF;
     SELECT k.task, k.status, k.function, k.fingerprint INTO task, status, function, fingerprint
       FROM millpond_key AS k WHERE k.pool = the_pool AND k.key = asked AND k.run = 0
        AND CASE one ->> 'dedupe'

@@ -77,8 +77,8 @@ BEGIN
         WHEN key = '' OR octet_length(key) > 1024 THEN 'key must have 1 to 1024 bytes'
         WHEN idempotency_key = '' OR octet_length(idempotency_key) > 1024
             THEN 'idempotency_key must have 1 to 1024 bytes'
-        WHEN dedupe IS NULL OR dedupe NOT IN ('forever', 'success', 'inflight')
-            THEN 'dedupe must be forever, success or inflight'
+        WHEN dedupe IS NULL OR dedupe NOT IN ('forever', 'success', 'inflight', 'waiting', 'replace')
+            THEN 'dedupe must be forever, success, inflight, waiting or replace'
         WHEN delay IS NULL OR NOT (delay >= 0 AND delay <= 315360000)
             THEN 'delay must be from 0 to 315360000 seconds'
         WHEN NOT (expires_in > 0 AND expires_in <= 315360000)

@@ -43,6 +43,9 @@ SELECT l.*, t.body FROM millpond_task AS t
 -- name: add_task
 INSERT INTO millpond_task (place, id, body, plain) VALUES (?, ?, ?, ?);
 
+-- name: update_task
+UPDATE millpond_task SET body = ?, plain = ? WHERE place = ?;
+
 -- Records that the server has noted by itself look like JSON.
 -- name: audit
 SELECT a.position, a.records, coalesce(a.told, convert_to(json_build_object(

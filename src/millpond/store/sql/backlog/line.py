@@ -57,7 +57,7 @@ class SqlLine:
     ) -> None:
         self._row = _NO_TASKS
         self._head = 0
-        self._heap: list[tuple[int, int, TaskRow]] | None = None
+        self._heap: list[tuple[int, int, int, TaskRow]] | None = None
         self._backlog = backlog
         self._group = group
         """None = it is the only line of its pool and has the id of its pool."""
@@ -82,7 +82,7 @@ class SqlLine:
         self._row, self._head = row, 0
         mine = self._mine
         read = [task for task in row if task.seq not in mine]
-        added = {task.seq: task for _, _, task in self._heap or () if task.grp == self.grp}
+        added = {task.seq: task for *_, task in self._heap or () if task.grp == self.grp}
         return iter([*read, *added.values()])
 
     def trim(self) -> None:
@@ -99,7 +99,7 @@ class SqlLine:
         read = {task.seq: task for task in self._row[self._head :] if task.seq not in mine}
         added = {
             seq: task
-            for rank, seq, task in self._heap or ()
+            for rank, seq, _, task in self._heap or ()
             if task.grp == self.grp and (behind is None or (rank, place_of(pool, seq)) <= behind)
         }
         self._row, self._head = sorted({**read, **added}.values(), key=_by_place), 0
@@ -130,7 +130,7 @@ class SqlLine:
             self._backlog.dirty[self._group] = None
         if self._heap is None:
             self._heap = []
-        heappush(self._heap, (task.rank, task.seq, task))
+        heappush(self._heap, (task.rank, task.seq, id(task), task))
 
     def first(self) -> Task | None:
         """Return the task that is next, or None."""
@@ -160,7 +160,7 @@ class SqlLine:
     def _first_added(self) -> TaskRow | None:
         heap = self._heap
         while heap:
-            task = heap[0][2]
+            task = heap[0][3]
             if task.grp == self.grp:
                 return task
             heappop(heap)

@@ -26,7 +26,14 @@ DELETE FROM millpond_task WHERE place = ?;
 INSERT INTO millpond_live VALUES
 (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 
--- What may change of a live task. Its key, rank, lane, owner and run never do.
+-- An update of a waiting task: its body, and what follows from it.
+-- name: update_task
+UPDATE millpond_task SET body = ? WHERE place = ?;
+
+-- name: update_live
+UPDATE millpond_live SET rank = ?, expires_at = ?, grp = ? WHERE place = ?;
+
+-- What else may change of a live task. Its key, lane, owner and run never do.
 -- name: change_live
 UPDATE millpond_live
    SET due = ?, claim = ?, claim_revision = ?, cancel_requested = ?, parked_at = ?, function = ?,

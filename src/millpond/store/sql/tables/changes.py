@@ -32,6 +32,7 @@ class TaskChanges:
         self._new: list[Row] = []
         self._started: dict[Row, list[int]] = {}
         self._claimed: dict[Row, list[TaskRow]] = {}
+        self._updated: list[TaskRow] = []
         self._changed: list[Row] = []
         self._left: list[int] = []
         self._moved: list[Row] = []
@@ -100,6 +101,12 @@ class TaskChanges:
             self._redriven.append((task.stored_at,))
         task.stored = None
 
+    def update(self, task: TaskRow) -> None:
+        """Add a task whose body, rank or expiry changed, whatever else it came to."""
+        task.updated = False
+        if task.stored is not None and task.stored_live:
+            self._updated.append(task)
+
     def live(self, task: TaskRow, pool: int) -> None:
         """Add a queued or running task."""
         if task.stored is None:
@@ -153,6 +160,9 @@ class TaskChanges:
             send("add_queued", self._queued)
         if self._new:
             send("add_live", self._new)
+        if self._updated:
+            send("update_task", [tables.body_row(task) for task in self._updated])
+            send("update_live", [_place_row(task) for task in self._updated])
         for started, places in self._started.items():
             _at_places(tables, "start", started, places)
         for claimed, tasks in self._claimed.items():
@@ -187,6 +197,10 @@ class TaskChanges:
         others = [(task.result, task.stored_at) for task in tasks if task.result != common]
         if others:
             tables.send("tell_result", others)
+
+
+def _place_row(task: TaskRow) -> Row:
+    return (task.rank, task.expires_at, task.grp, task.stored_at)
 
 
 def _by_claim(task: TaskRow) -> int:

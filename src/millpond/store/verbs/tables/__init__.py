@@ -13,6 +13,7 @@ from millpond.store.verbs.tables.change_order import by_pool_and_place
 from millpond.store.verbs.tables.pools import MEASURED, PoolTable, lane_without_key
 from millpond.store.verbs.tables.retention import Tables
 from millpond.store.verbs.tables.rows import Deadlines, DictRuns
+from millpond.store.verbs.tables.tasks import due_of, expiry_of
 from millpond.store.verbs.tables.verb import Leader
 from millpond.store.verbs.tables.workers import StopRequests, by_expiry
 
@@ -26,5 +27,7 @@ __all__ = [
     "Tables",
     "by_expiry",
     "by_pool_and_place",
+    "due_of",
+    "expiry_of",
     "lane_without_key",
 ]

@@ -9,7 +9,7 @@ import msgspec
 from millpond.core.admit import Reason
 from millpond.core.audit import note_of, record
 from millpond.core.lifecycle import Status, Transition, advance
-from millpond.core.order.rank import rank
+from millpond.core.order.rank import rank, reranked
 from millpond.core.settle import callback
 from millpond.core.task import Task, key_of
 from millpond.core.ticks import rounded
@@ -43,7 +43,7 @@ class TaskTables(RunTables):
         pool.live += 1
         due = now
         if new.delay or new.run_at is not None:
-            due = max(rounded(now + new.delay if new.run_at is None else new.run_at), now)
+            due = due_of(new, now)
         task = self.make_task(
             new=new,
             status=_AS_SUBMITTED,
@@ -53,7 +53,7 @@ class TaskTables(RunTables):
             sequence=sequence,
             submitted_at=now,
             due=due,
-            expires_at=None if new.expires_in is None else rounded(now + new.expires_in),
+            expires_at=None if new.expires_in is None else expiry_of(new, now),
             fresh=outside,
         )
         self.tasks.add(new.id, task)
@@ -142,7 +142,7 @@ class TaskTables(RunTables):
             lane=lane,
             sequence=sequence,
             due=now,
-            expires_at=None if new.expires_in is None else rounded(now + new.expires_in),
+            expires_at=expiry_of(new, now),
             attempt=0,
             first_started_at=None,
             fresh=False,
@@ -162,6 +162,51 @@ class TaskTables(RunTables):
         pool.arrivals.add(task)
         self.move(task, Transition.REDRIVE, now)
         self._settle_key(pool, task)
+
+    def update(
+        self,
+        old: Task,
+        new: NewTask,
+        now: float,
+        detail: str,
+        *,
+        due: float,
+        expires_at: float | None,
+        again: bool,
+    ) -> Task:
+        """Change a waiting task; it keeps its sequence.
+
+        `again`: it is new work, with a new budget of attempts. A parked task returns to the queue,
+        and every worker may try it again.
+        """
+        pool = self.pools.require(new.pool)
+        if old.parked:
+            self.unpark(pool, old, now)
+        pool.backlog.discard(old)
+        self._forget_waiting(old)
+        # Another object: notes of the audit, and entries that a queue skips, keep the old one.
+        task = msgspec.structs.replace(
+            old,
+            new=new,
+            rank=reranked(pool.spec.order, old.rank, old.new.priority, new.priority),
+            due=due,
+            expires_at=expires_at,
+            misfits=(),
+            reason=None,
+        )
+        if again:
+            task.attempt, task.first_started_at = 0, None
+            task.error = task.progress = task.steps = None
+        self.tasks.add(new.id, task)
+        pool.arrivals.exchange(task)
+        said = record(task, Transition.UPDATE, _QUEUED, at=now)
+        said = msgspec.structs.replace(said, detail=f"{detail} revision={new.revision}", by=self.by)
+        self._records.append(said)
+        known = pool.keys.get(key_of(new)) if new.idempotency_key is not None else None
+        if known is not None and known.task == new.id:
+            known.fingerprint = new.fingerprint
+        self._enqueue(pool, task, now)
+        return task
 
     def _stop_running(self, pool: PoolTable, task: Task, now: float) -> None:
         pool.running -= 1
@@ -211,3 +256,13 @@ class TaskTables(RunTables):
         known.status = task.status
         if task.status is Status.REJECTED:
             pool.keys.remove(key_of(task.new))
+
+
+def due_of(new: NewTask, now: float) -> float:
+    """Return when a task that is submitted or replaced now is due."""
+    return max(rounded(now + new.delay if new.run_at is None else new.run_at), now)
+
+
+def expiry_of(new: NewTask, now: float) -> float | None:
+    """Return when it is too late to start a task that is submitted or replaced now."""
+    return None if new.expires_in is None else rounded(now + new.expires_in)
