@@ -48,6 +48,13 @@ def test_a_program_is_a_page() -> None:
     assert "(../examples/first_pool.py.md)" in str(contents["tutorial/02-a-named-pool.md"])
 
 
+def test_bars_in_the_code_of_a_table_are_bare() -> None:
+    """A forge wants `\\|` there; the generator of the site would show the backslash."""
+    contents = dict(site.pages())
+    assert "`str | None`" in str(contents["reference/context.md"])
+    assert r"\|" in (ROOT / "docs/reference/context.md").read_text("utf-8")
+
+
 def test_a_navigation_is_written_as_toml() -> None:
     """Sections within sections, in order."""
     import tomllib
