@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
-from tools import reference, values
+from tools import reference, signatures, values
 from tools.reference_pages import PAGES, Class
 
 import millpond
@@ -101,4 +101,4 @@ def test_a_class_for_threads_has_no_methods_of_its_own_but_get() -> None:
 def test_a_signature_is_what_a_user_writes(name: str, function: object, line: str) -> None:
     """With `await` or `with` before it, without `self`, and in types that a user knows."""
     assert callable(function)
-    assert reference.signature_of(name, function).startswith(line)
+    assert signatures.signature_of(name, function).startswith(line)
