@@ -60,11 +60,12 @@ test-stores: venv  ## pools on SQLite and PostgreSQL; `make test` runs a quick p
 	@for store in sqlite postgres; do \
 	    MILLPOND_STORE=$$store $(PY) -m pytest -n $(JOBS) tests/pool tests/runtime $(ARGS) || exit 1; done
 
-lint: venv      ## ruff, mypy --strict, import contracts, words that hide who acts
+lint: venv      ## ruff, mypy --strict, pyright, import contracts, words that hide who acts
 	@$(PY) -m ruff check $(CODE)
 	@$(PY) -m ruff format --check $(CODE)
 	@$(PY) -m mypy $(CODE)
 	@$(PY) -m mypy --platform darwin --cache-dir .mypy_cache/darwin src
+	@$(VENV)/bin/basedpyright
 	@$(VENV)/bin/lint-imports
 	@$(PY) -m tools.plain_words
 

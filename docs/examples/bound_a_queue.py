@@ -8,7 +8,7 @@ from millpond import (
     NoCapacity,
     Pool,
     PoolFull,
-    Rejection,
+    SubmitRejection,
     bounded,
     fail_fast,
     ring_buffer,
@@ -56,7 +56,7 @@ async def refuse() -> None:
         print(f"{full.code}: {full.depth} of {full.bound} wait in {full.pool}")
 
     match await fail.try_submit(work.bind(3)):
-        case Rejection(reason=reason):
+        case SubmitRejection(reason=reason):
             print(f"not now: {reason}")
         case handle:
             print(await handle)

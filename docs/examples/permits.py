@@ -2,7 +2,7 @@
 
 import asyncio
 
-from millpond import Bulkhead, Permit, Rejection
+from millpond import Bulkhead, Permit, PermitRejection
 
 llm = Bulkhead("llm", 10, max_queue=5, max_weight=1000)
 
@@ -17,7 +17,7 @@ async def by_value(prompt: str) -> int | None:
         case Permit() as permit:
             with permit:
                 return await call_model(prompt)
-        case Rejection(reason=reason):
+        case PermitRejection(reason=reason):
             print(f"not now: {reason}")
             return None
 

@@ -29,8 +29,7 @@ def observer(happened: Observed) -> None:
 
 
 async def counts_and_reasons() -> None:
-    for _ in range(3):
-        last = await work.submit("acme")
+    *_, last = [await work.submit("acme") for _ in range(3)]
     await work.options(delay=60).submit("bolt")
 
     snapshot = await jobs.snapshot()

@@ -15,7 +15,6 @@ from millpond import (
     Permit,
     PermitRejection,
     Reason,
-    Rejection,
     RejectReason,
     Stats,
     SubmitRejection,
@@ -46,7 +45,7 @@ async def acquire() -> None:
         case Permit() as permit:
             with permit as same:
                 assert_type(same, Permit)
-        case Rejection(reason=reason):
+        case PermitRejection(reason=reason):
             assert_type(reason, RejectReason)
         case never:
             assert_never(never)

@@ -254,6 +254,20 @@ async def work() -> bytes:
     return b""
 
 
+def count() -> int:
+    return 3
+
+
+@mp.task
+async def with_defaults(number: int, base: int = 10, *, prefix: str = "") -> bytes:
+    return b""
+
+
+@mp.task
+async def all_defaults(number: int = 3) -> bytes:
+    return b""
+
+
 async def submit() -> None:
     assert_type(await review.submit(1984, "acme"), Handle[Report])
     assert_type(await review.options(priority=10).submit(1984, "acme"), Handle[Report])
@@ -304,7 +318,7 @@ async def submit_many(batch: list[tuple[int, str]]) -> None:
     await reviews.submit_many([3])  # type: ignore[arg-type]
     await reviews.submit_many(plain.bind(3))  # type: ignore[call-overload]
     await reviews.submit_many([plain.bind(3)], colour="red")  # type: ignore[call-overload]
-    assert_type(await reviews.submit_many([lambda: 1, lambda: 2]), list[Handle[int]])
+    assert_type(await reviews.submit_many([count, count]), list[Handle[int]])
 
 
 async def try_submit() -> None:
@@ -316,8 +330,13 @@ async def try_submit() -> None:
         assert_type(answer, SubmitRejection)
         assert_type(answer.depth, int | None)
     match await reviews.try_submit(work):
-        case Rejection(reason=reason):
+        case SubmitRejection(reason=reason):
             assert_type(reason, Reason)
+        case handle:
+            assert_type(handle, Handle[bytes])
+    match await reviews.try_submit(work):
+        case Rejection() as rejection:
+            assert_type(rejection.reason, Reason)
         case handle:
             assert_type(handle, Handle[bytes])
 
@@ -413,10 +432,16 @@ async def maps() -> None:
     assert_type(await reviews.map(halve, range(3)), list[float])
     assert_type(await reviews.map(name_of, numbers(), priority=3), list[str])
     assert_type(reviews.map(halve, [1]), Mapped[float])
+    assert_type(await reviews.map(with_defaults, [1, 2]), list[bytes])
+    assert_type(await reviews.map(with_defaults.options(priority=3), [1]), list[bytes])
+    assert_type(await reviews.submit(all_defaults), Handle[bytes])
+    assert_type(reviews.sync.map(with_defaults, [1, 2]).get(), list[bytes])
+    await reviews.map(with_defaults, ["1"])  # type: ignore[misc]
+    await reviews.submit(with_defaults)  # type: ignore[arg-type]
     async for result in reviews.map(halve, numbers()):
         assert_type(result, float)
     await reviews.map(halve, ["1"])  # type: ignore[arg-type]
-    await reviews.map(plain, ["1"])  # type: ignore[arg-type]
+    await reviews.map(plain, ["1"])  # type: ignore[misc]
     await reviews.map(halve, 3)  # type: ignore[call-overload]
     await reviews.map(review, [1])  # type: ignore[arg-type]
 

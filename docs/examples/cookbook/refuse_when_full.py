@@ -2,7 +2,7 @@
 
 import asyncio
 
-from millpond import Millpond, Rejection, bounded
+from millpond import Millpond, SubmitRejection, bounded
 
 mp = Millpond("sqlite:///reports.db")
 reports = mp.pool("reports", max_concurrent=2, backpressure=bounded(5, "fail_submitter", per_key=2))
@@ -16,7 +16,7 @@ async def report(customer: str, month: int) -> str:
 async def post_report(customer: str, month: int) -> tuple[int, str]:
     """Answer a request: 202 with the task, or 429 with the reason."""
     match await reports.try_submit(report.bind(customer, month)):
-        case Rejection(reason=reason):
+        case SubmitRejection(reason=reason):
             return 429, str(reason)
         case handle:
             return 202, str(handle.id)

@@ -3,7 +3,7 @@
 import asyncio
 from collections import Counter
 
-from millpond import Bulkhead, BulkheadRejected, HookEvent, Permit, Rejection
+from millpond import Bulkhead, BulkheadRejected, HookEvent, Permit, PermitRejection
 
 metrics: Counter[str] = Counter()
 
@@ -24,7 +24,7 @@ async def by_hand(bulkhead: Bulkhead) -> str:
                 return await do_work()
             finally:
                 permit.release()  # exactly once; `with permit:` does it for you
-        case Rejection(reason=reason):
+        case PermitRejection(reason=reason):
             return f"503: {reason}"
 
 

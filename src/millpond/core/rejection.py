@@ -12,7 +12,7 @@ class Rejection:
     """A refusal as a value: falsy, with its reason.
 
     A bulkhead returns a `PermitRejection`, a pool a `SubmitRejection`; `case Rejection(reason=...)`
-    matches both.
+    matches both. Pyright then narrows the other cases only if you name one of the two.
     """
 
     __slots__ = ()

@@ -19,7 +19,7 @@ from millpond.pool.registration import RegistersBatchTasks
 from millpond.pool.rejection import SubmitRejection, dropped, rejection
 from millpond.pool.runs.pool_runs import PoolRuns
 from millpond.pool.sync_pool import SyncPool
-from millpond.pool.task import BoundCall, Optioned, TaskFunction
+from millpond.pool.task import BoundCall, CallableWithItem, CallableWithoutArguments
 from millpond.pool.work import misplaced_arguments
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ class Pool(PoolProperties, RegistersBatchTasks):
     ) -> Handle[T]: ...
     @overload
     async def submit(
-        self, work: TaskFunction[[], T, Any], /, **options: Unpack[SubmitOptions]
+        self, work: CallableWithoutArguments[T], /, **options: Unpack[SubmitOptions]
     ) -> Handle[T]: ...
     @overload
     async def submit(
@@ -133,7 +133,7 @@ class Pool(PoolProperties, RegistersBatchTasks):
     ) -> Handle[T] | SubmitRejection: ...
     @overload
     async def try_submit(
-        self, work: TaskFunction[[], T, Any], /, **options: Unpack[Options]
+        self, work: CallableWithoutArguments[T], /, **options: Unpack[Options]
     ) -> Handle[T] | SubmitRejection: ...
     @overload
     async def try_submit(
@@ -162,7 +162,7 @@ class Pool(PoolProperties, RegistersBatchTasks):
     @overload
     def map(
         self,
-        fn: TaskFunction[[T], R, Any] | Optioned[[T], R],
+        fn: CallableWithItem[T, R],
         items: Iterable[T] | AsyncIterable[T],
         /,
         *,

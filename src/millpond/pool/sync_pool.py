@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from millpond.pool.declared_pool import DeclaredPool
     from millpond.pool.runs.pool_runs import PoolRuns
     from millpond.pool.runs.report import RunReport
-    from millpond.pool.task import BoundCall, Optioned, TaskFunction
+    from millpond.pool.task import BoundCall, CallableWithItem, CallableWithoutArguments
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -58,7 +58,7 @@ class SyncPool(PoolProperties, RegistersBatchTasks):
     def submit(self, work: BoundCall[T], /, **options: Unpack[SubmitOptions]) -> SyncHandle[T]: ...
     @overload
     def submit(
-        self, work: TaskFunction[[], T, Any], /, **options: Unpack[SubmitOptions]
+        self, work: CallableWithoutArguments[T], /, **options: Unpack[SubmitOptions]
     ) -> SyncHandle[T]: ...
     @overload
     def submit(
@@ -138,7 +138,7 @@ class SyncPool(PoolProperties, RegistersBatchTasks):
     ) -> SyncHandle[T] | SubmitRejection: ...
     @overload
     def try_submit(
-        self, work: TaskFunction[[], T, Any], /, **options: Unpack[Options]
+        self, work: CallableWithoutArguments[T], /, **options: Unpack[Options]
     ) -> SyncHandle[T] | SubmitRejection: ...
     @overload
     def try_submit(
@@ -164,7 +164,7 @@ class SyncPool(PoolProperties, RegistersBatchTasks):
     @overload
     def map(
         self,
-        fn: TaskFunction[[T], R, Any] | Optioned[[T], R],
+        fn: CallableWithItem[T, R],
         items: Iterable[T] | AsyncIterable[T],
         /,
         *,

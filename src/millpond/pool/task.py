@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from millpond.errors import ConfigError
 from millpond.pool.internals import internals_of
@@ -23,8 +23,23 @@ if TYPE_CHECKING:
     """The pool of a task. A pool makes tasks, so only type checkers know it here."""
 
 P = ParamSpec("P")
+T_contra = TypeVar("T_contra", contravariant=True)
 R_co = TypeVar("R_co", covariant=True)
 F_co = TypeVar("F_co", bound=Callable[..., Any], covariant=True)
+
+
+class CallableWithoutArguments(Protocol[R_co]):
+    """A registered function whose parameters all have defaults, if it has any."""
+
+    def bind(self) -> BoundCall[R_co]:
+        """Return a call."""
+
+
+class CallableWithItem(Protocol[T_contra, R_co]):
+    """A registered function, perhaps with options, that needs one argument."""
+
+    def bind(self, item: T_contra, /) -> BoundCall[R_co]:
+        """Return a call with this argument."""
 
 
 class BoundCall(Generic[R_co]):
