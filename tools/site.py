@@ -2,24 +2,24 @@
 
 The pages are those of docs/, in the order of docs/index.md, with the README and the other pages of
 the repository's root. Programs in docs/examples become pages too. The build is strict: a link that
-leads nowhere fails it. `make site ARGS=--serve` shows the result on this machine.
+leads nowhere fails it, and so does a word of tests/docs/search_words.toml that the search, in
+Chromium, does not lead to its page. `make site ARGS=--serve` shows the result on this machine.
 """
 
 from __future__ import annotations
 
 import argparse
-import functools
-import http.server
 import json
 import os
 import re
 import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from tools import site_checks
+from tools import site_checks, site_search
 
 ROOT = Path(__file__).parents[1]
 SITE = ROOT / ".site"
@@ -221,10 +221,9 @@ def build(generator: str) -> int:
 
 def serve() -> None:
     """Show the site on this machine until Ctrl-C."""
-    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(SITE / "html"))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", PORT), handler) as server:
-        print(f"http://127.0.0.1:{PORT}/")
-        server.serve_forever()
+    with site_search.served(SITE / "html", PORT) as address:
+        print(address)
+        threading.Event().wait()
 
 
 def main() -> int:
@@ -235,7 +234,8 @@ def main() -> int:
     given = parser.parse_args()
     if build(given.generator):
         return 1
-    wrong = list(site_checks.problems(SITE / "html"))
+    site_search.add_topics(SITE / "html")
+    wrong = [*site_checks.problems(SITE / "html"), *site_search.problems(SITE / "html")]
     print("\n".join(wrong) or "every link leads somewhere, and nothing is loaded from elsewhere")
     if given.serve:
         serve()

@@ -1,11 +1,12 @@
 """The web site has every page, under links that lead somewhere, and asks no other server."""
 
+import json
 import os
 import re
 from pathlib import Path
 
 import pytest
-from tools import site, site_checks
+from tools import site, site_checks, site_search
 
 ROOT = Path(__file__).parents[2]
 
@@ -61,6 +62,22 @@ def test_a_navigation_is_written_as_toml() -> None:
 
     nav = [{"Home": "index.md"}, {"Guides": [{"Tasks": [{'A "b"': "a.md"}]}]}]
     assert {"nav": nav} == tomllib.loads(f"nav = {site.toml_of(nav)}")
+
+
+def test_topics_of_the_index_come_first_in_the_search(tmp_path: Path) -> None:
+    """Each is an entry that leads to its page; what was in the search stays."""
+    pages = [
+        {"location": f"{page}.html", "title": "A page", "path": ["Guides", "Page"], "text": "-"}
+        for page in dict.fromkeys(site_search.topics().values())
+    ]
+    file = tmp_path / "search.json"
+    file.write_text(json.dumps({"config": {}, "items": pages}), "utf-8")
+    site_search.add_topics(tmp_path)
+    items = json.loads(file.read_text("utf-8"))["items"]
+    assert pages == items[-len(pages) :]
+    (found,) = (item for item in items if item["title"] == "Rate limit (A page)")
+    assert found["location"] == "how-to/control-the-flow.html"
+    assert found["path"] == ["Rate limit", "Guides", "Page"]
 
 
 @pytest.fixture
