@@ -1,4 +1,4 @@
-"""The search of the site: what docs/index.md names for a page leads there, as a browser shows it."""
+"""The search of the site leads what docs/index.md names to its page, as a browser shows it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from playwright.sync_api import Page, expect
@@ -37,12 +38,10 @@ def add_topics(html: Path) -> None:
     file.write_text(json.dumps({**search, "items": entries + search["items"]}), "utf-8")
 
 
-def entry(topic: str, page: dict[str, object]) -> dict[str, object]:
+def entry(topic: str, page: dict[str, Any]) -> dict[str, Any]:
     """Return the entry: the search prefers words at the beginning of a title, then of a path."""
-    path = page["path"]
-    assert isinstance(path, list)
     name = topic[0].upper() + topic[1:]
-    return {**page, "title": f"{name} ({page['title']})", "path": [name, *path]}
+    return {**page, "title": f"{name} ({page['title']})", "path": [name, *page["path"]]}
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
@@ -77,7 +76,7 @@ def first(page: Page, word: str) -> str:
 
 
 def problems(html: Path) -> Iterator[str]:
-    """Yield what leads elsewhere, of the list of words and the topics, and errors of the browser."""
+    """Yield each word or topic that leads elsewhere, and what the browser objects to."""
     words = topics() | tomllib.loads(WORDS.read_text("utf-8"))
     with served(html) as address, open_browser() as browser:
         tab = Tab(browser.new_page())
