@@ -65,7 +65,7 @@ def test_a_navigation_is_written_as_toml() -> None:
 
 
 def test_topics_of_the_index_come_first_in_the_search(tmp_path: Path) -> None:
-    """Each is an entry that leads to its page; what was in the search stays."""
+    """Each leads to its page, and the search keeps the entries of the generator."""
     pages = [
         {"location": f"{page}.html", "title": "A page", "path": ["Guides", "Page"], "text": "-"}
         for page in dict.fromkeys(site_search.topics().values())
