@@ -117,8 +117,9 @@ async def _open(url: str) -> None:
 def with_extras() -> None:
     """Import every module, use the commands of the extra `cli` and a crontab line."""
     names = [each.name for each in pkgutil.walk_packages(millpond.__path__, "millpond.")]
-    # Importing a `__main__` runs it; what lies below `millpond.testing` needs pytest.
-    names = [name for name in names if "__main__" not in name and ".testing." not in name]
+    # Importing a `__main__` runs it; below the others lies what needs pytest or a web framework.
+    others = ("__main__", ".testing.", ".integrations.")
+    names = [name for name in names if not any(other in name for other in others)]
     for name in names:
         importlib.import_module(name)
     check(names, f"{len(names)} modules can be imported")

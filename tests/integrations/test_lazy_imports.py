@@ -29,3 +29,16 @@ def test_no_framework_is_imported(name: str) -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30
     )
     assert "[]" == done.stdout.strip()
+
+
+def test_the_package_imports_little() -> None:
+    """Its stores, and slow modules of the standard library, wait until they are used."""
+    slow = ("email", "importlib.metadata", "psycopg", "sqlite3", "ssl", "zipfile")
+    code = (
+        "import asyncio, sys\nbefore = set(sys.modules)\nfrom millpond import Millpond\n"
+        f"new = set(sys.modules) - before\nprint(len(new) < 320, sorted(new & {set(slow)}))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30
+    )
+    assert "True []" == done.stdout.strip()

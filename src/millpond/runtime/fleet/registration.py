@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING
 
 from millpond.core.control import Deregister, Register
@@ -36,6 +35,9 @@ NO_FUNCTION = ""
 @cache
 def _release() -> str:
     """Return the version of the library; '' where it was not installed."""
+    # It takes a tenth of the time in which this package is imported.
+    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415
+
     try:
         return version("millpond")
     except PackageNotFoundError:
