@@ -56,6 +56,7 @@ if TYPE_CHECKING:
         TaskCancelled,
         TaskFailed,
         TaskRejected,
+        UnknownTask,
         WouldDeadlock,
     )
     from millpond.pool.context import Context, SyncContext
@@ -150,6 +151,7 @@ __all__ = [
     "TaskRejected",
     "Throttled",
     "Trigger",
+    "UnknownTask",
     "WouldDeadlock",
     "adaptive",
     "bounded",
@@ -199,6 +201,7 @@ _HOME = {
             "TaskCancelled",
             "TaskFailed",
             "TaskRejected",
+            "UnknownTask",
             "WouldDeadlock",
         ),
         "millpond.core.event": ("Event",),

@@ -70,7 +70,7 @@ def pages() -> dict[str, Page]:
 
 
 def _page(file: Path, target: str, entry: str, topics: list[str]) -> Page:
-    text = file.read_text("utf-8")
+    text = re.sub(r"\A<!--.*?-->\s*", "", file.read_text("utf-8"), flags=re.DOTALL)
     heading = re.search(r"^# (.+)$", text, re.MULTILINE)
     title = heading[1] if heading else target
     return Page(target.removesuffix(".md"), title, text, entry, [stems(each) for each in topics])

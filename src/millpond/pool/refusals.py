@@ -89,7 +89,9 @@ def error_of(refusal: Refusal, size: int) -> MillpondError:
             )
         case Reason.WEIGHT_LIMIT:
             return ConfigError(
-                "weight", refusal.bound, f"is the most that a rate of pool {pool!r} ever allows"
+                "weight",
+                "of this task",
+                f"is too large: the limits of pool {pool!r} allow at most {refusal.bound}",
             )
         case _:
             return MillpondError(f"pool {pool!r} refused: {refusal.reason}")

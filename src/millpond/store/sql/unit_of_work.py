@@ -62,7 +62,7 @@ _PAGE = 1000
 
 _FINDS_EACH = frozenset(
     {"drop_task", "change_live", "tell_result", "drop_ended", "drop_key", "drop_unit", "drop_group"}
-    | {"change_group", "drop_seat"}
+    | {"change_group", "drop_seat", "update_task", "update_live"}
 )
 """Statements that must change exactly one row per argument row."""
 

@@ -31,6 +31,19 @@ SELECT * FROM unnest(
     ?::smallint[], ?::integer[], ?::integer[], ?::smallint[], ?::smallint[], ?::bigint[], ?::text[],
     ?::double precision[], ?::double precision[], ?::text[], ?::bigint[]);
 
+-- name: update_task
+UPDATE millpond_task AS t SET body = n.body, plain = n.plain
+  FROM unnest(?::bytea[], ?::text[], ?::bigint[]) AS n (body, plain, place)
+ WHERE t.place = n.place;
+
+-- name: update_live
+UPDATE millpond_live AS l SET rank = n.rank, expires_at = n.expires_at, grp = n.grp
+  FROM unnest(?::bigint[], ?::double precision[], ?::bigint[], ?::bigint[])
+       AS n (rank, expires_at, grp, place)
+ CROSS JOIN LATERAL
+       (SELECT o.ctid AS spot FROM millpond_live AS o WHERE o.place = n.place OFFSET 0) AS found
+ WHERE l.ctid = found.spot;
+
 -- name: change_live
 UPDATE millpond_live AS l
    SET due = n.due, claim = n.claim, claim_revision = n.claim_revision,
