@@ -50,7 +50,19 @@ class SubmitOptions(Options, total=False):
     connection: object
 
 
+class UpdateOptions(TypedDict, total=False):
+    """The options that an update of a waiting task may change."""
+
+    priority: int
+    labels: Mapping[str, str]
+    delay: Seconds
+    run_at: float | datetime
+    expires_in: Seconds
+    timeout: Seconds
+
+
 NAMES = frozenset(Options.__annotations__)
+CHANGEABLE = frozenset(UpdateOptions.__annotations__)
 
 
 def checked(options: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -69,6 +81,15 @@ def checked(options: Mapping[str, Any]) -> Mapping[str, Any]:
             raise ConfigError("idempotency", options["idempotency"], "is the same as dedupe")
         found["dedupe"] = found.pop("idempotency")
     return found
+
+
+def checked_update(options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the options of an update, converted; raise for one that cannot be changed."""
+    for name in sorted(options.keys() & (NAMES - CHANGEABLE)):
+        raise ConfigError(
+            name, options[name], "of a task cannot be changed: cancel it, and submit another"
+        )
+    return checked(options)
 
 
 _ELSEWHERE = {
