@@ -39,7 +39,7 @@ def main(pool: str, function: str, **options: Any) -> int:  # noqa: ANN401 - the
     """
     from millpond.cli.open_store import open_store
 
-    arguments = _object(options["arguments"])
+    arguments = object_of(options["arguments"])
 
     async def send() -> int:
         async with open_store(options["store"], options["app"]) as store:
@@ -53,7 +53,8 @@ def main(pool: str, function: str, **options: Any) -> int:  # noqa: ANN401 - the
     return carry_out(send())
 
 
-def _object(text: str | None) -> dict[str, Any]:
+def object_of(text: str | None) -> dict[str, Any]:
+    """Return a JSON object, of an argument or of stdin; an empty one for none."""
     import json
 
     if text is None:

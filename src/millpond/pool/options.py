@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from difflib import get_close_matches
 from typing import Any, Literal, Protocol, TypeAlias, TypedDict, get_args
 
 from millpond.core import bounds
@@ -118,6 +117,8 @@ def _instead(name: str) -> str:
     advice = _ELSEWHERE.get(name)
     if advice is not None:
         return advice
+    from difflib import get_close_matches  # noqa: PLC0415 - only for an error
+
     near = get_close_matches(name, NAMES, n=1)
     return f"did you mean {near[0]!r}? It knows {_known()}" if near else f"it knows {_known()}"
 

@@ -14,7 +14,7 @@ from millpond.pool.internals import internals_of
 
 
 class Shop:
-    """A pool whose task notes its arguments and fails when told to."""
+    """A pool whose task notes its arguments and fails on demand."""
 
     def __init__(self, *, work: bool = True, **settings: Any) -> None:
         self.mp = Millpond(work=work)
@@ -60,7 +60,7 @@ async def test_an_update_changes_priority_labels_and_timeout() -> None:
 
 
 async def test_reschedule_and_run_now_move_a_waiting_task() -> None:
-    """It starts at its new time, and at once when told so."""
+    """It starts at its new time, and `run_now` starts it at once."""
     shop = Shop()
     async with shop.mp:
         start = asyncio.get_running_loop().time()
@@ -125,7 +125,7 @@ async def test_an_update_refuses_what_would_make_it_another_task() -> None:
                 await shop.mp.update(waits.id, arguments)  # type: ignore[arg-type]
         for option in ({"key": "x"}, {"retry": Retry()}, {"idempotency_key": "x"}, {"weight": 2}):
             with pytest.raises(ConfigError, match="cannot be changed"):
-                await shop.mp.update(waits.id, **option)  # type: ignore[arg-type]
+                await shop.mp.update(waits.id, **option)
         with pytest.raises(ConfigError, match="give one of them"):
             await shop.mp.reschedule(waits.id)
         with pytest.raises(BadPayload):

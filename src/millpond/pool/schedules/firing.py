@@ -224,7 +224,7 @@ def _ending(schedules: list[str], task: int) -> NewTask:
 
 
 def _start(schedule: Declaration, now: float, task: int) -> NewTask:
-    """Return the task that fires a schedule as it begins: one for each declaration of it."""
+    """Return the task that fires a schedule as it begins, once for each declaration."""
     return NewTask(
         id=task,
         pool=CRON,
