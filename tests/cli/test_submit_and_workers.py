@@ -174,7 +174,10 @@ def test_a_waiting_task_is_changed(place: Path, millpond: Call) -> None:
     with running("ledger:make", "--once", LEDGER=str(place)) as worker:
         assert 0 == worker.ended()
     shown = millpond("task", task, "--payload", "--json").json
-    assert ("completed", 64, 3) == (shown["status"], shown["result"], shown["priority"])
+    task_shown = shown["task"]
+    assert ("completed", 64, 3) == tuple(
+        task_shown[name] for name in ("status", "result", "priority")
+    )
     assert "update" in millpond("audit").out
 
 
