@@ -109,8 +109,14 @@ def children_of_this_process() -> list[int]:
 
 
 def belongings() -> tuple[int, list[int], int, int]:
-    """What a leak would add to: descriptors, children and zombies, threads, tasks."""
+    """What a leak would add to: descriptors, children and zombies, threads, tasks.
+
+    Threads that are about to end are waited for, also those of the tests before.
+    """
     gc.collect()
+    for thread in threading.enumerate():
+        if thread.name.startswith("millpond-"):
+            thread.join(5)
     return (
         len(os.listdir("/proc/self/fd")),  # noqa: PTH208 - one that holds a descriptor of its own
         children_of_this_process(),
@@ -286,9 +292,6 @@ async def test_many_kills_leave_the_pool_whole(
             assert await cancelled_after(job.task) < 1
             assert not pool.children
         assert Done(value=b"x") == await pool.run(handler("echo", b"x"))
-    for thread in threading.enumerate():
-        if thread.name.startswith("millpond-child"):
-            thread.join(5)
     assert before == belongings()
 
 
