@@ -21,7 +21,7 @@ from verify.servers.postgres import OwnServer, programs_here
 
 from millpond import Millpond, Pool
 from millpond.pool.internals import internals_of
-from millpond.runtime.fleet.session import GRACE, Absences
+from millpond.runtime.fleet.dead_workers import GRACE, Absences
 from millpond.runtime.session_times import STOP_AFTER
 
 pytestmark = pytest.mark.real_loop
