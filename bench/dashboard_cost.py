@@ -31,6 +31,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from bench.processes import processor_time
 from verify.servers.postgres import serve as serve_postgres
 
 from millpond import Millpond, Pool
@@ -82,14 +83,6 @@ def make(url: str) -> tuple[Millpond, Pool]:
 # Processor time
 
 
-def used_by(pid: int) -> float:
-    """Return the seconds that all threads of a process have used, on Linux; 0 once it is gone."""
-    try:
-        return time.clock_gettime((~pid << 3) | 2)
-    except OSError:
-        return 0.0
-
-
 class Meter:
     """Reads what the pool and the dashboard have used so far."""
 
@@ -114,11 +107,11 @@ class Meter:
     def read(self) -> tuple[dict[int, float], dict[int, float]]:
         """Return the seconds of every process of the pool, and of the dashboard."""
         now = self.connections()
-        pool = {pid: used_by(pid) for pid in (os.getpid(), *(now & self._of_pool))}
+        pool = {pid: processor_time(pid) for pid in (os.getpid(), *(now & self._of_pool))}
         if self.dashboard is None:
-            return {pid: used_by(pid) for pid in (os.getpid(), *now)}, {}
+            return {pid: processor_time(pid) for pid in (os.getpid(), *now)}, {}
         others = (self.dashboard, *(now - self._of_pool))
-        return pool, {pid: used_by(pid) for pid in others}
+        return pool, {pid: processor_time(pid) for pid in others}
 
 
 def since(before: dict[int, float], after: dict[int, float]) -> float:
