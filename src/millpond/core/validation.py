@@ -52,9 +52,7 @@ def surely_fits(value: object, most: int) -> bool:
     It makes no message, so it costs a fraction of `storable`: bodies of stored tasks are checked
     whenever they are read.
     """
-    return (
-        isinstance(value, str) and len(value) <= most and value.isascii() and "\0" not in value
-    )
+    return isinstance(value, str) and len(value) <= most and value.isascii() and "\0" not in value
 
 
 def fits(value: object, most: int) -> bool:

@@ -7,7 +7,7 @@ import { StateIcon } from "./icons.js";
 import { Ago, Labels } from "./parts.js";
 import { Text } from "./text.js";
 
-function times(task) {
+export function times(task) {
   if (task.status === "running") {
     const done = task.progress === null ? "" : `${percent(task.progress)} · `;
     return `${done}${duration(Math.max(now.value - task.started_at, 0))}`;
@@ -16,7 +16,7 @@ function times(task) {
   return "–";
 }
 
-function Detail({ task }) {
+export function Detail({ task }) {
   if (task.error && task.state !== "completed") {
     return html`<span class="row-error"><b title=${task.error.type}><${Text} value=${shortType(task.error.type)} /></b> <${Text} value=${task.error.message} /></span>`;
   }
@@ -37,6 +37,7 @@ function Row({ task, withPool }) {
         <span class="task-id num wide-only">${task.id}</span>
       </span>
       <span class="row-more">
+        ${task.key !== null && html`<span class="phone-only"><${Text} value=${task.key} /></span>`}
         <${Detail} task=${task} />
       </span>
     </td>
