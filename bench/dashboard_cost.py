@@ -27,9 +27,11 @@ import http.client
 import os
 import random
 import re
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -137,14 +139,17 @@ async def rounds(url: str, pairs: int, *, mounted: bool) -> list[tuple[Round, Ro
     async with mp:
         await one_round(mp, pool, Meter(url))
         meter = Meter(url)
-        async with serving(mp, url, meter, mounted=mounted) as port:
+        async with serving(mp, url, meter, mounted=mounted) as port, watcher(port) as page:
             for number in range(pairs):
                 # Each of the two comes first in turn.
                 order = (False, True) if number % 2 else (True, False)
                 pair = {}
                 for one in order:
-                    async with watching(port if one else None):
-                        pair[one] = await one_round(mp, pool, meter)
+                    if one:
+                        await page.told("open")
+                    pair[one] = await one_round(mp, pool, meter)
+                    if one:
+                        await page.told("close")
                 found.append((pair[False], pair[True]))
                 print(f"  {_line(pair[False])}   watched {_line(pair[True])}", flush=True)
     return found
@@ -211,33 +216,69 @@ async def in_this_process(mp: Millpond) -> AsyncIterator[int]:
         await asyncio.gather(running, return_exceptions=True)
 
 
+class Watcher(NamedTuple):
+    """The process that stands for a browser."""
+
+    process: subprocess.Popen[str]
+
+    async def told(self, order: str) -> None:
+        """Have the page opened or closed, and wait until it is."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(f"{order}\n")
+        self.process.stdin.flush()
+        await asyncio.to_thread(self.process.stdout.readline)
+
+
 @asynccontextmanager
-async def watching(port: int | None) -> AsyncIterator[None]:
-    """Have the page of the pool open in another process."""
-    if port is None:
-        yield
-        return
+async def watcher(port: int) -> AsyncIterator[Watcher]:
+    """Start the process that stands for a browser."""
     command = [sys.executable, __file__, "--watch", str(port)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)  # noqa: ASYNC220
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)  # noqa: ASYNC220
     try:
-        assert process.stdout is not None
-        await asyncio.to_thread(process.stdout.readline)
-        yield
+        yield Watcher(process)
     finally:
         process.terminate()
         process.wait()
 
 
 def watch(port: int) -> None:
-    """Listen to live events, and read the plots with each of them, as the page of a pool does."""
-    stream, plots = (http.client.HTTPConnection("127.0.0.1", port, timeout=30) for _ in range(2))
-    stream.request("GET", "/api/v1/live?pool=busy")
-    answer = stream.getresponse()
-    print("listening", flush=True)
-    while line := answer.readline():
-        if line.startswith(b"event: pools"):
-            plots.request("GET", "/api/v1/pools/busy/history?seconds=2")
-            plots.getresponse().read()
+    """Open and close the page of the pool as standard input says."""
+    page: Page | None = None
+    for order in sys.stdin:
+        if order == "open\n":
+            page = Page(port)
+        elif page is not None:
+            page.close()
+        print("done", flush=True)
+
+
+class Page:
+    """Listens to live events, and reads the plots with each of them, as the page of a pool does."""
+
+    def __init__(self, port: int) -> None:
+        self._stream, self._plots = (
+            http.client.HTTPConnection("127.0.0.1", port, timeout=30) for _ in range(2)
+        )
+        self._stream.request("GET", "/api/v1/live?pool=busy")
+        self._socket = self._stream.sock
+        self._answer = self._stream.getresponse()
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        while line := self._answer.readline():
+            if line.startswith(b"event: pools"):
+                self._plots.request("GET", "/api/v1/pools/busy/history?seconds=2")
+                self._plots.getresponse().read()
+
+    def close(self) -> None:
+        """Leave, and wait until nothing is read any more."""
+        self._socket.shutdown(socket.SHUT_RDWR)
+        self._reader.join()
+        self._stream.close()
+        self._plots.close()
 
 
 Pair = tuple[Round, Round]

@@ -91,7 +91,7 @@ export function Run({ name }) {
       <${Stat} label=${run.finished ? "Took" : "For"} sub=${`opened ${ago(run.opened_at, now.value)}`}>${duration(until - run.opened_at)}</${Stat}>
     </dl>
     <${Panel} title="Tree" aside=${run.total > tasks.length ? `${count(tasks.length)} of ${plural(run.total, "task")}, live ones and the latest` : plural(run.total, "task")} class="flush">
-      ${tasks.length ? html`<${Tree} tasks=${tasks} />` : html`<p class="nothing">Its tasks have ended, and are not among the latest of their pool.</p>`}
+      ${tasks.length ? html`<${Tree} run=${run} tasks=${tasks} />` : html`<p class="nothing">Its tasks have ended, and are not among the latest of their pool.</p>`}
     </${Panel}>
     <${Panel} title="Details"><${Facts} entries=${[["Id", html`<code>${run.id}</code>`], ["Pool", html`<a href=${href(["pools", run.pool])}><${Text} value=${run.pool} /></a>`], ["Finished", run.finished_at && html`<${Ago} at=${run.finished_at} />`]]} /></${Panel}>
   `;

@@ -78,7 +78,7 @@ export function Palette() {
       ${found.map(
         (one, index) =>
           html`<li key=${one.path.join("/")} id=${`palette-${index}`} role="option" aria-selected=${index === here ? "true" : "false"} onClick=${() => open(one)} onPointerMove=${() => setAt(index)}>
-            <${Icon} name=${one.icon} /><span class="palette-name"><${Text} value=${one.name} /></span><span class="soft">${one.hint}</span>
+            <${Icon} name=${one.icon} /><span class="palette-name"><${Text} value=${one.name} /></span><span class="soft wide-only">${one.hint}</span>
           </li>`,
       )}
     </ul>

@@ -33,11 +33,11 @@ function Row({ task, withPool }) {
         <span class="state-only"><${StateIcon} state=${task.state} /><span class="sr">${task.state}: </span></span>
         <a class="row-link strong" href=${href(["tasks", task.id])}><${Text} value=${task.function} /></a>
         ${task.attempt > 1 && html`<span class="tag" title=${`attempt ${task.attempt} of ${task.attempts}`}>${task.attempt}/${task.attempts}</span>`}
+        ${task.key !== null && html`<span class="task-key phone-only"><${Text} value=${task.key} /></span>`}
         <${Labels} labels=${task.labels} />
         <span class="task-id num wide-only">${task.id}</span>
       </span>
       <span class="row-more">
-        ${task.key !== null && html`<span class="phone-only"><${Text} value=${task.key} /></span>`}
         <${Detail} task=${task} />
       </span>
     </td>

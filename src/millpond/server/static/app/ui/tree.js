@@ -1,6 +1,7 @@
 // The tasks of a run as the tree they grew: each below the task that submitted it.
 import { useState } from "preact/hooks";
 
+import { now } from "../clock.js";
 import { plural } from "../format.js";
 import { html } from "../html.js";
 import { href } from "../router.js";
@@ -29,7 +30,23 @@ function isLive({ task, below }) {
   return LIVE.has(task.status) || below.some(isLive);
 }
 
-function Node({ node }) {
+function part(from, to, { start, end }, kind) {
+  const whole = Math.max(end - start, 0.001);
+  const at = (moment) => Math.min(Math.max((moment - start) / whole, 0), 1) * 100;
+  return html`<span class=${`is-${kind}`} style=${{ left: `min(${at(from)}%, 100% - 2px)`, width: `${at(to) - at(from)}%` }}></span>`;
+}
+
+// The numbers beside it say the same to those who do not see it.
+function Bar({ task, span }) {
+  const end = task.finished_at ?? now.value;
+  const started = task.started_at ?? end;
+  return html`<span class="tree-bar wide-only" aria-hidden="true">
+    ${part(task.submitted_at, started, span, "waiting")}
+    ${task.started_at !== null && part(started, end, span, task.state)}
+  </span>`;
+}
+
+function Node({ node, span }) {
   const { task, below } = node;
   return html`<li>
     <div class="tree-row" data-row>
@@ -39,24 +56,26 @@ function Node({ node }) {
       ${task.key !== null && html`<span class="soft"><${Text} value=${task.key} /></span>`}
       <${Labels} labels=${task.labels} />
       <span class="tree-detail soft"><${Detail} task=${task} /></span>
+      <${Bar} task=${task} span=${span} />
       <span class="num tree-time">${times(task)}</span>
     </div>
-    ${below.length > 0 && html`<${Branches} nodes=${below} />`}
+    ${below.length > 0 && html`<${Branches} nodes=${below} span=${span} />`}
   </li>`;
 }
 
 // What still runs comes first, and a long row of siblings is folded.
-function Branches({ nodes, label }) {
+function Branches({ nodes, span, label }) {
   const [all, setAll] = useState(false);
   const sorted = [...nodes.filter(isLive), ...nodes.filter((node) => !isLive(node))];
   const shown = all ? sorted : sorted.slice(0, FIRST);
   const hidden = sorted.length - shown.length;
   return html`<ul class=${label ? "tree" : "branches"} aria-label=${label}>
-    ${shown.map((node) => html`<${Node} key=${node.task.id} node=${node} />`)}
+    ${shown.map((node) => html`<${Node} key=${node.task.id} node=${node} span=${span} />`)}
     ${hidden > 0 && html`<li><${Button} quiet small onClick=${() => setAll(true)}>${plural(hidden, "more task")}</${Button}></li>`}
   </ul>`;
 }
 
-export function Tree({ tasks }) {
-  return html`<${Branches} nodes=${grown(tasks)} label="Tasks, each below the one that submitted it" />`;
+export function Tree({ run, tasks }) {
+  const span = { start: run.opened_at, end: run.finished_at ?? now.value };
+  return html`<${Branches} nodes=${grown(tasks)} span=${span} label="Tasks, each below the one that submitted it" />`;
 }
