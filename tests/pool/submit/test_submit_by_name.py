@@ -90,6 +90,11 @@ async def test_what_cannot_be_submitted_by_name_is_refused() -> None:
     async with mp:
         with pytest.raises(UnknownPool):
             await mp.submit("post", "send")
+        with pytest.raises(UnknownPool):
+            await mp.submit("\ud800", "send")
+        for odd in (None, 7, b"mail", ["mail"]):
+            with pytest.raises(TypeError, match="takes names"):
+                await mp.submit(odd, "send")  # type: ignore[arg-type]
         with pytest.raises(ConfigError, match="arguments"):
             await mp.submit("mail", "send", ["ada"])  # type: ignore[arg-type]
         with pytest.raises(BadPayload, match="cannot be stored"):
