@@ -99,7 +99,7 @@ class Renewals:
             self._thread.keep(kept)
 
     def drop(self, worker: WorkerProtocol) -> None:
-        """Renew a worker no more: it has deregistered, or the store has lost it."""
+        """Stop renewing a worker: it has deregistered, or the store has lost it."""
         kept = self._kept.pop(worker, None)
         if kept is None:
             return
@@ -208,7 +208,7 @@ class RenewalThread:
             self._changed.notify()
 
     def drop(self, kept: Kept) -> None:
-        """Renew a worker no more; the answer to a renewal under way is dropped."""
+        """Stop renewing a worker; the answer to a renewal under way is dropped."""
         with self._changed:
             self._kept.pop(kept, None)
 
