@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from millpond.cli.exits import Exit, Refusal
-from millpond.cli.store_options import DURATION, TASK_ID, carry_out, command, operator
+from millpond.cli.store_options import DURATION, TASK_ID, command, on_store, operator
 from millpond.cli.submit import labels_of, object_of
 
 if TYPE_CHECKING:
@@ -37,19 +37,16 @@ def main(tasks: tuple[int, ...], **options: Any) -> int:  # noqa: ANN401 - the o
     A task keeps its id, its key and its place. With other arguments it has a new budget of
     attempts. --now and --delay also end the wait for a retry.
     """
-    from millpond.cli.open_store import open_store
-
     arguments = None if options["arguments"] is None else object_of(options["arguments"])
     changes = _changes(options)
     if not changes and arguments is None:
         raise Refusal(Exit.USAGE, "nothing to change: give --now, --delay, --priority or another")
 
-    async def change() -> int:
-        async with open_store(options["store"], options["app"]) as store:
-            facts = [await _change(store, task, arguments, changes) for task in tasks]
+    async def change(store: OpenStore) -> int:
+        facts = [await _change(store, task, arguments, changes) for task in tasks]
         return _report(facts, as_json=options["as_json"])
 
-    return carry_out(change())
+    return on_store(options, change)
 
 
 def _changes(options: dict[str, Any]) -> dict[str, Any]:

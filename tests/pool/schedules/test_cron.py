@@ -579,12 +579,15 @@ async def test_a_schedule_fires_on_start_once_for_each_declaration() -> None:
 
 
 async def test_processes_that_start_at_once_fire_once() -> None:
-    """Two processes declare the schedule at the same moment; a later worker fires it, once."""
+    """The second declares it before the store has it from the first; a worker fires it once."""
     fleet = Fleet()
     both = [fleet.process(work=False, slow=0.5) for _ in range(2)]
     for mp, report in both:
         mp.cron("daily", "0 9 * * *", task=report, on_start=True)
-    await asyncio.gather(*(mp.open() for mp, _ in both))
+    first = asyncio.create_task(both[0][0].open())
+    await asyncio.sleep(0.1)  # before the store has what the first one declares
+    await both[1][0].open()
+    await first
     await asyncio.sleep(3_600)
     assert [] == fleet.done
     worker, report = fleet.process()
