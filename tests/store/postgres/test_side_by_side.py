@@ -59,13 +59,13 @@ class Side(threading.Thread):
         except BaseException as error:  # noqa: BLE001 - raised again by whoever wants the answer
             self.failed = error
 
-    async def _done(self) -> Any:
+    async def _done(self) -> Any:  # noqa: ANN401 - each act has its own answer
         try:
             return await self._act(self.store)
         finally:
             await self.store.close()
 
-    def done(self) -> Any:
+    def done(self) -> Any:  # noqa: ANN401 - see above
         """Return the answer."""
         self.join(60.0)
         assert not self.is_alive(), "it waits for ever"
@@ -85,7 +85,7 @@ def session(schema: Schema, *statements: str) -> Iterator[psycopg.Connection[Any
         connection.execute("ROLLBACK")
 
 
-def asked(schema: Schema, statement: str) -> Any:
+def asked(schema: Schema, statement: str) -> Any:  # noqa: ANN401 - whatever is asked for
     """Return what a statement finds."""
     with connect(schema.address) as connection:
         row = connection.execute(qualified(statement, schema.address.schema).encode()).fetchone()
@@ -103,12 +103,12 @@ async def one_waits(schema: Schema) -> None:
     )
 
 
-def new(number: int, pool: str, **more: Any) -> NewTask:
+def new(number: int, pool: str, **more: Any) -> NewTask:  # noqa: ANN401 - fields of a task
     """Return a task."""
     return NewTask(id=(1 << 41) + number, pool=pool, call=Call("f", b""), **more)
 
 
-def submit(number: int, pool: str, **more: Any) -> Act:
+def submit(number: int, pool: str, **more: Any) -> Act:  # noqa: ANN401 - fields of a task
     """Submit a task."""
     return lambda store: store.submit([Batch(tasks=(new(number, pool, **more),))])
 
@@ -326,8 +326,8 @@ async def test_runs_are_locked_in_the_order_of_their_ids(schema: Schema) -> None
     await begin(schema, *CROSSED, budgets=BUDGETS)
     await open_runs(schema)
     tasks = tuple([new(number, "b", run=run) for number, run in enumerate(reversed(RUNS))])
-    low = f"SELECT FROM millpond_run WHERE id = {min(RUNS)} FOR UPDATE"
-    free = f"SELECT FROM millpond_run WHERE id = {max(RUNS)} FOR UPDATE NOWAIT"
+    low = f"SELECT FROM millpond_run WHERE id = {min(RUNS)} FOR UPDATE"  # noqa: S608
+    free = f"SELECT FROM millpond_run WHERE id = {max(RUNS)} FOR UPDATE NOWAIT"  # noqa: S608
     leased: Sequence[Leased] = ()
 
     def submitted(store: InlinePostgresStore) -> Awaitable[Any]:
