@@ -58,7 +58,7 @@ def _object(text: str | None) -> dict[str, Any]:
         return {}
     try:
         found = json.loads(sys.stdin.read() if text == "-" else text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Refusal(Exit.USAGE, f"the arguments are not JSON: {error}") from None
     if not isinstance(found, dict):
         message = 'the arguments must be an object by name, such as {"to": "ada"}'

@@ -159,7 +159,12 @@ def policy(name: str, value: object) -> Policy | None:
 
 
 def _on_complete(name: str, value: object) -> object:
-    if value is not None and not hasattr(value, "_as_callback"):
+    return None if value is None else must_be_callback(name, value)
+
+
+def must_be_callback(name: str, value: object) -> object:
+    """Return what a callback may be; ConfigError for anything else."""
+    if not hasattr(value, "_as_callback"):
         raise ConfigError(name, value, "must be a call, such as notify.bind(channel='#ops')")
     return value
 

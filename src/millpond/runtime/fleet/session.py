@@ -87,6 +87,8 @@ class SessionKeeper:
         self._ended: asyncio.Future[None] | None = None
         self._pause = FIRST_PAUSE
         self._missed = False
+        self._waits_badly = False
+        """Whether the last wait failed, which was logged."""
 
     @property
     def is_open(self) -> bool:
@@ -144,13 +146,32 @@ class SessionKeeper:
                 elif not self._open(session):
                     return
                 self._post(_resolve, self._ready)
-                self._wait(session, woken, self._interval if self.is_open else self._pause)
+                self._pass_time(session, woken, self._interval if self.is_open else self._pause)
         finally:
             self.begun_at = inf
             session.close()
             woken.close()
             self._post(_resolve, self._ready)
             self._post(_resolve, self._ended)
+
+    def _pass_time(self, session: WorkerSession, woken: socket.socket, seconds: float) -> None:
+        """Wait for the next question; without a file descriptor for that, sleep.
+
+        A thread that ended here would stop all handlers of this process for good.
+        """
+        try:
+            self._wait(session, woken, seconds)
+        except Exception as error:  # noqa: BLE001 - the next question finds what is wrong
+            if not self._waits_badly:
+                log.warning(
+                    "cannot watch the session of this process (%s); asking at intervals",
+                    error,
+                    extra=about("session.unwatched", reason=type(error).__name__),
+                )
+            self._waits_badly = True
+            time.sleep(min(seconds, LONGEST_PAUSE))
+            return
+        self._waits_badly = False
 
     def _wait(self, session: WorkerSession, woken: socket.socket, seconds: float) -> None:
         """Wait for the next question; a session that the server ends is noticed at once."""
