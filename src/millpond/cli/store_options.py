@@ -17,9 +17,11 @@ from millpond.cli.exits import OPERATOR_EXITS, Exit, Refusal
 from millpond.core.escape import plain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 
     from click.shell_completion import CompletionItem
+
+    from millpond.cli.open_store import OpenStore
 
 Given = TypeVar("Given", bound="Callable[..., Any]")
 
@@ -190,6 +192,17 @@ def carry_out(work: Coroutine[Any, Any, int]) -> int:
         return asyncio.run(work)
     except MillpondError as error:
         raise refusal_for(error) from error
+
+
+def on_store(where: Mapping[str, Any], work: Callable[[OpenStore], Awaitable[int | None]]) -> int:
+    """Open the store that the options choose, carry out some work on it, and close it."""
+    from millpond.cli.open_store import open_store
+
+    async def opened() -> int:
+        async with open_store(where["store"], where["app"]) as store:
+            return await work(store) or Exit.CLEAN
+
+    return carry_out(opened())
 
 
 def refusal_for(error: Exception) -> Refusal:

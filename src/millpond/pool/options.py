@@ -105,7 +105,7 @@ def _known() -> str:
     return ", ".join(sorted(NAMES))
 
 
-def _whole(name: str, value: object) -> int:
+def _integer(name: str, value: object) -> int:
     return check.integer(name, value, least=bounds.MIN_PRIORITY)
 
 
@@ -170,7 +170,7 @@ def must_be_callback(name: str, value: object) -> object:
 
 
 _CHECKS: dict[str, Any] = {
-    "priority": _whole,
+    "priority": _integer,
     "key": _key,
     "labels": _labels,
     "idempotency_key": _key,

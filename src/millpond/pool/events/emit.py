@@ -46,7 +46,7 @@ from millpond.pool.options import checked, policy
 from millpond.pool.payload.codec import plain_json
 from millpond.pool.pool import Pool
 from millpond.pool.pool_submitter import PoolSubmitter
-from millpond.pool.registered import Invocation, Registered
+from millpond.pool.registered import Invocation, Registered, Registration
 from millpond.pool.sync_pool import SyncPool
 from millpond.pool.task_handler import TaskHandler
 from millpond.runtime.jobs.batch_call import Failed
@@ -114,7 +114,7 @@ class Events:
             context_types=(Context, SyncContext),
             largest=self._owner.max_payload + envelope,
             find_pool=lambda found: internals_of(self._pools.get_pool(found)),
-            batch=batch,
+            given=Registration(batch=batch),
         )
         handler = TaskHandler(registered, functions.decoder_of, self._owner.hooks)
         self._owner.handlers[name] = handler.handler()

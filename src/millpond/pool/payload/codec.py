@@ -127,7 +127,7 @@ class Codec:
             return f"cannot be stored: {error}"
         wanted = f"must be {shown(self.annotation)}"
         if isinstance(error, msgspec.ValidationError) and _MISMATCH.fullmatch(str(error)):
-            # msgspec speaks of the JSON it saw; the caller knows what was given.
+            # msgspec speaks of the JSON it saw; the caller knows the given value.
             return f"{wanted}, not {type(value).__name__}"
         return f"{wanted}: {error}"
 

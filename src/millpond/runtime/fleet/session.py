@@ -27,6 +27,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from millpond.core.log_fields import about
+from millpond.runtime.fleet.dead_workers import Absences
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -43,9 +44,6 @@ ASK_EVERY, ASK_IDLE_EVERY = 1.0, 3.0
 WATCH_EVERY, WATCH_CLOSELY = 0.5, 0.25
 """The same for one that watches and runs handlers, and while another has no session."""
 
-GRACE = 4.25
-"""Seconds without a session after which a worker is declared dead."""
-
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 1.0
 """Seconds before the session is opened again, doubling."""
 
@@ -54,29 +52,6 @@ READY_WITHIN = 5.0
 
 GIVE_UP_AFTER = 2.0
 """Seconds for which closing waits for a question that is on its way."""
-
-
-class Absences:
-    """Since when registered workers were seen without a session, each with its lease's end."""
-
-    def __init__(self, grace: float = GRACE) -> None:
-        self._grace = grace
-        self._since: dict[tuple[str, float], float] = {}
-
-    def seen(self, missing: Sequence[tuple[str, float]], now: float) -> list[tuple[str, float]]:
-        """Note which workers have no session now; return those that had none for too long.
-
-        A worker that renewed has another end of its lease, and so another beginning here.
-        """
-        self._since = {one: self._since.get(one, now) for one in missing}
-        return [one for one, since in self._since.items() if now - since >= self._grace]
-
-    def __bool__(self) -> bool:
-        return bool(self._since)
-
-    def forget(self) -> None:
-        """Start over: all sessions may have ended at once, with the server."""
-        self._since = {}
 
 
 class SessionKeeper:

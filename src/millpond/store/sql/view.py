@@ -182,8 +182,9 @@ class SqlView:
         check.integer("limit", limit, least=1)
         check.integer("scan", scan, least=1)
         moment = rounded(self._clock() if now is None else now)
-        # Nearly every row fits a plain search, so that it reads no more than it returns.
-        size = min(limit + 1 if wanted.plain else _PAGE, scan + 1)
+        # Nearly every row fits a plain search, so that it reads no more than it returns. One row
+        # more tells that the search may go on: another page for that would cost as much again.
+        size = min(limit if wanted.plain else _PAGE, scan) + 1
 
         def asked(tables: SqlTables) -> SearchPage:
             return search.over_pools(
