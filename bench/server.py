@@ -90,7 +90,14 @@ async def serve(url: str) -> None:
 
     async with mp:
         config = uvicorn.Config(
-            either, "127.0.0.1", 0, log_config=None, access_log=False, lifespan="off"
+            either,
+            "127.0.0.1",
+            0,
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            # A busy machine may rest for longer than the five seconds that uvicorn waits.
+            timeout_keep_alive=3600,
         )
         server = uvicorn.Server(config)
         running = asyncio.create_task(server.serve())

@@ -83,7 +83,7 @@ def _call(mp: Millpond, dice: random.Random) -> BoundCall[None]:
 
 
 async def _keep_visiting(mp: Millpond, dice: random.Random) -> None:
-    """Visit streets, a run each, and tell of customers who have joined."""
+    """Open a run of visits and emit an event, round after round."""
     visits, visit = mp.get_pool("visits"), mp.tasks["visit"]
     for number in count(1):
         streets = [visit.bind(name, dice.randint(2, 5)) for name in STREETS]
