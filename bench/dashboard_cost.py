@@ -38,7 +38,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from bench.processes import processor_time
+from processes import processor_time
 from verify.servers.postgres import serve as serve_postgres
 
 from millpond import Millpond, Pool

@@ -37,8 +37,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
-from bench.processes import processor_time
-from bench.server_content import POOLS, fill
+from processes import processor_time
+from server_content import POOLS, fill
 from verify.servers.postgres import serve as serve_postgres
 
 from millpond import Millpond
