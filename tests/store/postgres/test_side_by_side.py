@@ -92,15 +92,13 @@ def asked(schema: Schema, statement: str) -> Any:  # noqa: ANN401 - whatever is 
     return None if row is None else row[0] if len(row) == 1 else row
 
 
-async def one_waits(schema: Schema) -> None:
-    """Wait until a session of the database waits for a lock."""
-    await eventually(
-        lambda: asked(
-            schema,
-            "SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
-            " AND datname = current_database() AND query LIKE '%millpond\\_%'",
-        )
+async def one_waits(schema: Schema, sessions: int = 1) -> None:
+    """Wait until sessions of the database wait for a lock."""
+    waiting = (
+        "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+        " AND datname = current_database() AND query LIKE '%millpond\\_%'"
     )
+    await eventually(lambda: asked(schema, waiting) >= sessions)
 
 
 def new(number: int, pool: str, **more: Any) -> NewTask:  # noqa: ANN401 - fields of a task
@@ -294,6 +292,10 @@ CROSSED = (
     PoolSpec(name="a", order=fifo(), max_concurrent=50, budgets=("x", "y")),
     PoolSpec(name="b", order=fifo(), max_concurrent=50, budgets=("y", "x")),
 )
+PLAIN = (
+    PoolSpec(name="e", order=fifo(), max_concurrent=50),
+    PoolSpec(name="f", order=fifo(), max_concurrent=50),
+)
 RUNS = (701, 702)
 
 
@@ -351,9 +353,20 @@ ROUNDS = 60
 
 
 class Hammer:
-    """Submits to a pool, leases and settles, round after round."""
+    """Submits to a pool, leases and settles, round after round.
 
-    def __init__(self, number: int, pool: str, keys: int = 0, runs: Sequence[int] = ()) -> None:
+    `at_once`: it submits all of its tasks before the others begin.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        pool: str,
+        keys: int = 0,
+        runs: Sequence[int] = (),
+        at_once: threading.Barrier | None = None,
+    ) -> None:
+        self._at_once = at_once
         self._dice = random.Random(number)
         self._next = 1_000_000 * (number + 1)
         self._pool, self._keys, self._runs = pool, keys, runs
@@ -364,8 +377,13 @@ class Hammer:
         """Go on until nothing of its own is held; return why calls left the fast path."""
         await store.control(Register(self._worker, 600.0, owner=self._worker))
         held: list[Leased] = []
+        if self._at_once is not None:
+            for _ in range(ROUNDS):
+                await self._submit(store)
+            await asyncio.to_thread(self._at_once.wait)
         for _ in range(ROUNDS):
-            await self._submit(store)
+            if self._at_once is None:
+                await self._submit(store)
             held = await self._step(store, held, self._dice.randrange(1, 5))
         while held:
             held = await self._step(store, held, 0)
@@ -407,20 +425,43 @@ def deadlocks(schema: Schema) -> int:
     return int(asked(schema, "SELECT sum(deadlocks)::bigint FROM pg_stat_database"))
 
 
-async def test_pools_that_share_budgets_and_runs_never_wait_for_each_other_in_a_circle(
+async def test_pools_that_share_budgets_never_wait_for_each_other_in_a_circle(
     schema: Schema,
 ) -> None:
-    """Both sides at once, many rounds: no call is broken off."""
+    """Both wait for the first budget when it comes free: neither has what the other wants next."""
     await begin(schema, *CROSSED, budgets=BUDGETS)
+    for number in range(8):
+        Side(schema, submit(number, "ab"[number % 2])).done()
+    before = deadlocks(schema)
+    acts = {pool: lease(pool) for pool in "ab"}
+    for _ in range(4):
+        with session(schema, "SELECT FROM millpond_budget WHERE name = 'x' FOR UPDATE") as other:
+            sides = {}
+            for waiting, pool in enumerate("ab", 1):
+                sides[pool] = Side(schema, acts[pool])
+                await one_waits(schema, waiting)
+            other.execute("ROLLBACK")
+            for pool, side in sides.items():
+                answer = side.done()
+                taken = getattr(answer, "lease", answer).leased
+                acts[pool] = settle(pool, taken, 1)
+    assert before == deadlocks(schema)
+
+
+async def test_pools_that_share_budgets_and_runs_are_hammered_from_all_sides(
+    schema: Schema,
+) -> None:
+    """Many rounds at once: no call is broken off, or left to the verbs."""
+    # Submits to pools with budgets are left to the verbs, so they come first.
+    await begin(schema, *CROSSED, *PLAIN, budgets=BUDGETS)
     await open_runs(schema)
     before = deadlocks(schema)
-    sides = [
-        Side(schema, Hammer(number, pool, runs=RUNS))
-        for number, pool in enumerate(("a", "b", "a", "b"))
-    ]
-    detours = sum((side.done() for side in sides), Counter())
-    assert "error" not in detours
+    start = threading.Barrier(4)
+    hammers = [Hammer(number, pool, runs=RUNS, at_once=start) for number, pool in enumerate("abef")]
+    for side in [Side(schema, one) for one in hammers]:
+        side.done()
     assert before == deadlocks(schema)
+    assert {"special"} == set().union(*(one.detours for one in hammers))
 
 
 SHARED = BudgetSpec(name="both", max_concurrent=5)
