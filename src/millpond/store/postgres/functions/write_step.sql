@@ -244,7 +244,7 @@ BEGIN
                 '{}', '{}', '{}');
     END IF;
     IF lease_number < s.first_lease THEN
-        -- So many others have come meanwhile that nobody would look for it.
+        -- So many others have come meanwhile that no search would find it.
         UPDATE millpond_lease AS o SET n = s.leases WHERE o.n = lease_number AND o.pool = p.id;
     END IF;
     IF s.leases - s.first_lease >= 1024 THEN
