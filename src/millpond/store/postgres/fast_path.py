@@ -81,6 +81,12 @@ class SettleAndLeaseAnswer(msgspec.Struct, frozen=True):
     first_started_at: list[float | None] | None
     wake_at: float | None
     """When tasks that went back to the queue can start."""
+    lanes: list[str | None] | None
+    """Of a pool with lanes: the lane of each task, and its number there."""
+    sequences: list[int] | None
+    dry_lanes: list[str] | None
+    """The lanes that the ends left empty, and how many tasks each has processed; None = no lanes."""
+    dry_processed: list[int] | None
 
 
 class SettleAndLease:
@@ -137,9 +143,6 @@ class SettleAndLease:
         ending = self.settlements
         count = len(ending)
         after = tuple([_AFTER[one.event] for one in ending])
-        emptied: tuple[Drained, ...] = ()
-        if ending and not answer.live and not answer.pool.endswith(CALLBACKS):
-            emptied = (Drained(pool=answer.pool, lane=None, processed=answer.processed),)
         return SettleAnswer(
             settled=(_APPLIED,) * count,
             after=after,
@@ -155,8 +158,18 @@ class SettleAndLease:
                     if status is not _QUEUED
                 ]
             ),
-            emptied=emptied,
+            emptied=self._emptied(answer),
         )
+
+    def _emptied(self, answer: SettleAndLeaseAnswer) -> tuple[Drained, ...]:
+        """Return the lanes that have run dry, or the pool if it has no lanes."""
+        name = answer.pool
+        if answer.dry_lanes is not None:
+            dry = zip(answer.dry_lanes, answer.dry_processed or (), strict=True)
+            return tuple([Drained(pool=name, lane=lane, processed=count) for lane, count in dry])
+        if not self.settlements or answer.live or name.endswith(CALLBACKS):
+            return ()
+        return (Drained(pool=name, lane=None, processed=answer.processed),)
 
     def _wakes(self, answer: SettleAndLeaseAnswer, back: int) -> tuple[Wake, ...]:
         """Return when the pool has something to start; `back` tasks went back to its queue."""
@@ -185,7 +198,7 @@ class SettleAndLease:
         pool, token, begun = answer.pool, self.token, answer.tokens or ()
         tasks = []
         count = len(answer.ids or ())
-        for index, (identifier, place, body, submitted_at, due, attempts, first) in enumerate(
+        rows = enumerate(
             zip(
                 answer.ids or (),
                 answer.places or (),
@@ -194,9 +207,12 @@ class SettleAndLease:
                 of_each(answer.dues or [], count),
                 answer.attempts or [0] * count,
                 answer.first_started_at or [None] * count,
+                answer.lanes or [None] * count,
+                answer.sequences or [None] * count,
                 strict=True,
             )
-        ):
+        )
+        for index, (identifier, place, body, submitted_at, due, attempts, first, *lane) in rows:
             new = new_of(body, identifier, pool)
             claimed = token if index >= len(begun) else begun[index]
             fence = Fence(identifier, attempts + 1, claimed)
@@ -210,8 +226,8 @@ class SettleAndLease:
                     pool=pool,
                     call=call,
                     key=new.key,
-                    lane=None,
-                    sequence=place & SEQS,
+                    lane=lane[0],
+                    sequence=place & SEQS if lane[1] is None else lane[1],
                     max_attempts=new.attempts,
                     timeout=new.timeout,
                     run=new.run,
@@ -311,6 +327,11 @@ class FastSubmitAnswer(msgspec.Struct, frozen=True):
     known_statuses: list[str] | None
     known_sequences: list[int] | None
     known_reasons: list[str | None] | None
+    known_lanes: list[str | None] | None
+    lanes: list[str | None] | None
+    """Of a pool with lanes: the lane of each new task, its number there, and how many wait."""
+    sequences: list[int | None] | None
+    positions: list[int] | None
 
 
 def _if_any(values: list[Any]) -> Sent:
@@ -342,11 +363,17 @@ def _admissions(submits: Sequence[Sequence[Batch]], told: FastSubmitAnswer) -> I
             yield _known(told, known[at], new)
             continue
         number += 1
+        lane = None if told.lanes is None else told.lanes[number - 1]
+        position = waiting + number - 1 if told.is_fifo else None
+        if lane is not None and told.positions is not None:
+            position = told.positions[number - 1]
+        in_lane = None if told.sequences is None else told.sequences[number - 1]
         yield Admission(
             task=new.id,
             status=_QUEUED,
-            sequence=last_seq + number,
-            position=waiting + number - 1 if told.is_fifo else None,
+            lane=lane,
+            sequence=last_seq + number if in_lane is None else in_lane,
+            position=position,
             depth=queued + number,
         )
 
@@ -366,6 +393,7 @@ def _known(told: FastSubmitAnswer, index: int, new: NewTask) -> Admission:
         task=task,
         status=Status((told.known_statuses or ())[index]),
         duplicate=task != new.id,
+        lane=(told.known_lanes or ())[index],
         sequence=(told.known_sequences or ())[index],
         reason=(told.known_reasons or ())[index],
     )
