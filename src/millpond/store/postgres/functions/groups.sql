@@ -1,9 +1,10 @@
 -- Queues with lanes, keys or shares, as core/order/backlog.py has them. A group holds the tasks of one unit (a lane
--- or a key) and one share; it is ready while its first task may start.
+-- or a key) and one share; it is ready while its first task may start. A unit says how many of its tasks run, what
+-- holds it back, when that ends by time alone (its timer), and when it is forgotten.
 
--- Let units and groups change, and place each group that was touched: it is ready, or its unit waits for a
--- moment, or it is gone. Return the pool with its counts, the shares with a group that is ready now and was not,
--- in which order these became so, and the shares with one that is ready no more.
+-- Let units and groups change, and place each group that is touched, in one statement: see millpond_touched. Return
+-- the pool with its counts, the shares with a group that is ready now and was not, in which order these became so,
+-- and the shares with one that is ready no more.
 CREATE FUNCTION millpond_flush(
     INOUT p millpond_pool, INOUT r millpond_rules, t millpond_touched,
     OUT entering text[], OUT entering_at bigint[], OUT leaving text[]
@@ -11,74 +12,93 @@ CREATE FUNCTION millpond_flush(
 LANGUAGE plpgsql VOLATILE AS $$
 #variable_conflict use_column
 DECLARE
-    s constant millpond_units := millpond_units_then(p.id, r, t);
     c record;
 BEGIN
-    WITH coming AS MATERIALIZED (
-        SELECT coalesce(x.unit, '') AS unit, coalesce(x.share, '') AS share, sum(x.tasks)::bigint AS tasks,
-               min(x.at) AS at, min(x.n) AS n, (array_agg(x.rank ORDER BY x.rank, x.seq))[1] AS rank,
+    WITH said AS MATERIALIZED (
+        SELECT x.unit, x.share, min(x.at) AS at, sum(x.entered)::bigint AS entered, sum(x.tasks)::bigint AS tasks,
+               min(x.n) AS n, (array_agg(x.rank ORDER BY x.rank, x.seq))[1] AS rank,
                (array_agg(x.seq ORDER BY x.rank, x.seq))[1] AS seq,
                (array_agg(x.due ORDER BY x.rank, x.seq))[1] AS due
-          FROM unnest(t.group_units, t.group_shares, t.tasks, t.ranks, t.seqs, t.dues, t.group_at)
-               WITH ORDINALITY AS x (unit, share, tasks, rank, seq, due, at, n)
-         GROUP BY 1, 2
-    ), addresses AS MATERIALIZED (
-        SELECT k.unit, k.share FROM coming AS k
-         UNION
-        -- Of units of which more or fewer run, all groups.
-        SELECT u.unit, x.share FROM unnest(s.units, s.touched_at) AS u (unit, at)
-         CROSS JOIN LATERAL (SELECT o.share FROM millpond_group AS o
-                              WHERE o.pool = p.id AND o.unit = u.unit OFFSET 0) AS x
-         WHERE r.limited AND u.at IS NOT NULL AND u.unit <> ''
+          FROM (SELECT u.unit, NULL AS share, u.at, u.entered, 0 AS tasks, 0 AS n, NULL::bigint AS rank,
+                       NULL::bigint AS seq, NULL::double precision AS due
+                  FROM unnest(t.units, t.entered, t.unit_at) AS u (unit, entered, at) WHERE u.unit <> ''
+                 UNION ALL
+                SELECT u.unit, u.share, u.at, CASE WHEN u.unit = '' THEN 0 ELSE greatest(-u.tasks, 0) END, u.tasks, u.n,
+                       u.rank, u.seq, u.due
+                  FROM unnest(t.group_units, t.group_shares, t.group_at, t.tasks, t.ranks, t.seqs, t.dues)
+                       WITH ORDINALITY AS u (unit, share, at, tasks, rank, seq, due, n)) AS x
+         GROUP BY x.unit, x.share
+    ), touched AS MATERIALIZED (
+        SELECT s.*, o.spot AS unit_spot, coalesce(o.groups, 0) AS groups, coalesce(o.stopped, false) AS stopped,
+               o.timer_at, o.fades_at, n.running, n.tat,
+               greatest(coalesce(o.held_until, 0), n.tat::double precision / 1000000) AS matters,
+               -- From when on it may start a task; infinity: time alone does not let it.
+               CASE WHEN o.stopped OR (s.unit <> '' AND n.running >= r.unit_limit) THEN 'infinity'
+                    ELSE greatest(coalesce(o.held_until, 0), CASE WHEN s.unit <> '' THEN
+                         millpond_rate_opens(n.tat, r.key_interval, r.key_depth, r.ticks) END) END AS opens
+          FROM (SELECT x.*, min(x.at) FILTER (WHERE x.share IS NULL) OVER w AS unit_at,
+                       (sum(x.entered) OVER w)::bigint AS entered_then, count(x.share) OVER w > 0 AS is_told,
+                       array_agg(x.share) FILTER (WHERE x.share IS NOT NULL) OVER w AS shares
+                  FROM said AS x WINDOW w AS (PARTITION BY x.unit)) AS s
+          LEFT JOIN LATERAL
+               (SELECT x.ctid AS spot, x.*, x.paused = 1 OR x.blocked = 1 AS stopped FROM millpond_unit AS x
+                 WHERE x.pool = p.id AND x.unit = s.unit OFFSET 0) AS o ON true
+         CROSS JOIN LATERAL
+               (SELECT coalesce(o.running, 0) + s.entered_then AS running,
+                       CASE WHEN s.entered_then > 0 AND r.key_interval IS NOT NULL
+                            THEN greatest(o.tat, r.ticks) + s.entered_then * r.key_interval
+                            ELSE coalesce(o.tat, 0) END AS tat OFFSET 0) AS n
     ), placed AS MATERIALIZED (
-        SELECT a.unit, a.share, g.spot, g.id, g.owner, k.n, least(k.at, u.at) AS at, coalesce(g.ready, 0) AS was_ready,
-               coalesce(g.tasks, 0) + coalesce(k.tasks, 0) AS tasks, o.rank, o.seq, o.due,
-               (coalesce(g.tasks, 0) + coalesce(k.tasks, 0) > 0 AND o.due <= r.moment
-                AND u.opens <= r.moment)::integer AS ready, k.unit IS NOT NULL AS changes
-          FROM addresses AS a
-          JOIN unnest(s.units, s.touched_at, s.opens) AS u (unit, at, opens) ON u.unit = a.unit
-          LEFT JOIN coming AS k ON k.unit = a.unit AND k.share = a.share
+        SELECT k.*, g.spot, g.id, g.owner, least(k.at, k.unit_at) AS touched_at, coalesce(g.ready, 0) AS was_ready,
+               coalesce(g.share, k.share) AS of_share, coalesce(g.tasks, 0) + k.tasks AS tasks_then,
+               h.rank AS first_rank, h.seq AS first_seq, h.due AS first_due,
+               (coalesce(g.tasks, 0) + k.tasks > 0 AND h.due <= r.moment AND k.opens <= r.moment)::integer AS ready
+          FROM touched AS k
           LEFT JOIN LATERAL
                (SELECT x.ctid AS spot, x.* FROM millpond_group AS x
-                 WHERE x.pool = p.id AND x.unit = a.unit AND x.share = a.share OFFSET 0) AS g ON true
+                 WHERE x.pool = p.id AND x.unit = k.unit AND x.share = k.share
+                 UNION ALL
+                -- Of a unit of which more or fewer run, the other groups, too.
+                SELECT x.ctid, x.* FROM millpond_group AS x
+                 WHERE x.pool = p.id AND x.unit = k.unit AND k.share IS NULL AND r.limited
+                   AND (NOT k.is_told OR x.share <> ALL(k.shares))) AS g ON true
          CROSS JOIN LATERAL
                -- What comes may stand before all others; what leaves was the first.
                (SELECT k.rank, k.seq, k.due
                  WHERE k.tasks < 0 OR g.spot IS NULL OR (k.rank, k.seq) < (g.rank, g.seq)
                  UNION ALL
-                SELECT g.rank, g.seq, g.due LIMIT 1) AS o
+                SELECT g.rank, g.seq, g.due LIMIT 1) AS h
     ), changed AS (
         UPDATE millpond_group AS g
-           SET tasks = f.tasks, rank = f.rank, seq = f.seq, due = f.due, ready = f.ready
-          FROM placed AS f WHERE g.ctid = f.spot AND f.tasks > 0 AND (f.changes OR f.ready <> f.was_ready)
+           SET tasks = f.tasks_then, rank = f.first_rank, seq = f.first_seq, due = f.first_due, ready = f.ready
+          FROM placed AS f WHERE g.ctid = f.spot AND f.tasks_then > 0 AND (f.tasks <> 0 OR f.ready <> f.was_ready)
     ), gone AS (
-        DELETE FROM millpond_group AS g USING placed AS f WHERE g.ctid = f.spot AND f.tasks = 0
+        DELETE FROM millpond_group AS g USING placed AS f WHERE g.ctid = f.spot AND f.tasks_then = 0
     ), made AS (
         INSERT INTO millpond_group
-        SELECT r.next_group - 1 + row_number() OVER (ORDER BY f.n), p.id, f.unit, f.share, '', f.tasks, f.rank,
-               f.seq, f.due, f.ready
-          FROM placed AS f WHERE f.spot IS NULL
-    ), of_units AS (
-        SELECT f.unit, count(*) FILTER (WHERE f.spot IS NULL) - count(*) FILTER (WHERE f.tasks = 0) AS more,
-               (array_agg(ROW(f.rank, f.seq, f.due)::millpond_head ORDER BY f.at DESC, f.id DESC)
-                FILTER (WHERE f.tasks > 0))[1] AS last
-          FROM placed AS f GROUP BY f.unit
+        SELECT r.next_group - 1 + row_number() OVER (ORDER BY f.n), p.id, f.unit, f.share, '', f.tasks, f.first_rank,
+               f.first_seq, f.first_due, f.ready
+          FROM placed AS f WHERE f.spot IS NULL AND f.tasks > 0
     )
-    SELECT count(*) FILTER (WHERE f.spot IS NULL) AS made,
-           coalesce(bool_or(f.owner <> '' OR f.tasks < 0), false) AS odd,
-           array_agg(f.share ORDER BY f.at, f.id) FILTER (WHERE f.ready > f.was_ready) AS entering,
-           array_agg(f.at ORDER BY f.at, f.id) FILTER (WHERE f.ready > f.was_ready) AS entering_at,
-           array_agg(f.share) FILTER (WHERE f.ready < f.was_ready) AS leaving,
-           (SELECT array_agg(u.unit) FROM of_units AS u) AS units,
-           (SELECT array_agg(u.more) FROM of_units AS u) AS more,
-           (SELECT array_agg(u.last) FROM of_units AS u) AS last
+    SELECT array_agg(ROW(
+               f.unit, f.unit_spot, f.groups, f.running, f.tat, f.stopped, f.timer_at, f.fades_at, f.matters, f.opens,
+               f.first_rank, f.first_seq, f.first_due, f.touched_at, f.id, f.tasks_then > 0,
+               (f.spot IS NULL AND f.tasks > 0)::integer - (f.spot IS NOT NULL AND f.tasks_then = 0)::integer)
+               ::millpond_placed) AS placed,
+           count(*) FILTER (WHERE f.spot IS NULL AND f.tasks > 0) AS made,
+           coalesce(bool_or(f.owner <> ''), false) AS odd,
+           count(*) FILTER (WHERE f.running < 0 OR f.tasks_then < 0 OR f.unit_spot IS NULL AND f.entered_then <> 0)
+           AS missing, array_agg(f.of_share ORDER BY f.touched_at, f.id) FILTER (WHERE f.ready > f.was_ready) AS entering,
+           array_agg(f.touched_at ORDER BY f.touched_at, f.id) FILTER (WHERE f.ready > f.was_ready) AS entering_at,
+           array_agg(f.of_share) FILTER (WHERE f.ready < f.was_ready) AS leaving
       INTO c FROM placed AS f;
+    IF c.missing > 0 THEN PERFORM millpond_miscounted('unit', 0, c.missing); END IF;
     IF c.odd THEN
         RAISE EXCEPTION 'owned' USING ERRCODE = 'MP001';
     END IF;
+    p := millpond_write_units(p, r.moment, t.pops, c.placed);
     r.next_group := r.next_group + c.made;
     entering := c.entering;
     entering_at := c.entering_at;
     leaving := c.leaving;
-    p := millpond_write_units(p, r, t.pops, s, c.units, c.more, c.last);
 END $$;

@@ -61,8 +61,6 @@ DECLARE
     f record;
     moved record;
 BEGIN
-    t.units := n.units;
-    t.entered := n.taken;
     t.group_units := n.units;
     t.group_shares := n.unit_shares;
     t.tasks := ARRAY(SELECT -u FROM unnest(n.taken) AS u);

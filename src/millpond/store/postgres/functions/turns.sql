@@ -27,6 +27,7 @@ BEGIN
                (SELECT o.*, row_number() OVER () AS n
                   FROM (SELECT x.id, x.unit FROM millpond_group AS x
                          WHERE x.pool = p.id AND x.share = s.share AND x.owner = '' AND x.ready = 1
+                           AND (x.rank, x.seq) > (-9223372036854775808, 0)
                          ORDER BY x.rank, x.seq LIMIT s.quota) AS o OFFSET 0) AS g
          CROSS JOIN LATERAL
                (SELECT CASE WHEN g.unit = '' THEN s.quota - g.n + 1
@@ -35,7 +36,8 @@ BEGIN
                        END AS cap, g.unit = '' OR NOT r.limited OR o.groups = 1 AS alone
                   FROM millpond_unit AS o WHERE o.pool = p.id AND o.unit = g.unit OFFSET 0) AS u
          CROSS JOIN LATERAL
-               (SELECT o.*, row_number() OVER () AS nth
+               (SELECT o.*, row_number() OVER () AS nth, lead(o.rank) OVER () AS next_rank,
+                       lead(o.place) OVER () AS next_place, lead(o.due) OVER () AS next_due
                   FROM (SELECT x.ctid AS spot, x.rank, x.place, x.due FROM millpond_live AS x
                          WHERE x.grp = g.id AND x.grp > 0
                          ORDER BY x.rank, x.place LIMIT greatest(u.cap, 0) + 1) AS o OFFSET 0) AS l
@@ -46,9 +48,9 @@ BEGIN
                   FROM reach AS x WHERE x.nth <= x.cap
                  ORDER BY service, x.joined, x.rank, x.place LIMIT slots) AS o
     ), units AS MATERIALIZED (
-        SELECT o.*, f.rank, f.place & ((1::bigint << 40) - 1) AS seq, f.due
-          FROM (SELECT x.grp, x.unit, x.share, count(*) AS taken FROM served AS x GROUP BY 1, 2, 3) AS o
-          LEFT JOIN reach AS f ON f.grp = o.grp AND f.nth = o.taken + 1
+        SELECT x.unit, x.share, count(*) AS taken, (array_agg(x.next_rank ORDER BY x.nth DESC))[1] AS rank,
+               (array_agg(x.next_place ORDER BY x.nth DESC))[1] & ((1::bigint << 40) - 1) AS seq,
+               (array_agg(x.next_due ORDER BY x.nth DESC))[1] AS due FROM served AS x GROUP BY 1, 2
     ), moved AS MATERIALIZED (
         SELECT x.seat, x.share, max(x.service + x.stride) AS turn FROM served AS x GROUP BY 1, 2
     )

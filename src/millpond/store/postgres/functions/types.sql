@@ -160,9 +160,9 @@ CREATE TYPE millpond_new AS (
 -- What touches units and groups. Tasks that come: where each belongs and stands, and when it is due. Tasks that leave
 -- (`tasks` below zero): how many of each group, and which stands first there afterwards.
 CREATE TYPE millpond_touched AS (
-    units        text[],             -- of which more or fewer run, or whose timer is due
-    entered      bigint[],           -- how many more of each
-    unit_at      bigint[],           -- in which order units and groups are touched; NULL = no other group matters
+    units        text[],             -- of which fewer run, or whose timer is due
+    entered      bigint[],           -- how many more run of each
+    unit_at      bigint[],           -- in which order units and groups are touched
     group_units  text[],
     group_shares text[],
     tasks        bigint[],
@@ -173,23 +173,26 @@ CREATE TYPE millpond_touched AS (
     pops         boolean             -- the timers that are due have done their work
 );
 
--- The first task of a group.
-CREATE TYPE millpond_head AS (rank bigint, seq bigint, due double precision);
-
 -- A place in the ring.
 CREATE TYPE millpond_turn AS (turn bigint, joined bigint);
 
--- Units that are touched, as they are then but for their groups.
-CREATE TYPE millpond_units AS (
-    units        text[],
-    touched_at   bigint[],
-    spots        tid[],              -- NULL = it is new
-    groups       bigint[],
-    running      bigint[],
-    tats         bigint[],
-    stopped      boolean[],
-    timers       double precision[],
-    fades        double precision[],
-    matter_until double precision[],
-    opens        double precision[]  -- from when on it may start a task; infinity = time alone does not let it
+-- A group that was placed, and its unit as it is then.
+CREATE TYPE millpond_placed AS (
+    unit       text,
+    spot       tid,                  -- of the unit; NULL = it is new
+    groups     bigint,               -- how many it had
+    running    bigint,
+    tat        bigint,
+    stopped    boolean,              -- it is paused, or the head of its lane is parked
+    timer_at   double precision,
+    fades_at   double precision,
+    matters    double precision,     -- until when it is remembered, though nothing is left of it
+    opens      double precision,
+    rank       bigint,               -- the first task of the group
+    seq        bigint,
+    due        double precision,
+    touched_at bigint,
+    id         bigint,
+    holds      boolean,              -- the group has tasks
+    more       integer               -- 1 = the group is new, -1 = it is gone
 );

@@ -1,49 +1,9 @@
--- Units: lanes, or keys. How many tasks of each run, what holds it back, and when it is forgotten.
+-- Units: what is written of them.
 
--- Return the units that are touched, as they are then but for their groups.
-CREATE FUNCTION millpond_units_then(the_pool bigint, r millpond_rules, t millpond_touched) RETURNS millpond_units
-LANGUAGE plpgsql VOLATILE AS $$
-#variable_conflict use_column
-DECLARE
-    s millpond_units;
-    missing bigint;
-BEGIN
-    SELECT array_agg(x.unit), array_agg(x.at), array_agg(o.spot), array_agg(coalesce(o.groups, 0)),
-           array_agg(n.running), array_agg(n.tat), array_agg(coalesce(o.stopped, false)), array_agg(o.timer_at),
-           array_agg(o.fades_at), array_agg(greatest(coalesce(o.held_until, 0), n.tat::double precision / 1000000)),
-           -- When it may start a task; infinity: time alone does not let it.
-           array_agg(CASE WHEN o.stopped OR (x.unit <> '' AND n.running >= r.unit_limit) THEN 'infinity'
-                          ELSE greatest(coalesce(o.held_until, 0), CASE WHEN a.ticks > r.ticks
-                                         THEN a.ticks::double precision / 1000000 END) END),
-           count(*) FILTER (WHERE n.running < 0 OR o.spot IS NULL AND x.entered <> 0)
-      INTO s.units, s.touched_at, s.spots, s.groups, s.running, s.tats, s.stopped, s.timers, s.fades, s.matter_until,
-           s.opens, missing
-      FROM (SELECT coalesce(y.unit, '') AS unit, sum(y.entered)::bigint AS entered, min(y.at) AS at
-              FROM (SELECT k.* FROM unnest(t.units, t.entered, t.unit_at) AS k (unit, entered, at)
-                     WHERE k.unit <> ''
-                     UNION ALL
-                    SELECT k.unit, 0, NULL FROM unnest(t.group_units) AS k (unit)) AS y
-             GROUP BY 1) AS x
-      LEFT JOIN LATERAL
-           (SELECT y.ctid AS spot, y.*, y.paused = 1 OR y.blocked = 1 AS stopped FROM millpond_unit AS y
-             WHERE y.pool = the_pool AND y.unit = x.unit OFFSET 0) AS o ON true
-     CROSS JOIN LATERAL
-           (SELECT coalesce(o.running, 0) + x.entered AS running,
-                   CASE WHEN x.entered > 0 AND r.key_interval IS NOT NULL
-                        THEN greatest(o.tat, r.ticks) + x.entered * r.key_interval
-                        ELSE coalesce(o.tat, 0) END AS tat OFFSET 0) AS n
-     CROSS JOIN LATERAL
-           (SELECT CASE WHEN x.unit <> '' THEN n.tat + (1 - r.key_depth) * r.key_interval END AS ticks OFFSET 0) AS a;
-    IF missing > 0 THEN PERFORM millpond_miscounted('unit', 0, missing); END IF;
-    RETURN s;
-END $$;
-
--- Write the units that were touched. Of those with a group that was placed: how many groups more each has, and the
--- first task of the group that was placed last. One that is idle is forgotten, at once or when its rate and its hold
--- no longer matter. `pops`: the timers that are due have done their work.
+-- Write the units of groups that were placed. One that is idle is forgotten, at once or when its rate and its hold no
+-- longer matter. `pops`: the timers that are due have done their work.
 CREATE FUNCTION millpond_write_units(
-    p millpond_pool, r millpond_rules, pops boolean, s millpond_units, with_groups text[], more bigint[],
-    last millpond_head[]
+    p millpond_pool, moment double precision, pops boolean, placed millpond_placed[]
 ) RETURNS millpond_pool
 LANGUAGE plpgsql VOLATILE AS $$
 #variable_conflict use_column
@@ -51,46 +11,56 @@ DECLARE
     c record;
 BEGIN
     WITH units AS MATERIALIZED (
-        SELECT u.*, g.groups_then, y.*, u.spot IS NOT NULL AND y.idle AND u.matters <= r.moment AS is_gone
-          FROM unnest(s.units, s.spots, s.groups, s.running, s.tats, s.stopped, s.timers, s.fades, s.matter_until,
-                      s.opens)
-               AS u (unit, spot, groups, running, tat, stopped, timer, fades, matters, opens)
-          LEFT JOIN (SELECT * FROM unnest(with_groups, more, last)) AS f (unit, more, last_rank, last_seq, last_due)
-                 ON f.unit = u.unit
-         CROSS JOIN LATERAL (SELECT u.groups + coalesce(f.more, 0) AS groups_then,
-                                    CASE WHEN pops AND u.timer <= r.moment THEN NULL ELSE u.timer END AS timer,
-                                    CASE WHEN f.last_due IS NOT NULL THEN greatest(u.opens, f.last_due) END
-                                    AS at OFFSET 0) AS g
+        SELECT u.*, s.*, s.idle AND u.matters <= moment AS is_over,
+               -- The first task of the group that was placed last says in which order timers are due.
+               CASE WHEN s.waits THEN u.first_rank END AS rank, CASE WHEN s.waits THEN u.first_seq END AS seq,
+               CASE WHEN u.groups_then = 0 THEN NULL WHEN s.waits THEN greatest(u.opens, u.first_due)
+                    WHEN u.first_due IS NULL OR u.timer_at <= moment THEN u.kept_timer END AS timer_then
+          FROM (SELECT o.unit, o.spot, o.running, o.tat, o.timer_at, o.fades_at, o.matters, o.opens, o.stopped,
+                       o.groups + sum(o.more) AS groups_then,
+                       CASE WHEN pops AND o.timer_at <= moment THEN NULL ELSE o.timer_at END AS kept_timer,
+                       (array_agg(o.rank ORDER BY o.touched_at DESC, o.id DESC) FILTER (WHERE o.holds))[1]
+                       AS first_rank,
+                       (array_agg(o.seq ORDER BY o.touched_at DESC, o.id DESC) FILTER (WHERE o.holds))[1]
+                       AS first_seq,
+                       (array_agg(o.due ORDER BY o.touched_at DESC, o.id DESC) FILTER (WHERE o.holds))[1]
+                       AS first_due
+                  FROM unnest(placed) AS o
+                 GROUP BY o.unit, o.spot, o.running, o.tat, o.timer_at, o.fades_at, o.matters, o.opens, o.stopped,
+                          o.groups) AS u
          CROSS JOIN LATERAL
-               (SELECT u.running = 0 AND NOT u.stopped AND g.groups_then = 0 AS idle,
-                       g.at > r.moment AND g.at < 'infinity' AS waits,
-                       CASE WHEN g.groups_then = 0 THEN NULL
-                            WHEN g.at > r.moment AND g.at < 'infinity' THEN g.at
-                            WHEN f.last_due IS NULL OR g.timer <= r.moment THEN g.timer END AS timer_then,
-                       f.last_rank, f.last_seq OFFSET 0) AS y
+               (SELECT u.running = 0 AND NOT u.stopped AND u.groups_then = 0 AS idle,
+                       u.first_due IS NOT NULL AND u.opens < 'infinity'
+                       AND greatest(u.opens, u.first_due) > moment AS waits OFFSET 0) AS s
     ), changed AS (
         UPDATE millpond_unit AS o
            SET running = u.running, groups = u.groups_then, tat = u.tat, timer_at = u.timer_then,
-               timer_rank = CASE WHEN u.waits THEN u.last_rank WHEN u.timer_then > 0 THEN o.timer_rank END,
-               timer_seq = CASE WHEN u.waits THEN u.last_seq WHEN u.timer_then > 0 THEN o.timer_seq END,
-               fades_at = CASE WHEN u.idle THEN u.matters ELSE u.fades END
-          FROM units AS u WHERE o.ctid = u.spot AND NOT u.is_gone
+               timer_rank = CASE WHEN u.waits THEN u.rank WHEN u.timer_then IS NOT NULL THEN o.timer_rank END,
+               timer_seq = CASE WHEN u.waits THEN u.seq WHEN u.timer_then IS NOT NULL THEN o.timer_seq END,
+               fades_at = CASE WHEN u.idle THEN u.matters ELSE u.fades_at END
+          FROM units AS u WHERE o.ctid = u.spot AND NOT u.is_over
     ), gone AS (
-        DELETE FROM millpond_unit AS o USING units AS u WHERE o.ctid = u.spot AND u.is_gone
+        DELETE FROM millpond_unit AS o USING units AS u WHERE o.ctid = u.spot AND u.is_over
     ), made AS (
         INSERT INTO millpond_unit
-        SELECT p.id, u.unit, 0, 0, 0, 0, 0, u.groups_then, u.timer_then,
-               CASE WHEN u.waits THEN u.last_rank END, CASE WHEN u.waits THEN u.last_seq END, NULL
+        SELECT p.id, u.unit, 0, 0, 0, 0, 0, u.groups_then, u.timer_then, u.rank, u.seq, NULL
           FROM units AS u WHERE u.spot IS NULL
     )
-    SELECT count(u.timer_then) FILTER (WHERE NOT u.is_gone) - count(u.timer) AS timers,
-           count(*) FILTER (WHERE u.idle AND NOT u.is_gone AND u.fades IS NULL)
-           - count(*) FILTER (WHERE u.is_gone AND u.fades IS NOT NULL) AS fading
+    SELECT count(u.timer_then) FILTER (WHERE NOT u.is_over) - count(u.timer_at) AS timers,
+           count(*) FILTER (WHERE u.idle AND NOT u.is_over AND u.fades_at IS NULL)
+           - count(*) FILTER (WHERE u.is_over AND u.fades_at IS NOT NULL) AS fading
       INTO c FROM units AS u;
     p.unit_timers := p.unit_timers + c.timers;
     p.fading := p.fading + c.fading;
     RETURN p;
 END $$;
+
+-- Return when the rate of a unit lets its next task start, in seconds; 0 = it may now.
+CREATE FUNCTION millpond_rate_opens(tat bigint, key_interval bigint, key_depth bigint, ticks bigint)
+RETURNS double precision LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN tat + (1 - key_depth) * key_interval > ticks
+                THEN (tat + (1 - key_depth) * key_interval)::double precision / 1000000 ELSE 0 END
+$$;
 
 -- Forget units whose rate and hold no longer matter; return how many had waited for that.
 CREATE FUNCTION millpond_forget_faded(the_pool bigint, moment double precision) RETURNS bigint
