@@ -454,6 +454,6 @@ async def test_a_days_work_leaves_nothing_to_the_verbs(schema: Schema, kind: str
             if ends
             else await two.do("lease", ask)
         )
-    assert 60 == (await server.view.pool("p", now=two.now)).totals.ended
+    assert 60 == sum((await server.view.pool("p", now=two.now)).totals.values())
     assert {} == server.detour_counts()
     await server.close()
