@@ -16,17 +16,17 @@ DECLARE
 BEGIN
     WITH said AS MATERIALIZED (
         SELECT x.unit, x.share, min(x.at) AS at, sum(x.entered)::bigint AS entered, sum(x.tasks)::bigint AS tasks,
-               min(x.n) AS n, (array_agg(x.rank ORDER BY x.rank, x.seq))[1] AS rank,
+               min(x.seq) AS first_place, (array_agg(x.rank ORDER BY x.rank, x.seq))[1] AS rank,
                (array_agg(x.seq ORDER BY x.rank, x.seq))[1] AS seq,
                (array_agg(x.due ORDER BY x.rank, x.seq))[1] AS due
-          FROM (SELECT u.unit, NULL AS share, u.at, u.entered, 0 AS tasks, 0 AS n, NULL::bigint AS rank,
+          FROM (SELECT u.unit, NULL AS share, u.at, u.entered, 0 AS tasks, NULL::bigint AS rank,
                        NULL::bigint AS seq, NULL::double precision AS due
                   FROM unnest(t.units, t.entered, t.unit_at) AS u (unit, entered, at) WHERE u.unit <> ''
                  UNION ALL
-                SELECT u.unit, u.share, u.at, CASE WHEN u.unit = '' THEN 0 ELSE greatest(-u.tasks, 0) END, u.tasks, u.n,
+                SELECT u.unit, u.share, u.at, CASE WHEN u.unit = '' THEN 0 ELSE greatest(-u.tasks, 0) END, u.tasks,
                        u.rank, u.seq, u.due
                   FROM unnest(t.group_units, t.group_shares, t.group_at, t.tasks, t.ranks, t.seqs, t.dues)
-                       WITH ORDINALITY AS u (unit, share, at, tasks, rank, seq, due, n)) AS x
+                       AS u (unit, share, at, tasks, rank, seq, due)) AS x
          GROUP BY x.unit, x.share
     ), touched AS MATERIALIZED (
         SELECT s.*, o.spot AS unit_spot, coalesce(o.groups, 0) AS groups, coalesce(o.stopped, false) AS stopped,
@@ -76,7 +76,7 @@ BEGIN
         DELETE FROM millpond_group AS g USING placed AS f WHERE g.ctid = f.spot AND f.tasks_then = 0
     ), made AS (
         INSERT INTO millpond_group
-        SELECT r.next_group - 1 + row_number() OVER (ORDER BY f.n), p.id, f.unit, f.share, '', f.tasks, f.first_rank,
+        SELECT (p.id << 40) + f.first_place, p.id, f.unit, f.share, '', f.tasks, f.first_rank,
                f.first_seq, f.first_due, f.ready
           FROM placed AS f WHERE f.spot IS NULL AND f.tasks > 0
     )
@@ -85,7 +85,6 @@ BEGIN
                f.first_rank, f.first_seq, f.first_due, f.touched_at, f.id, f.tasks_then > 0,
                (f.spot IS NULL AND f.tasks > 0)::integer - (f.spot IS NOT NULL AND f.tasks_then = 0)::integer)
                ::millpond_placed) AS placed,
-           count(*) FILTER (WHERE f.spot IS NULL AND f.tasks > 0) AS made,
            coalesce(bool_or(f.owner <> ''), false) AS odd,
            count(*) FILTER (WHERE f.running < 0 OR f.tasks_then < 0 OR f.unit_spot IS NULL AND f.entered_then <> 0)
            AS missing, array_agg(f.of_share ORDER BY f.touched_at, f.id) FILTER (WHERE f.ready > f.was_ready) AS entering,
@@ -97,7 +96,6 @@ BEGIN
         RAISE EXCEPTION 'owned' USING ERRCODE = 'MP001';
     END IF;
     p := millpond_write_units(p, r.moment, t.pops, c.placed);
-    r.next_group := r.next_group + c.made;
     entering := c.entering;
     entering_at := c.entering_at;
     leaving := c.leaving;
