@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import msgspec
 from psycopg import Error as DatabaseError
 from tests.store.postgres import outcome_scenes as outcomes
-from tests.store.postgres.test_fast_path import POOLS, Two
+from tests.store.postgres.test_fast_path import POOLS, Two, days_work
 from verify.servers.postgres import serve
 from verify.servers.schemas import InlinePostgresStore, Schema, Schemas
 
@@ -314,7 +314,7 @@ MUTANTS = (
     ),
     Mutant(
         "freed_one_too_late",
-        "AND k.share IS NULL AND r.limited",
+        "AND k.share IS NULL AND (r.limited OR t.pops)",
         "AND k.share IS NULL AND false",
         ("fair and limited", "fair by twos",),
     ),
@@ -621,7 +621,7 @@ MUTANTS = (
         "a_retry_leaves_its_lane",
         "array_agg(place) FILTER (WHERE goes_back AND (due <= moment OR lane IS NOT NULL))",
         "array_agg(place) FILTER (WHERE goes_back AND due <= moment)",
-        ("lanes", "each key a lane",),
+        ("server takes all",),
     ),
     Mutant(
         "a_lane_starts_what_is_not_due",
@@ -639,7 +639,7 @@ MUTANTS = (
         "a_timer_never_ends",
         "CASE WHEN pops AND o.timer_at <= moment THEN NULL",
         "CASE WHEN false THEN NULL",
-        ("lanes", "each key a lane",),
+        ("server takes all",),
     ),
     Mutant(
         "a_lane_runs_dry_too_early",
@@ -669,13 +669,13 @@ MUTANTS = (
         "a_key_in_two_shares_has_two_limits",
         "OR NOT r.limited OR o.groups = 1 AS alone",
         "OR true AS alone",
-        ("fair and limited", "fair by twos",),
+        ("key in two shares",),
     ),
     Mutant(
         "a_rate_allows_all_at_once",
         "- (greatest(o.tat - r.ticks, 0) + r.key_interval - 1) / r.key_interval",
         "+ 9",
-        ("keys paced in line",),
+        ("many of a key",),
     ),
     # The inbox.
     Mutant(
@@ -1193,6 +1193,17 @@ async def _renewed(schema: Schema) -> None:
         await server.close()
 
 
+async def _many_of_a_key(two: Two) -> None:
+    await two.do("submit", tasks(1, 8, key="k", share="k"))
+    await two.do("lease", LeaseRequest(pool="p", worker="one", want=6))
+
+
+async def _key_in_two_shares(two: Two) -> None:
+    await two.do("submit", tasks(1, 2, key="k", share="a"))
+    await two.do("submit", tasks(11, 2, key="k", share="b"))
+    await two.do("lease", LeaseRequest(pool="p", worker="one", want=4))
+
+
 async def _server_takes_all(schema: Schema) -> None:
     """Of scenes in which the verbs have nothing to do, the server leaves them nothing."""
     for act, kind in (
@@ -1202,6 +1213,7 @@ async def _server_takes_all(schema: Schema) -> None:
         (outcomes.due_in_order, "fair"),
         (outcomes.alone, "priority"),
         (outcomes.expiring, "fifo"),
+        (days_work, "lanes"),
     ):
         memory, server = MemoryStore(audit_limit=None), Undaunted(schema)
         two = Two(1, KINDS[kind], (memory, server))
@@ -1237,6 +1249,8 @@ SCENES: dict[str, Callable[[Schema], Coroutine[Any, Any, None]]] = {
     "keys": of_kind(_keys, "fifo"),
     "runs": of_kind(_runs, "fifo"),
     "times": of_kind(_times, "fifo"),
+    "many of a key": of_kind(_many_of_a_key, "keys paced in line"),
+    "key in two shares": of_kind(_key_in_two_shares, "fair and limited"),
     "joins": of_kind(_joins, "fair by twos"),
     "one at a time": of_kind(_one_at_a_time, "fair and limited"),
     "rests": of_kind(_rests, "fair by twos"),

@@ -421,12 +421,8 @@ def a_days_work(two: Two, first: int, *, run: NewRun | None = None) -> Batch:
     return Batch(tasks=tuple(tasks), run=run)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in POOLS if not POOLS[kind].has_flow_control])
-async def test_a_days_work_leaves_nothing_to_the_verbs(schema: Schema, kind: str) -> None:
-    """Submits of every kind, and every end of an attempt: each is one call, in each kind of pool."""
-    memory, server = MemoryStore(audit_limit=None), InlinePostgresStore(schema)
-    two = Two(1, POOLS[kind], (memory, server))
-    await two.begin()
+async def days_work(two: Two) -> None:
+    """Submit in every way, and end attempts in every way, until nothing is left."""
     await two.do("submit", (a_days_work(two, 100),))
     await two.do("submit", (a_days_work(two, 200, run=NewRun(id=7, pool="p")),))
     known = a_days_work(two, 100)
@@ -454,6 +450,15 @@ async def test_a_days_work_leaves_nothing_to_the_verbs(schema: Schema, kind: str
             if ends
             else await two.do("lease", ask)
         )
+
+
+@pytest.mark.parametrize("kind", [kind for kind in POOLS if not POOLS[kind].has_flow_control])
+async def test_a_days_work_leaves_nothing_to_the_verbs(schema: Schema, kind: str) -> None:
+    """Submits of every kind, and every end of an attempt: each is one call, in each kind of pool."""
+    memory, server = MemoryStore(audit_limit=None), InlinePostgresStore(schema)
+    two = Two(1, POOLS[kind], (memory, server))
+    await two.begin()
+    await days_work(two)
     assert 60 == sum((await server.view.pool("p", now=two.now)).totals.values())
     assert {} == server.detour_counts()
     await server.close()

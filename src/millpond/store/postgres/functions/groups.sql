@@ -58,9 +58,9 @@ BEGIN
                (SELECT x.ctid AS spot, x.* FROM millpond_group AS x
                  WHERE x.pool = p.id AND x.unit = k.unit AND x.share = k.share
                  UNION ALL
-                -- Of a unit of which more or fewer run, the other groups, too.
+                -- Of a unit of which fewer run, where that matters, or whose timer is due, the other groups, too.
                 SELECT x.ctid, x.* FROM millpond_group AS x
-                 WHERE x.pool = p.id AND x.unit = k.unit AND k.share IS NULL AND r.limited
+                 WHERE x.pool = p.id AND x.unit = k.unit AND k.share IS NULL AND (r.limited OR t.pops)
                    AND (NOT k.is_told OR x.share <> ALL(k.shares))) AS g ON true
          CROSS JOIN LATERAL
                -- What comes may stand before all others; what leaves was the first.
