@@ -316,7 +316,7 @@ MUTANTS = (
         "freed_one_too_late",
         "AND k.share IS NULL AND (r.limited OR t.pops)",
         "AND k.share IS NULL AND false",
-        ("fair and limited", "fair by twos",),
+        ("fair and limited", "fair by twos"),
     ),
     Mutant(
         "one_more_of_a_key",
@@ -627,13 +627,13 @@ MUTANTS = (
         "a_lane_starts_what_is_not_due",
         "AND h.due <= r.moment AND k.opens",
         "AND k.opens",
-        ("lanes", "each key a lane",),
+        ("lanes", "each key a lane"),
     ),
     Mutant(
         "a_lane_waits_for_ever",
         "WHEN s.waits THEN greatest(u.opens, u.first_due)",
         "WHEN s.waits THEN NULL",
-        ("lanes", "each key a lane",),
+        ("lanes", "each key a lane"),
     ),
     Mutant(
         "a_timer_never_ends",

@@ -454,7 +454,7 @@ async def days_work(two: Two) -> None:
 
 @pytest.mark.parametrize("kind", [kind for kind in POOLS if not POOLS[kind].has_flow_control])
 async def test_a_days_work_leaves_nothing_to_the_verbs(schema: Schema, kind: str) -> None:
-    """Submits of every kind, and every end of an attempt: each is one call, in each kind of pool."""
+    """Each submit, and each end of an attempt, is one call in each kind of pool."""
     memory, server = MemoryStore(audit_limit=None), InlinePostgresStore(schema)
     two = Two(1, POOLS[kind], (memory, server))
     await two.begin()

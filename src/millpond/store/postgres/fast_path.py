@@ -85,7 +85,7 @@ class SettleAndLeaseAnswer(msgspec.Struct, frozen=True):
     """Of a pool with lanes: the lane of each task, and its number there."""
     sequences: list[int] | None
     dry_lanes: list[str] | None
-    """The lanes that the ends left empty, and how many tasks each has processed; None = no lanes."""
+    """The lanes that the ends left empty, and how many tasks each processed; None = no lanes."""
     dry_processed: list[int] | None
 
 

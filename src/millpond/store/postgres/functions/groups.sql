@@ -87,7 +87,8 @@ BEGIN
                ::millpond_placed) AS placed,
            coalesce(bool_or(f.owner <> ''), false) AS odd,
            count(*) FILTER (WHERE f.running < 0 OR f.tasks_then < 0 OR f.unit_spot IS NULL AND f.entered_then <> 0)
-           AS missing, array_agg(f.of_share ORDER BY f.touched_at, f.id) FILTER (WHERE f.ready > f.was_ready) AS entering,
+           AS missing,
+           array_agg(f.of_share ORDER BY f.touched_at, f.id) FILTER (WHERE f.ready > f.was_ready) AS entering,
            array_agg(f.touched_at ORDER BY f.touched_at, f.id) FILTER (WHERE f.ready > f.was_ready) AS entering_at,
            array_agg(f.of_share) FILTER (WHERE f.ready < f.was_ready) AS leaving
       INTO c FROM placed AS f;

@@ -251,8 +251,8 @@ BEGIN
            -- A verb that only looked may have raised it above the time of the store.
            undue_since = least(o.undue_since, n.first_due),
            ready = o.ready + n.count - n.later, later = o.later + n.later,
-           bands = p.bands, lows = p.lows, joins = p.joins, resting = p.resting, ring_turn = p.ring_turn, ring_join = p.ring_join,
-           next_lane = p.next_lane, unit_timers = p.unit_timers, fading = p.fading,
+           bands = p.bands, lows = p.lows, joins = p.joins, resting = p.resting,
+           ring_turn = p.ring_turn, ring_join = p.ring_join, next_lane = p.next_lane, unit_timers = p.unit_timers, fading = p.fading,
            writes = o.writes + 1, turn = (o.writes + 1) >> 5
      WHERE o.ctid = pool_spot;
     GET DIAGNOSTICS touched = ROW_COUNT;
