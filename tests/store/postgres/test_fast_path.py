@@ -333,7 +333,7 @@ async def test_who_takes_the_last_of_a_budget_stands_in_line_for_more(
 
 @pytest.mark.parametrize(
     ("limits", "by_the_verbs"),
-    # A pool waits for its rate in the verbs; a key that waits for its own holds nobody up.
+    # The verbs wait for the rate of a pool; a key that waits for its own holds up no other.
     [({"rates": (Rate(2, per=10.0),)}, 1), ({"rate_per_key": Rate(3, per=10.0)}, 0)],
 )
 async def test_until_a_rate_keeps_something_waiting_the_server_goes_on(
@@ -459,6 +459,8 @@ async def test_a_days_work_leaves_nothing_to_the_verbs(schema: Schema, kind: str
     two = Two(1, POOLS[kind], (memory, server))
     await two.begin()
     await days_work(two)
-    assert 60 == sum((await server.view.pool("p", now=two.now)).totals.values())
+    view = await server.view.pool("p", now=two.now)
+    assert view is not None
+    assert 60 == sum(view.totals.values())
     assert {} == server.detour_counts()
     await server.close()

@@ -352,22 +352,24 @@ def _idempotency(tasks: Sequence[NewTask]) -> list[Sent]:
     ]
 
 
-def _admissions(submits: Sequence[Sequence[Batch]], told: FastSubmitAnswer) -> Iterator[Admission]:
+def _admissions(
+    submits: Sequence[Sequence[Batch]], answer: FastSubmitAnswer
+) -> Iterator[Admission]:
     """Yield the admission of each task."""
-    known = {at: index for index, at in enumerate(told.known_at or ())}
-    last_seq, waiting, queued = told.last_seq or 0, told.waiting or 0, told.queued or 0
+    known = {at: index for index, at in enumerate(answer.known_at or ())}
+    last_seq, waiting, queued = answer.last_seq or 0, answer.waiting or 0, answer.queued or 0
     number = 0
     tasks = (new for batches in submits for batch in batches for new in batch.tasks)
     for at, new in enumerate(tasks, 1):
         if at in known:
-            yield _known(told, known[at], new)
+            yield _known(answer, known[at], new)
             continue
         number += 1
-        lane = None if told.lanes is None else told.lanes[number - 1]
-        position = waiting + number - 1 if told.is_fifo else None
-        if lane is not None and told.positions is not None:
-            position = told.positions[number - 1]
-        in_lane = None if told.sequences is None else told.sequences[number - 1]
+        lane = None if answer.lanes is None else answer.lanes[number - 1]
+        position = waiting + number - 1 if answer.is_fifo else None
+        if lane is not None and answer.positions is not None:
+            position = answer.positions[number - 1]
+        in_lane = None if answer.sequences is None else answer.sequences[number - 1]
         yield Admission(
             task=new.id,
             status=_QUEUED,
@@ -386,16 +388,16 @@ def _batch_answer(batch: Batch, admissions: tuple[Admission, ...], moment: float
     return BatchAnswer(admissions=admissions, run=run_view(run))
 
 
-def _known(told: FastSubmitAnswer, index: int, new: NewTask) -> Admission:
+def _known(answer: FastSubmitAnswer, index: int, new: NewTask) -> Admission:
     """Return the admission of a task whose key stands for another."""
-    task = (told.known_tasks or ())[index]
+    task = (answer.known_tasks or ())[index]
     return Admission(
         task=task,
-        status=Status((told.known_statuses or ())[index]),
+        status=Status((answer.known_statuses or ())[index]),
         duplicate=task != new.id,
-        lane=(told.known_lanes or ())[index],
-        sequence=(told.known_sequences or ())[index],
-        reason=(told.known_reasons or ())[index],
+        lane=(answer.known_lanes or ())[index],
+        sequence=(answer.known_sequences or ())[index],
+        reason=(answer.known_reasons or ())[index],
     )
 
 

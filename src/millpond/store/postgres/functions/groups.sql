@@ -4,7 +4,7 @@
 
 -- Let units and groups change, and place each group that is touched, in one statement: see millpond_touched. Return
 -- the pool with its counts, the shares with a group that is ready now and was not, in which order these became so,
--- and the shares with one that is ready no more.
+-- and the shares with one that was ready and is not.
 CREATE FUNCTION millpond_flush(
     INOUT p millpond_pool, INOUT r millpond_rules, t millpond_touched,
     OUT entering text[], OUT entering_at bigint[], OUT leaving text[]
@@ -37,7 +37,7 @@ BEGIN
                     ELSE greatest(coalesce(o.held_until, 0), CASE WHEN s.unit <> '' THEN
                          millpond_rate_opens(n.tat, r.key_interval, r.key_depth, r.ticks) END) END AS opens
           FROM (SELECT x.*, min(x.at) FILTER (WHERE x.share IS NULL) OVER w AS unit_at,
-                       (sum(x.entered) OVER w)::bigint AS entered_then, count(x.share) OVER w > 0 AS is_told,
+                       (sum(x.entered) OVER w)::bigint AS entered_then, count(x.share) OVER w > 0 AS is_named,
                        array_agg(x.share) FILTER (WHERE x.share IS NOT NULL) OVER w AS shares
                   FROM said AS x WINDOW w AS (PARTITION BY x.unit)) AS s
           LEFT JOIN LATERAL
@@ -61,7 +61,7 @@ BEGIN
                 -- Of a unit of which fewer run, where that matters, or whose timer is due, the other groups, too.
                 SELECT x.ctid, x.* FROM millpond_group AS x
                  WHERE x.pool = p.id AND x.unit = k.unit AND k.share IS NULL AND (r.limited OR t.pops)
-                   AND (NOT k.is_told OR x.share <> ALL(k.shares))) AS g ON true
+                   AND (NOT k.is_named OR x.share <> ALL(k.shares))) AS g ON true
          CROSS JOIN LATERAL
                -- What comes may stand before all others; what leaves was the first.
                (SELECT k.rank, k.seq, k.due

@@ -74,7 +74,7 @@ BEGIN
     RETURN n;
 END $$;
 
--- Return what is told of the next tasks, whose rows are known.
+-- Read the next tasks, whose rows are known.
 CREATE FUNCTION millpond_read_tasks(n millpond_next, r millpond_rules) RETURNS millpond_next
 LANGUAGE plpgsql VOLATILE AS $$
 #variable_conflict use_column
