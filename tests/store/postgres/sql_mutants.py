@@ -319,6 +319,12 @@ MUTANTS = (
         ("fair and limited", "fair by twos"),
     ),
     Mutant(
+        "freed_key_forgets_whose_closure_waits",
+        "coalesce(bool_or(f.owner <> ''), false) AS odd",
+        "false AS odd",
+        ("closure of a freed key",),
+    ),
+    Mutant(
         "one_more_of_a_key",
         "r.unit_limit - o.running, r.key_depth",
         "r.unit_limit - o.running + 1, r.key_depth",
@@ -1266,6 +1272,7 @@ SCENES: dict[str, Callable[[Schema], Coroutine[Any, Any, None]]] = {
     "slots go on": of_kind(outcomes.slots_go_on, "ahead"),
     "in turn": of_kind(outcomes.in_turn, "fair and limited"),
     "due in order": of_kind(outcomes.due_in_order, "fair"),
+    "closure of a freed key": of_kind(outcomes.closure_of_a_freed_key, "fair and limited"),
     "server takes all": _server_takes_all,
     "low points": _lows,
     "inbox first": _inbox_first,
