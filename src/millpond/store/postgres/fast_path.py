@@ -83,7 +83,7 @@ class SettleAndLeaseAnswer(msgspec.Struct, frozen=True):
     """When tasks that went back to the queue can start."""
     lanes: list[str | None] | None
     """Of a pool with lanes: the lane of each task, and its number there."""
-    sequences: list[int] | None
+    sequences: list[int | None] | None
     dry_lanes: list[str] | None
     """The lanes that the ends left empty, and how many tasks each processed; None = no lanes."""
     dry_processed: list[int] | None
