@@ -13,6 +13,18 @@ from millpond.store.postgres.quoting import quoted
 WRITERS = "millpond_lock"
 """The table that writers lock. It has no rows, and nothing else locks it."""
 
+SMALL = ("millpond_unit", "millpond_group", "millpond_seat", "millpond_lane", "millpond_budget")
+"""Tables of few rows that are rewritten all the time: they may be copied without their dead rows."""
+
+
+def to_read(schema: str) -> str:
+    """Return the statement that a read transaction begins with, before it has a snapshot.
+
+    A copy shows nobody an empty table then: it waits for the reader, or the reader for it.
+    """
+    named = ", ".join(f"{quoted(schema)}.{table}" for table in SMALL)
+    return f"LOCK TABLE {named} IN ACCESS SHARE MODE"
+
 
 def to_write(schema: str) -> str:
     """Return the statement that takes the write lock."""

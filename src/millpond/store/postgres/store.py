@@ -26,6 +26,7 @@ from millpond.store.postgres.connect import (
 )
 from millpond.store.postgres.detours import Detours
 from millpond.store.postgres.dialect import dialect_of, reading_of
+from millpond.store.postgres.encoding import listed
 from millpond.store.postgres.fast_path_store import FastPathStore, FastPathTransactor
 from millpond.store.postgres.handler_connection import PostgresHandlerConnection
 from millpond.store.postgres.handler_transaction import (
@@ -35,6 +36,7 @@ from millpond.store.postgres.handler_transaction import (
     settled_with,
 )
 from millpond.store.postgres.inbox import Inbox
+from millpond.store.postgres.lock import SMALL
 from millpond.store.postgres.migrate import migrate
 from millpond.store.postgres.notify import PostgresHintChannel
 from millpond.store.postgres.pipeline import PostgresConnection
@@ -70,6 +72,9 @@ if TYPE_CHECKING:
 
 _LONGEST_PER_TASK = 0.0005
 """Seconds per task that a slow machine needs to encode a submit."""
+
+COPIED_FROM, COPIED_UPTO = 1 << 20, 10_000
+"""The bytes from which a small table is copied without its dead rows, and the most rows it may have."""
 
 T = TypeVar("T")
 
@@ -400,6 +405,16 @@ class PostgresStore(FastPathStore, SharedStore):
     def _looked(self, connection: PostgresConnection) -> tuple[int, bool]:
         row = connection.execute(self._schema.sql["version"]).fetchone()
         return (-1, False) if row is None else (row[0], row[1])
+
+    async def compact(self, *, least: int = COPIED_FROM) -> tuple[str, ...]:
+        """Copy small tables of at least so many bytes that mostly hold dead rows; return which."""
+        with contextlib.suppress(MissingRights):  # a role without the right goes on as it is
+            return await self._on_reader(partial(self._compacted, least))
+        return ()
+
+    def _compacted(self, least: int, connection: PostgresConnection) -> tuple[str, ...]:
+        asked = (listed(SMALL), least, COPIED_UPTO)
+        return tuple(row[0] for row in connection.execute(self._schema.sql["compact"], asked))
 
     async def impossible_counts(self) -> tuple[str, ...]:
         """Return which counts are impossible; reads one row per pool and key."""

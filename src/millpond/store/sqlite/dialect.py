@@ -32,5 +32,5 @@ def _listed(values: Sequence[int] | Sequence[str]) -> str:
 
 
 SQLITE = Dialect(
-    sql=in_dialect(_say, "millpond.store.sqlite"), listed=_listed, begin_reading="BEGIN"
+    sql=in_dialect(_say, "millpond.store.sqlite"), listed=_listed, begin_reading=("BEGIN",)
 )

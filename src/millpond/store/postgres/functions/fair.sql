@@ -54,11 +54,15 @@ BEGIN
              CROSS JOIN LATERAL
                    (SELECT o.ctid, o.*, millpond_simple(o, r.moment) AS simple, millpond_folds(o) AS folds
                       FROM millpond_live AS o
-                     WHERE o.grp = g.id AND o.grp > 0 ORDER BY o.rank, o.place LIMIT 1) AS l
+                     WHERE o.grp = g.id AND o.grp > 0
+                       -- A group stands where its first task does: before that are only those that left.
+                       AND (o.rank, o.place) >= (g.rank, (g.pool << 40) | g.seq)
+                     ORDER BY o.rank, o.place LIMIT 1) AS l
               LEFT JOIN LATERAL
                    (SELECT o.rank, o.place, o.due FROM millpond_live AS o
                      WHERE o.grp = g.id AND o.grp > 0 AND g.tasks > 1
-                     ORDER BY o.rank, o.place OFFSET 1 LIMIT 1) AS f ON true
+                       AND (o.rank, o.place) > (l.rank, l.place)
+                     ORDER BY o.rank, o.place LIMIT 1) AS f ON true
               LEFT JOIN LATERAL
                    (SELECT o.running, o.groups, greatest(o.tat, r.ticks) + r.key_interval
                            + (1 - r.key_depth) * r.key_interval > r.ticks AS closed

@@ -22,6 +22,9 @@ SELECT * FROM millpond_submit(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?,
 -- name: renew
 SELECT * FROM millpond_renew(?, ?, ?, ?);
 
+-- name: compact
+SELECT unnest(millpond_compact(?::text[], ?, ?));
+
 -- name: add_detours
 INSERT INTO millpond_detour AS d VALUES (?, ?, ?::bigint, millpond_clock())
     ON CONFLICT (verb, reason) DO UPDATE SET n = d.n + excluded.n, last_at = excluded.last_at;
