@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("millpond.maintenance")
 
-COMPACT_EVERY = 5.0
+COMPACT_EVERY = 2.0
 """Seconds between two looks at the small tables of a store, while it is active."""
 
 

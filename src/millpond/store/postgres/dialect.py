@@ -30,6 +30,9 @@ _PHRASES = {
         " FROM unnest(?::bigint[]) WITH ORDINALITY AS u(value, key))"
     ),
     "sentence(": "format(",
+    "removed_ids()": (
+        "(SELECT DISTINCT unnest(coalesce(ids, ARRAY[id])) AS id FROM millpond_removed) AS removed"
+    ),
 }
 
 

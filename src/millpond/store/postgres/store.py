@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import deque
 from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
+import psycopg
 
 from millpond.core.control import ClaimLeadership, Declare
 from millpond.core.settle import Settled
@@ -73,7 +75,7 @@ if TYPE_CHECKING:
 _LONGEST_PER_TASK = 0.0005
 """Seconds per task that a slow machine needs to encode a submit."""
 
-COPIED_FROM, COPIED_UPTO = 1 << 20, 10_000
+COPIED_FROM, COPIED_UPTO = 1 << 18, 10_000
 """The bytes from which a small table is copied without its dead rows, and the most rows it may have."""
 
 T = TypeVar("T")
@@ -104,6 +106,7 @@ class PostgresStore(FastPathStore, SharedStore):
         self._patience = patience
         self._schema = dialect_of(address.schema)
         self.detours = Detours()
+        self._audit_due: deque[tuple[float, float]] = deque()
         self._skips, self._refusals, self._reasons, self._told_along = {}, {}, {}, set()
         self._unanswered = {}
         clock = ServerClock() if clock is None else clock
@@ -296,6 +299,7 @@ class PostgresStore(FastPathStore, SharedStore):
         )
         unit.folds = begun is None or begun.folds
         unit.detours = self.detours
+        unit.audit_due = self._audit_due
         return unit
 
     def _repair(self, tables: SqlTables) -> None:
@@ -388,7 +392,16 @@ class PostgresStore(FastPathStore, SharedStore):
             led = await self._on_reader(partial(self._led_by_another, asked))
             if led is not None:
                 return ControlAnswer(revision=led)
-        return await super().control(command, now=now, entropy=entropy)
+        answer = await super().control(command, now=now, entropy=entropy)
+        while self._audit_due:
+            # Not with what holds the lock of writers: it may wait for a reader, if only for a moment.
+            await self._on_reader(partial(self._turned_audit, self._audit_due.popleft()))
+        return answer
+
+    def _turned_audit(self, asked: tuple[float, float], connection: PostgresConnection) -> None:
+        """Empty old parts of the audit, where this role may; without, its rows are deleted."""
+        with contextlib.suppress(psycopg.errors.InsufficientPrivilege):
+            connection.execute(self._schema.sql["turn_audit"], asked).fetchall()
 
     def _led_by_another(
         self, asked: tuple[str, float | None], connection: PostgresConnection
@@ -408,13 +421,14 @@ class PostgresStore(FastPathStore, SharedStore):
 
     async def compact(self, *, least: int = COPIED_FROM) -> tuple[str, ...]:
         """Copy small tables of at least so many bytes that mostly hold dead rows; return which."""
-        with contextlib.suppress(MissingRights):  # a role without the right goes on as it is
-            return await self._on_reader(partial(self._compacted, least))
-        return ()
+        return await self._on_reader(partial(self._compacted, least))
 
     def _compacted(self, least: int, connection: PostgresConnection) -> tuple[str, ...]:
         asked = (listed(SMALL), least, COPIED_UPTO)
-        return tuple(row[0] for row in connection.execute(self._schema.sql["compact"], asked))
+        with contextlib.suppress(psycopg.errors.InsufficientPrivilege):
+            rows = connection.execute(self._schema.sql["compact"], asked).fetchall()
+            return tuple([name for (name,) in rows])
+        return ()
 
     async def impossible_counts(self) -> tuple[str, ...]:
         """Return which counts are impossible; reads one row per pool and key."""

@@ -18,6 +18,7 @@ _PHRASES = {
     "IN names(?)": "IN (SELECT value FROM json_each(?))",
     "numbered(?)": "json_each(?)",
     "sentence(": "printf(",
+    "removed_ids()": "millpond_removed",
 }
 
 

@@ -22,6 +22,30 @@ SELECT * FROM millpond_submit(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?,
 -- name: renew
 SELECT * FROM millpond_renew(?, ?, ?, ?);
 
+-- name: turn_audit
+SELECT unnest(millpond_turn_audit(?, ?));
+
+-- name: first_of_audit
+SELECT at FROM millpond_audit ORDER BY position LIMIT 1;
+
+-- name: add_removed
+INSERT INTO millpond_removed (ids) VALUES (ARRAY[?::bigint]);
+
+-- Whole pages, behind which there are enough.
+-- name: cut_removed
+DELETE FROM millpond_removed
+ WHERE n < (SELECT max(p.n)
+              FROM (SELECT r.n, sum(coalesce(cardinality(r.ids), 1)) OVER (ORDER BY r.n DESC) AS upto
+                      FROM millpond_removed AS r) AS p WHERE p.upto >= ?);
+
+-- name: mend_0_removed
+UPDATE millpond_removed AS r
+   SET id = NULL,
+       ids = ARRAY(SELECT u.id FROM unnest(coalesce(r.ids, ARRAY[r.id])) AS u (id)
+                    WHERE NOT EXISTS (SELECT FROM millpond_task AS t WHERE t.id = u.id))
+ WHERE EXISTS (SELECT FROM unnest(coalesce(r.ids, ARRAY[r.id])) AS u (id)
+                 JOIN millpond_task AS t ON t.id = u.id);
+
 -- name: compact
 SELECT unnest(millpond_compact(?::text[], ?, ?));
 
