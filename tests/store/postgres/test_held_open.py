@@ -40,9 +40,7 @@ POOLS = {
     "from the inbox": PoolSpec(name="p", order=fifo(), max_concurrent=50),
     "fair": PoolSpec(name="p", order=fair_round_robin("share"), max_concurrent=50),
     "per key": PoolSpec(name="p", order=fifo(), max_concurrent=50, max_per_key=20),
-    "fair per key": PoolSpec(
-        name="p", order=fair_round_robin(), max_concurrent=50, max_per_key=20
-    ),
+    "fair per key": PoolSpec(name="p", order=fair_round_robin(), max_concurrent=50, max_per_key=20),
     "lanes": PoolSpec(name="p", order=fifo(), max_concurrent=2, lanes=2),
     "budget": PoolSpec(name="p", order=fifo(), max_concurrent=50, budgets=("wide",)),
 }
@@ -171,7 +169,7 @@ async def test_what_a_task_costs_stays_the_same(kind: str, own: OwnServer) -> No
 
 
 async def compacted(url: str) -> tuple[str, ...]:
-    """Do what the leader does now and then; the tables of a test are smaller than those it minds."""
+    """Do what the leader does now and then, though the tables of a test are small."""
     store = PostgresStore(address_of(url))
     try:
         return await store.compact(least=32_768)

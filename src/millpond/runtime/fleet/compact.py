@@ -29,7 +29,7 @@ class Compactor:
         self._looking: asyncio.Task[None] | None = None
 
     def compact(self) -> None:
-        """Start a look if it is time; the store may wait for its turn to write, a round must not."""
+        """Start a look if it is time; it may wait for its turn to write, which a round must not."""
         env = self._env
         if env.shared_store.compact is None or self._looking is not None:
             return

@@ -14,7 +14,7 @@ WRITERS = "millpond_lock"
 """The table that writers lock. It has no rows, and nothing else locks it."""
 
 SMALL = ("millpond_unit", "millpond_group", "millpond_seat", "millpond_lane", "millpond_budget")
-"""Tables of few rows that are rewritten all the time: they may be copied without their dead rows."""
+"""Tables of few rows that are written all the time, and may be copied without dead rows."""
 
 
 def to_read(schema: str) -> str:

@@ -76,7 +76,7 @@ _LONGEST_PER_TASK = 0.0005
 """Seconds per task that a slow machine needs to encode a submit."""
 
 COPIED_FROM, COPIED_UPTO = 1 << 18, 10_000
-"""The bytes from which a small table is copied without its dead rows, and the most rows it may have."""
+"""The bytes from which a small table is copied without dead rows, and its most rows."""
 
 T = TypeVar("T")
 
@@ -394,7 +394,7 @@ class PostgresStore(FastPathStore, SharedStore):
                 return ControlAnswer(revision=led)
         answer = await super().control(command, now=now, entropy=entropy)
         while self._audit_due:
-            # Not with what holds the lock of writers: it may wait for a reader, if only for a moment.
+            # Without the lock of writers: it may wait for a reader, if only for a moment.
             await self._on_reader(partial(self._turned_audit, self._audit_due.popleft()))
         return answer
 
