@@ -83,7 +83,7 @@ def error_words(task: Task) -> str:
         return task.reason or ""
     try:
         words = _decode(task.error)
-        told = f"{words.type}: {words.message}"
+        text = f"{words.type}: {words.message}"
     except msgspec.MsgspecError:
-        told = task.error.decode("utf-8", "replace")
-    return f"{task.reason} {told}" if task.reason else told
+        text = task.error.decode("utf-8", "replace")
+    return f"{task.reason} {text}" if task.reason else text

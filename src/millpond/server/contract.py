@@ -585,6 +585,8 @@ class RunDetail(msgspec.Struct, frozen=True, kw_only=True):
 
     run: RunItem
     tasks: list[TaskItem]
+    ended: list[TaskItem]
+    """The latest of its tasks that have ended, as far as a short search of its pool finds them."""
     at: float
 
 

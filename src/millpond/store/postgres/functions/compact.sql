@@ -2,7 +2,7 @@
 -- stays open keeps from vacuum, and which every look for a key would walk.
 
 -- Copy these tables, where they have grown to `bytes_from` bytes and mostly hold dead rows. At most `rows_upto` rows each,
--- because writers wait meanwhile. It waits for its turn like any writer, but not behind a reader: then it
+-- because writers wait meanwhile. It waits for its turn like the verbs, but not behind a reader: then it
 -- does nothing, and the next call may. Return the tables that were copied.
 --
 -- It runs with the rights of the owner: TRUNCATE wants them. Whoever began to read before this, and has not looked
@@ -28,7 +28,7 @@ BEGIN
     IF grown IS NULL THEN
         RETURN copied;
     END IF;
-    LOCK TABLE millpond_lock IN SHARE UPDATE EXCLUSIVE MODE;
+    LOCK TABLE millpond_lock IN SHARE ROW EXCLUSIVE MODE;
     PERFORM set_config('lock_timeout', '20ms', true);
     FOREACH one IN ARRAY grown LOOP
         EXECUTE format('LOCK TABLE %I IN ACCESS EXCLUSIVE MODE', one);

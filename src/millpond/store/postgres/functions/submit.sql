@@ -25,8 +25,10 @@ SET enable_bitmapscan = off
 SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
+    the_pool bigint;
     m record;    -- the store
     found record;
+    s record;    -- what is reserved of its numbers
     p millpond_pool;
     r millpond_rules;
     n millpond_new;
@@ -34,12 +36,13 @@ DECLARE
     kind text;
     joined record;
 BEGIN
-    LOCK TABLE millpond_lock IN SHARE UPDATE EXCLUSIVE MODE;
+    the_pool := millpond_lock_pool(asked_pool, NULL);
+    -- In a statement of its own: it sees what the holder before has committed.
     SELECT millpond_moment(at, at_most, o.latest, o.behind, millpond_clock()) AS moment,
-           o.records, o.next_group, o.ctid AS spot, o.seen_upto, o.seen_open
+           o.ctid AS spot, o.seen_upto, o.seen_open
       INTO m FROM millpond_meta AS o ORDER BY o.turn DESC LIMIT 1;
     SELECT o.ctid AS spot, o AS pool INTO found
-      FROM millpond_pool AS o WHERE o.name = asked_pool ORDER BY o.turn DESC LIMIT 1;
+      FROM millpond_pool AS o WHERE o.id = the_pool ORDER BY o.turn DESC LIMIT 1;
     moment := m.moment;
     p := found.pool;
     spec := p.spec::jsonb;
@@ -86,9 +89,8 @@ BEGIN
         SELECT * INTO joined
           FROM millpond_join_groups(p.id, r.per_key, moment,
                                     ARRAY(SELECT generate_series(n.base + 1, n.base + n.count)),
-                                    n.keys, n.shares, n.dues, m.next_group);
+                                    n.keys, n.shares, n.dues);
         p := millpond_join_ring(p, joined.shares, joined.ready_at);
-        m.next_group := joined.next_group;
     ELSIF n.later < n.count THEN
         SELECT * INTO p.bands, p.lows
           FROM millpond_mark_queued(kind, p.ready, p.bands, p.lows, n.base, n.priorities);
@@ -96,8 +98,13 @@ BEGIN
     IF cardinality(n.runs) > 0 THEN
         PERFORM millpond_join_runs(opened, n.runs, moment);
     END IF;
-    PERFORM millpond_insert_new(n, p.id, kind, moment, m.records);
-    PERFORM millpond_count_submitted(n, p, found.spot, m.spot, moment, m.next_group);
+    PERFORM millpond_insert_new(n, p.id, kind, moment);
+    PERFORM millpond_count_submitted(n, p, found.spot);
+    s := millpond_reserve(m.spot, moment, n.count, 0, 0);
+    INSERT INTO millpond_audit
+    VALUES (s.records + n.count, n.count, s.at, NULL, 'submit', NULL, p.id, NULL, '{0}', n.ids,
+            ARRAY(SELECT generate_series(n.base + 1, n.base + n.count)),
+            CASE WHEN n.dues IS NULL THEN ARRAY[moment] ELSE n.dues END, n.keys, n.plains);
     -- With a full queue the commit would fail: better no hint.
     IF wake_at IS NOT NULL AND channel IS NOT NULL AND pg_notification_queue_usage() < 0.5 THEN
         PERFORM pg_notify(channel, message);
@@ -155,9 +162,9 @@ BEGIN
     RETURN n;
 END $$;
 
--- Insert the rows of new tasks, their idempotency keys, and the audit, which comes after number `records`.
+-- Insert the rows of new tasks, and their idempotency keys.
 CREATE FUNCTION millpond_insert_new(
-    n millpond_new, the_pool bigint, kind text, moment double precision, records bigint
+    n millpond_new, the_pool bigint, kind text, moment double precision
 ) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -192,16 +199,10 @@ BEGIN
     IF cardinality(n.idempotency_keys) > 0 THEN
         PERFORM millpond_store_keys(the_pool, n.ids, n.idempotency_keys, n.functions, n.fingerprints);
     END IF;
-    INSERT INTO millpond_audit
-    VALUES (records + n.count, n.count, moment, NULL, 'submit', NULL, the_pool, NULL, '{0}', n.ids,
-            ARRAY(SELECT generate_series(n.base + 1, n.base + n.count)),
-            CASE WHEN n.dues IS NULL THEN ARRAY[moment] ELSE n.dues END, n.keys, n.plains);
 END $$;
 
 -- Count new tasks, and write how the queue of their pool is now.
-CREATE FUNCTION millpond_count_submitted(
-    n millpond_new, p millpond_pool, pool_spot tid, meta_spot tid, moment double precision, new_group bigint
-) RETURNS void
+CREATE FUNCTION millpond_count_submitted(n millpond_new, p millpond_pool, pool_spot tid) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     touched bigint;
@@ -216,10 +217,4 @@ BEGIN
      WHERE o.ctid = pool_spot;
     GET DIAGNOSTICS touched = ROW_COUNT;
     IF touched <> 1 THEN PERFORM millpond_miscounted('pool', 1, touched); END IF;
-    UPDATE millpond_meta AS o
-       SET version = o.version + 1, turn = (o.version + 1) >> 5, latest = moment,
-           records = o.records + n.count, next_group = new_group
-     WHERE o.ctid = meta_spot;
-    GET DIAGNOSTICS touched = ROW_COUNT;
-    IF touched <> 1 THEN PERFORM millpond_miscounted('meta', 1, touched); END IF;
 END $$;
