@@ -71,7 +71,7 @@ def asking(url: str) -> Iterator[Callable[..., list[Any]]]:
     """Give what asks for the values of one column."""
     with psycopg.connect(url, autocommit=True, row_factory=scalar_row) as connection:
         connection.execute("SET search_path = millpond")
-        yield lambda asked, *given: connection.execute(asked, given or None).fetchall()
+        yield lambda query, *given: connection.execute(query, given or None).fetchall()
 
 
 async def go_on(store: PostgresStore, clock: Clock, seconds: float) -> None:
@@ -91,11 +91,11 @@ async def test_old_audit_records_leave_by_the_part(own_url: str, clock: Clock) -
         begun = clock.now
         for _ in range(30):
             await go_on(store, clock, 100.0)
-            told = ask("SELECT at FROM millpond_audit ORDER BY position")
+            moments = ask("SELECT at FROM millpond_audit ORDER BY position")
             since = max(begun + 20.0, clock.now - KEPT)
-            assert {*range(int(since), int(clock.now) + 1, 20)} <= {*told}
+            assert {*range(int(since), int(clock.now) + 1, 20)} <= {*moments}
             # A part is as long as an eighth, and a step of this test.
-            assert told[0] >= clock.now - KEPT * 9 / 8 - 20.0
+            assert moments[0] >= clock.now - KEPT * 9 / 8 - 20.0
         # The parts took turns more than once, so all of them were emptied.
         assert not {*first} & {*ask(files)}
         # Where a part ends is seen once in so many seconds, so there are fewer than nine.
@@ -107,7 +107,7 @@ async def test_old_audit_records_leave_by_the_part(own_url: str, clock: Clock) -
 
 
 async def test_a_reader_delays_nobody(own_url: str, clock: Clock) -> None:
-    """Whoever reads the audit keeps it as it is for a while; others write and prune meanwhile."""
+    """A reader keeps the audit as it is for a while; others write and prune meanwhile."""
     store = await opened(own_url, clock)
     await go_on(store, clock, KEPT + 60.0)
     with asking(own_url) as ask, psycopg.connect(own_url) as reading:
@@ -124,7 +124,7 @@ async def test_a_reader_delays_nobody(own_url: str, clock: Clock) -> None:
 
 
 async def test_what_no_part_lets_go_is_deleted_by_the_row(own_url: str, clock: Clock) -> None:
-    """As where a reader stays for very long: after an eighth more, old records go all the same."""
+    """As where a reader stays for very long: after an eighth more, old records go."""
     store = await opened(own_url, clock)
     await go_on(store, clock, 100.0)
     with asking(own_url) as ask, psycopg.connect(own_url) as reading:
@@ -141,8 +141,8 @@ async def test_a_part_that_is_still_written_to_is_not_emptied(own_url: str, cloc
     with asking(own_url) as ask, psycopg.connect(own_url) as late:
         ask("SELECT unnest(millpond_turn_audit_1(1e9, 0))")
         late.execute(
-            "INSERT INTO millpond.millpond_audit (position, records, at, told, part)"
-            " VALUES (1000, 1, %s, '', 0)",
+            "INSERT INTO millpond.millpond_audit (position, records, at, ids, part)"
+            " VALUES (1000, 1, %s, '{}', 0)",
             [clock.now + 10 * KEPT],
         )
         ask("SELECT unnest(millpond_turn_audit_1(1e9, 0))")
@@ -160,8 +160,8 @@ async def test_a_store_from_before_keeps_its_audit(own_url: str, clock: Clock) -
     with connect(address) as connection:
         migrate(connection, address, migrations=known_migrations()[:3])
         connection.execute(
-            "INSERT INTO millpond.millpond_audit (position, records, at, told)"
-            " SELECT n, 1, 9000 + n, '' FROM generate_series(1, 5) AS n"
+            "INSERT INTO millpond.millpond_audit (position, records, at, ids)"
+            " SELECT n, 1, 9000 + n, '{}' FROM generate_series(1, 5) AS n"
         )
         connection.execute("UPDATE millpond.millpond_meta SET records = 5")
         connection.commit()
@@ -208,8 +208,8 @@ async def test_removed_tasks_are_remembered_by_the_page(
         assert pages[2:] == [sorted(ids) for ids in kept]
         # A release before this one wrote a row for each.
         ask("INSERT INTO millpond_removed (id) VALUES (7) RETURNING 1")
-    asked = (pages[1][0], pages[2][0], pages[3][2], 7)
-    assert ("unknown", "expired", "expired", "expired") == await store.view.status(asked)
+    named = (pages[1][0], pages[2][0], pages[3][2], 7)
+    assert ("unknown", "expired", "expired", "expired") == await store.view.status(named)
     await store.close()
     assert [] == wrong_in(own_url)
 
@@ -221,7 +221,7 @@ async def test_what_is_kept_is_not_said_to_be_removed(own_url: str, clock: Clock
     await store.submit([Batch(tasks=(there,))])
     with asking(own_url) as ask:
         ask("INSERT INTO millpond_removed (ids) VALUES (%s) RETURNING 1", [3, there.id])
-        assert any("said to be removed" in told for told in wrong_in(own_url))
+        assert any("said to be removed" in line for line in wrong_in(own_url))
         await store.repair()
         assert [[3]] == ask("SELECT ids FROM millpond_removed")
     await store.close()
@@ -242,10 +242,10 @@ async def grow(store: PostgresStore, clock: Clock) -> None:
 
 
 async def test_small_tables_are_copied_without_their_dead_rows(own_url: str, clock: Clock) -> None:
-    """Though a transaction is open that keeps them; every row that lives is there, as it was."""
+    """Though a transaction is open that keeps them; every live row is there, unchanged."""
     store = await opened(own_url, clock, FAIR)
-    with asking(own_url) as ask, psycopg.connect(own_url) as somebody:
-        somebody.execute("SELECT pg_current_xact_id()")
+    with asking(own_url) as ask, psycopg.connect(own_url) as other:
+        other.execute("SELECT pg_current_xact_id()")
         await grow(store, clock)
         before = sorted(map(str, ask(SMALL)))
         size = "SELECT pg_relation_size('millpond_unit')"
@@ -292,16 +292,16 @@ async def test_a_table_of_many_rows_is_left_as_it_is(
 
 async def test_whoever_leads_has_them_copied(own_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Now and then, and again after it failed."""
-    asked: list[PostgresStore] = []
+    calls: list[PostgresStore] = []
 
-    async def told(store: PostgresStore) -> tuple[str, ...]:
-        asked.append(store)
-        if len(asked) == 1:
+    async def compacted(store: PostgresStore) -> tuple[str, ...]:
+        calls.append(store)
+        if len(calls) == 1:
             raise RuntimeError("not now")
         return ("millpond_unit",)
 
     monkeypatch.setattr(compact, "COMPACT_EVERY", 0.0)
-    monkeypatch.setattr(PostgresStore, "compact", told)
+    monkeypatch.setattr(PostgresStore, "compact", compacted)
     mp = Millpond(own_url)
     pool = mp.pool("p", max_concurrent=2)
 
@@ -310,6 +310,6 @@ async def test_whoever_leads_has_them_copied(own_url: str, monkeypatch: pytest.M
         pass
 
     async with mp, mp.worker(), asyncio.timeout(30):
-        while len(asked) < 3:
+        while len(calls) < 3:
             internals_of(mp).runtime.maintenance.nudge()
             await asyncio.sleep(0.05)  # a nudge may come too early, so it repeats

@@ -26,7 +26,7 @@ SMALL = ("millpond_unit", "millpond_group", "millpond_seat", "millpond_lane", "m
 def to_read(schema: str) -> str:
     """Return the statement that a read transaction begins with, before it has a snapshot.
 
-    A copy shows nobody an empty table then: it waits for the reader, or the reader for it.
+    So no reader sees an empty table: a copy waits for the reader, or the reader for it.
     """
     named = ", ".join(f"{quoted(schema)}.{table}" for table in SMALL)
     return f"LOCK TABLE {named} IN ACCESS SHARE MODE"

@@ -398,10 +398,10 @@ class PostgresStore(FastPathStore, SharedStore):
             await self._on_reader(partial(self._turned_audit, self._audit_due.popleft()))
         return answer
 
-    def _turned_audit(self, asked: tuple[float, float], connection: PostgresConnection) -> None:
+    def _turned_audit(self, moments: tuple[float, float], connection: PostgresConnection) -> None:
         """Empty old parts of the audit, where this role may; without, its rows are deleted."""
         with contextlib.suppress(psycopg.errors.InsufficientPrivilege):
-            connection.execute(self._schema.sql["turn_audit"], asked).fetchall()
+            connection.execute(self._schema.sql["turn_audit"], moments).fetchall()
 
     def _led_by_another(
         self, asked: tuple[str, float | None], connection: PostgresConnection
@@ -424,9 +424,9 @@ class PostgresStore(FastPathStore, SharedStore):
         return await self._on_reader(partial(self._compacted, least))
 
     def _compacted(self, least: int, connection: PostgresConnection) -> tuple[str, ...]:
-        asked = (listed(SMALL), least, COPIED_UPTO)
+        limits = (listed(SMALL), least, COPIED_UPTO)
         with contextlib.suppress(psycopg.errors.InsufficientPrivilege):
-            rows = connection.execute(self._schema.sql["compact"], asked).fetchall()
+            rows = connection.execute(self._schema.sql["compact"], limits).fetchall()
             return tuple([name for (name,) in rows])
         return ()
 

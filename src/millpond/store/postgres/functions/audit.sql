@@ -24,7 +24,7 @@ BEGIN
         IF n <> written AND millpond_last_of_part(one) < emptied_before THEN
             BEGIN
                 EXECUTE format('LOCK TABLE %I IN ACCESS EXCLUSIVE MODE', one);
-                -- Somebody may have written to it before the parts changed, and committed only now.
+                -- A transaction may have written to it before the parts changed, and committed only now.
                 IF millpond_last_of_part(one) < emptied_before THEN
                     EXECUTE format('TRUNCATE %I', one);
                     emptied := emptied || one;

@@ -5,8 +5,8 @@
 -- because writers wait meanwhile. It waits for its turn like the verbs, but not behind a reader: then it
 -- does nothing, and the next call may. Return the tables that were copied.
 --
--- It runs with the rights of the owner: TRUNCATE wants them. Whoever began to read before this, and has not looked
--- at these tables yet, finds them empty: so our readers lock them first (lock.py).
+-- It runs with the rights of the owner: TRUNCATE wants them. A transaction with an older snapshot that has
+-- not read these tables yet finds them empty: so our readers lock them first (lock.py).
 CREATE FUNCTION millpond_compact(small text[], bytes_from bigint, rows_upto bigint) RETURNS text[]
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER
 SET search_path FROM CURRENT

@@ -2,8 +2,8 @@
 --
 -- The audit in parts: what grows old together goes together. New rows go to the part that `part` names by
 -- default; from time to time the next part takes its place (functions/audit.sql). A part of which all is
--- too old is emptied at once, and waits for its turn again. So no part is ever made or missing, and those
--- who write know nothing of it.
+-- too old is emptied at once, and waits for its turn again. So no part is ever made or missing, and
+-- statements that write do not name it.
 --
 -- What a store has from before becomes the first part.
 ALTER TABLE millpond_audit RENAME TO millpond_audit_0;
@@ -29,6 +29,6 @@ CREATE TABLE millpond_audit_10 PARTITION OF millpond_audit FOR VALUES IN (10) WI
 CREATE TABLE millpond_audit_11 PARTITION OF millpond_audit FOR VALUES IN (11) WITH (toast_tuple_target = 8160);
 
 -- Ids of tasks that retention took, by the page and not by the task: `ids` holds those of a page. Releases
--- before this one write a row for each, in `id`. They are asked for seldom, and among some twenty pages.
+-- before this one write a row for each, in `id`. A look for one reads some twenty pages.
 ALTER TABLE millpond_removed ALTER id DROP NOT NULL;
 ALTER TABLE millpond_removed ADD COLUMN ids bigint[];
