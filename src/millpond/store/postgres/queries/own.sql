@@ -262,9 +262,13 @@ SELECT l.*, t.body
           FROM (SELECT 1) AS one
           LEFT JOIN (SELECT o.bands, o.lows FROM millpond_pool AS o
                       WHERE o.id = $1 ORDER BY o.turn DESC LIMIT 1) AS p ON true
+          -- A group names the place of its first task.
+          LEFT JOIN (SELECT o.rank, (o.pool << 40) | o.seq AS place FROM millpond_group AS o
+                      WHERE o.id = $1 OFFSET 0) AS g ON true
          CROSS JOIN LATERAL
-               unnest(coalesce(p.bands, '{-9223372036854775808}'),
-                      CASE WHEN p.bands IS NULL THEN '{0}' ELSE p.lows END) AS u (rank, low)
+               unnest(coalesce(p.bands, ARRAY[coalesce(g.rank, -9223372036854775808)]),
+                      CASE WHEN p.bands IS NULL THEN ARRAY[coalesce(g.place, 0)] ELSE p.lows END)
+               AS u (rank, low)
          ORDER BY u.rank) AS b
  CROSS JOIN LATERAL
        (SELECT * FROM millpond_live AS o
