@@ -106,7 +106,7 @@ async def test_old_audit_records_leave_by_the_part(own_url: str, clock: Clock) -
     assert [] == wrong_in(own_url)
 
 
-async def test_a_reader_delays_nobody(own_url: str, clock: Clock) -> None:
+async def test_a_reader_delays_no_writer(own_url: str, clock: Clock) -> None:
     """A reader keeps the audit as it is for a while; others write and prune meanwhile."""
     store = await opened(own_url, clock)
     await go_on(store, clock, KEPT + 60.0)
@@ -290,7 +290,7 @@ async def test_a_table_of_many_rows_is_left_as_it_is(
     await store.close()
 
 
-async def test_whoever_leads_has_them_copied(own_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_leader_has_them_copied(own_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Now and then, and again after it failed."""
     calls: list[PostgresStore] = []
 
