@@ -353,6 +353,7 @@ def test_they_have_the_columns_of_those_on_sqlite(connection: Connection, addres
     for own in ("schema", "functions", "detour", "lease", "folded", "alive", "inbox"):
         del found[f"millpond_{own}"]
     behind = {"millpond_meta": ["version", "leases", "seen_upto", "seen_open", "turn", "server"]}
+    behind["millpond_meta"].append("first_lease")
     behind["millpond_task"] = ["plain"]
     behind["millpond_pool"] = ["bands", "lows", "undue_since", "ring_turn", "ring_join"]
     behind["millpond_pool"] += ["writes", "turn"]
