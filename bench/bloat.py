@@ -9,6 +9,7 @@ later. It prints, minute by minute, how many tasks were started each second, how
 the open transaction.
 
     python bench/bloat.py --load 1000 --minutes 10 --json bloat.json --plot bloat.svg
+    python bench/bloat.py --peers millpond --kinds all
 """
 
 from __future__ import annotations
@@ -51,6 +52,19 @@ from verify.servers.postgres import OwnServer, serve
 MINUTE = 60.0
 SLOTS = 100
 CONTENDERS = (OURS, PGQUEUER, GRAPHILE, GRAPHILE_PLAIN, PROCRASTINATE)
+
+PLAIN = "fifo"
+KEYED = {"order": "fifo", "max_concurrent": SLOTS, "keys": 100}
+"""A hundred keys: each of them is written again and again."""
+KINDS: dict[str, dict[str, Any]] = {
+    PLAIN: {"order": "fifo", "max_concurrent": SLOTS},
+    "fair": {**KEYED, "order": "fair"},
+    "max_per_key": {**KEYED, "max_per_key": 5},
+    "fair, max_per_key": {**KEYED, "order": "fair", "max_per_key": 5},
+    "lanes": {**KEYED, "lanes": 100},
+    "budget and rates": {"order": "fifo", "max_concurrent": SLOTS, "flows": True},
+}
+"""Our pools whose rows are written for each task, in their own ways."""
 
 
 @dataclass
@@ -155,10 +169,11 @@ def minutes_of(answer: dict[str, Any], cpu: list[float], times: Times) -> list[M
     return found
 
 
-def measured(stage: Stage, contender: Contender, load: float, times: Times) -> list[Minute]:
+def measured(
+    stage: Stage, contender: Contender, load: float, times: Times, shape: dict[str, Any]
+) -> list[Minute]:
     """Run a contender through all phases."""
     seconds = times.seconds
-    shape = {"max_concurrent": SLOTS, "order": "fifo"} if contender == OURS else {}
     given = {"seconds": seconds, "shape": shape, "concurrency": SLOTS, "load": load}
     with (
         stage.fresh(contender, shape=shape) as url,
@@ -206,6 +221,24 @@ def plot(every: dict[str, list[Minute]], load: float, times: Times) -> str:
     return drawn(title, lines, (times.before, times.before + times.held))
 
 
+def named(kind: str) -> str:
+    """Return what a kind of our pools is called beside the peers."""
+    return OURS.name if kind == PLAIN else f"{OURS.name}, {kind}"
+
+
+def chosen(stage: Stage, kinds: str) -> Iterator[tuple[str, Contender, dict[str, Any]]]:
+    """Yield who is measured, under which name, with which of our pools."""
+    for contender in CONTENDERS:
+        if not stage.chosen(contender):
+            continue
+        if contender != OURS:
+            yield contender.name, contender, {}
+            continue
+        for kind, shape in KINDS.items():
+            if kinds == "all" or kind in kinds.split(";"):
+                yield named(kind), contender, shape
+
+
 def judged(every: dict[str, list[Minute]], absent: dict[str, str]) -> Found:
     """Return the summary."""
     found = Found(absent=absent)
@@ -213,10 +246,10 @@ def judged(every: dict[str, list[Minute]], absent: dict[str, str]) -> Found:
         held = [one for one in minutes if one.phase == "held"]
         found.add(f"{name}: last minute / first", held_ratio(minutes), "x")
         found.add(f"{name}: CPU of the server, last / first", held[-1].cpu / held[0].cpu, "times")
-    if OURS.name in every:
-        found.reach(
-            "T13 held open, last minute / first", held_ratio(every[OURS.name]), 0.8, goal=0.95
-        )
+    for kind in KINDS:
+        if named(kind) in every:
+            what = "T13 held open, last minute / first" + ("" if kind == PLAIN else f", {kind}")
+            found.reach(what, held_ratio(every[named(kind)]), 0.8, goal=0.95)
     return found
 
 
@@ -229,6 +262,9 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument("--after", type=int, default=2)
     options.add_argument("--minute", type=float, default=MINUTE, help="seconds of a minute")
     options.add_argument("--peers", default="", help="who has one of these, with commas, in a name")
+    options.add_argument(
+        "--kinds", default=PLAIN, help=f"which of our pools, with semicolons, or all: {[*KINDS]}"
+    )
     options.add_argument("--json", type=Path, help="write all of it to this file")
     options.add_argument("--plot", type=Path, help="draw it as SVG into this file")
     options.add_argument("--check", action="store_true", help="exit 1 if a must is missed")
@@ -244,12 +280,12 @@ def main() -> int:
     try:
         with serve({}) as server:
             stage = Stage(folder, 1, quick=False, only=options.peers, server=server)
-            for contender in CONTENDERS:
+            for name, contender, shape in chosen(stage, options.kinds):
                 if reason := missing(contender):
-                    absent[contender.name] = f"MISSING: {reason}"
-                elif stage.chosen(contender):
-                    every[contender.name] = measured(stage, contender, options.load, times)
-                    show_minutes(contender.name, every[contender.name])
+                    absent[name] = f"MISSING: {reason}"
+                else:
+                    every[name] = measured(stage, contender, options.load, times, shape)
+                    show_minutes(name, every[name])
     finally:
         shutil.rmtree(folder)
     found = judged(every, absent)

@@ -12,6 +12,7 @@ from millpond.runtime.control import Control
 from millpond.runtime.declarations import Declarations
 from millpond.runtime.environment import Environment
 from millpond.runtime.fleet.closure_worker import ClosureWorker
+from millpond.runtime.fleet.compact import Compactor
 from millpond.runtime.fleet.dead_workers import DeadWorkers
 from millpond.runtime.fleet.hint_listener import HintListener
 from millpond.runtime.fleet.leader import Leadership
@@ -164,6 +165,7 @@ class Runtime:
                 self._kept_pools,
                 self.declarations.specs,
             ),
+            Compactor(env, outages),
             self._nudged,
         )
         self.polling = Polling(

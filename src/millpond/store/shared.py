@@ -173,6 +173,8 @@ class SharedMembers:
         )
         self.impossible_counts: Callable[[], Awaitable[tuple[str, ...]]] | None
         self.impossible_counts = getattr(store, "impossible_counts", None)
+        self.compact: Callable[[], Awaitable[tuple[str, ...]]] | None
+        self.compact = getattr(store, "compact", None)
         self.detour_counts: Callable[[], Mapping[tuple[str, str], int]] | None
         self.detour_counts = getattr(store, "detour_counts", None)
         self.listen: Callable[[Callable[[Hint], None]], object] | None

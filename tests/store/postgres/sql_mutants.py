@@ -69,6 +69,13 @@ MUTANTS = (
         "'backpressure', p.fresh) THEN",
         ("bounded",),
     ),
+    # The tasks of a group begin at its first.
+    Mutant(
+        "group_begins_behind_its_first",
+        "                       AND (o.rank, o.place) >= (g.rank, (g.pool << 40) | g.seq)",
+        "                       AND (o.rank, o.place) > (g.rank, (g.pool << 40) | g.seq)",
+        ("fair",),
+    ),
     Mutant(
         "closed_pool_takes",
         "WHEN p.closed = 1 THEN 'closed'",

@@ -21,7 +21,7 @@ OWN = {
     *("inbox_first", "inbox_drop", "inbox_span", "store_identity"),
     *("inbox_new", "inbox_seen", "inbox_foreign", "inbox_unseen", "lower", "raise", "lower_ring"),
     *("check_bands", "check_leases", "check_inbox", "check_guards", "mend_9_marks", "mend_9_inbox"),
-    *("all_ways", "miscounted", "renewed_since"),
+    *("all_ways", "miscounted", "renewed_since", "compact", "turn_audit", "first_of_audit"),
 }
 """What only PostgreSQL is asked."""
 

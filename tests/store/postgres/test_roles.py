@@ -20,7 +20,8 @@ from millpond.store.migration import Migration
 from millpond.store.postgres.connect import connect
 from millpond.store.postgres.migrate import known_migrations, migrate
 from millpond.store.postgres.quoting import quoted
-from millpond.store.postgres.roles import FOR_SUBMITTERS, Role, grants, role_of
+from millpond.store.postgres.roles import FOR_SUBMITTERS, FOR_WORKERS, Role, grants, role_of
+from millpond.store.postgres.server_functions import installed_name
 from millpond.store.postgres.store import PostgresStore
 from millpond.store.postgres.url import address_of
 
@@ -253,13 +254,15 @@ def test_what_acts_with_the_owners_rights_is_for_those_who_were_let(
     at: At, role: Role, may: bool
 ) -> None:
     """And nothing else does: whoever calls another function has his own rights there."""
+    expected = dict.fromkeys(FOR_SUBMITTERS, may)
+    expected |= dict.fromkeys(map(installed_name, FOR_WORKERS), role is Role.WORKER)
     asked = (
         "SELECT proname, has_function_privilege(oid, 'EXECUTE') FROM pg_proc"
         " WHERE pronamespace = %s::regnamespace AND prosecdef"
     )
     with by_hand(at(role)) as own:
         found = own.execute(asked, [quoted(SCHEMA)]).fetchall()
-    assert set(dict.fromkeys(FOR_SUBMITTERS, may).items()) == set(found)
+    assert set(expected.items()) == set(found)
 
 
 @pytest.mark.parametrize("role", Role)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from millpond.runtime.answers import Answers
     from millpond.runtime.environment import Environment
+    from millpond.runtime.fleet.compact import Compactor
     from millpond.runtime.fleet.leader import Leadership
     from millpond.runtime.fleet.prune import Pruner
     from millpond.runtime.fleet.recovery_delay import RecoveryDelay
@@ -66,6 +67,7 @@ class Maintenance:
         delay: RecoveryDelay,
         renewals: Renewals,
         pruner: Pruner,
+        compactor: Compactor,
         nudged: asyncio.Event,
     ) -> None:
         self._env = env
@@ -80,6 +82,7 @@ class Maintenance:
         self.delay = delay
         self._renewals = renewals
         self._pruner = pruner
+        self._compactor = compactor
         self._nudged = nudged
         self._task: asyncio.Task[None] | None = None
         self._counts_checked_at = env.steady()
@@ -222,6 +225,7 @@ class Maintenance:
         if env.shared_store.elects:
             self.delay.wait_at_least(RECOVER_EVERY)
         await self._check_counts()
+        self._compactor.compact()
         return sooner(sooner(answer.next_at, self._at_the_latest()), self._pruner.prune())
 
     def _at_the_latest(self) -> float | None:

@@ -11,6 +11,7 @@ import msgspec
 
 from millpond.store.postgres.constraints import COUNTING, breaches
 from millpond.store.postgres.encoding import listed
+from millpond.store.postgres.lock import to_read
 from millpond.store.postgres.quoting import qualified
 from millpond.store.sql.database import Dialect
 from millpond.store.sql.load_queries import in_dialect, load_statements
@@ -29,6 +30,9 @@ _PHRASES = {
         " FROM unnest(?::bigint[]) WITH ORDINALITY AS u(value, key))"
     ),
     "sentence(": "format(",
+    "removed_ids()": (
+        "(SELECT DISTINCT unnest(coalesce(ids, ARRAY[id])) AS id FROM millpond_removed) AS removed"
+    ),
 }
 
 
@@ -51,7 +55,7 @@ def dialect_of(schema: str) -> PostgresDialect:
     return PostgresDialect(
         sql=said,
         listed=listed,
-        begin_reading="BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
+        begin_reading=("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY", to_read(schema)),
         many={said[name]: _in(schema, text) for name, text in for_many.items()},
         schema=schema,
     )

@@ -199,7 +199,7 @@ def submits_only(address: Address) -> bool:
 def _counted(driver: Connection, address: Address) -> list[str]:
     """Recount every row, in one snapshot."""
     dialect = dialect_of(address.schema)
-    driver.execute(f"{dialect.begin_reading}; {dialect.sql['all_ways']}".encode())
+    driver.execute("; ".join((*dialect.begin_reading, dialect.sql["all_ways"])).encode())
     try:
         return check_rows(PostgresConnection(driver, dialect.many), dialect)
     finally:

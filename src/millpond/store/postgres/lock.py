@@ -19,6 +19,18 @@ WRITERS = "millpond_lock"
 POOLS = tuple([f"{WRITERS}_{number}" for number in range(8)])
 """The tables of which a function locks one: that of its pool. They have no rows either."""
 
+SMALL = ("millpond_unit", "millpond_group", "millpond_seat", "millpond_lane", "millpond_budget")
+"""Tables of few rows that are written all the time, and may be copied without dead rows."""
+
+
+def to_read(schema: str) -> str:
+    """Return the statement that a read transaction begins with, before it has a snapshot.
+
+    So no reader sees an empty table: a copy waits for the reader, or the reader for it.
+    """
+    named = ", ".join(f"{quoted(schema)}.{table}" for table in SMALL)
+    return f"LOCK TABLE {named} IN ACCESS SHARE MODE"
+
 
 def to_write(schema: str) -> str:
     """Return the statement that keeps out every other writer."""

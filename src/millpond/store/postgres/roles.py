@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 FOR_SUBMITTERS = PUBLIC
 """SECURITY DEFINER functions: callable only with a grant."""
 
+FOR_WORKERS = ("millpond_compact", "millpond_turn_audit")
+"""SECURITY DEFINER functions that keep tables short, as only their owner may: for workers alone."""
+
 _HELD = """\
 SELECT coalesce(pg_has_role(n.nspowner, 'USAGE'), false),
        coalesce(has_schema_privilege(n.oid, 'USAGE'), false),

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import deque
 from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
+import psycopg
 
 from millpond.core.control import ClaimLeadership, Declare
 from millpond.core.settle import Settled
@@ -26,6 +28,7 @@ from millpond.store.postgres.connect import (
 )
 from millpond.store.postgres.detours import Detours
 from millpond.store.postgres.dialect import dialect_of, reading_of
+from millpond.store.postgres.encoding import listed
 from millpond.store.postgres.fast_path_store import FastPathStore, FastPathTransactor
 from millpond.store.postgres.handler_connection import PostgresHandlerConnection
 from millpond.store.postgres.handler_transaction import (
@@ -35,6 +38,7 @@ from millpond.store.postgres.handler_transaction import (
     settled_with,
 )
 from millpond.store.postgres.inbox import Inbox
+from millpond.store.postgres.lock import SMALL
 from millpond.store.postgres.migrate import migrate
 from millpond.store.postgres.notify import PostgresHintChannel
 from millpond.store.postgres.pipeline import PostgresConnection
@@ -71,6 +75,9 @@ if TYPE_CHECKING:
 _LONGEST_PER_TASK = 0.0005
 """Seconds per task that a slow machine needs to encode a submit."""
 
+COPIED_FROM, COPIED_UPTO = 1 << 18, 10_000
+"""The bytes from which a small table is copied without dead rows, and its most rows."""
+
 T = TypeVar("T")
 
 _LONGEST = 60.0
@@ -99,6 +106,7 @@ class PostgresStore(FastPathStore, SharedStore):
         self._patience = patience
         self._schema = dialect_of(address.schema)
         self.detours = Detours()
+        self._audit_due: deque[tuple[float, float]] = deque()
         self._skips, self._refusals, self._reasons, self._told_along = {}, {}, {}, set()
         self._unanswered = {}
         clock = ServerClock() if clock is None else clock
@@ -291,6 +299,7 @@ class PostgresStore(FastPathStore, SharedStore):
         )
         unit.folds = begun is None or begun.folds
         unit.detours = self.detours
+        unit.audit_due = self._audit_due
         return unit
 
     def _repair(self, tables: SqlTables) -> None:
@@ -383,7 +392,16 @@ class PostgresStore(FastPathStore, SharedStore):
             led = await self._on_reader(partial(self._led_by_another, asked))
             if led is not None:
                 return ControlAnswer(revision=led)
-        return await super().control(command, now=now, entropy=entropy)
+        answer = await super().control(command, now=now, entropy=entropy)
+        while self._audit_due:
+            # Without the lock of writers: it may wait for a reader, if only for a moment.
+            await self._on_reader(partial(self._turned_audit, self._audit_due.popleft()))
+        return answer
+
+    def _turned_audit(self, moments: tuple[float, float], connection: PostgresConnection) -> None:
+        """Empty old parts of the audit, where this role may; without, its rows are deleted."""
+        with contextlib.suppress(psycopg.errors.InsufficientPrivilege):
+            connection.execute(self._schema.sql["turn_audit"], moments).fetchall()
 
     def _led_by_another(
         self, asked: tuple[str, float | None], connection: PostgresConnection
@@ -400,6 +418,17 @@ class PostgresStore(FastPathStore, SharedStore):
     def _looked(self, connection: PostgresConnection) -> tuple[int, bool]:
         row = connection.execute(self._schema.sql["version"]).fetchone()
         return (-1, False) if row is None else (row[0], row[1])
+
+    async def compact(self, *, least: int = COPIED_FROM) -> tuple[str, ...]:
+        """Copy small tables of at least so many bytes that mostly hold dead rows; return which."""
+        return await self._on_reader(partial(self._compacted, least))
+
+    def _compacted(self, least: int, connection: PostgresConnection) -> tuple[str, ...]:
+        limits = (listed(SMALL), least, COPIED_UPTO)
+        with contextlib.suppress(psycopg.errors.InsufficientPrivilege):
+            rows = connection.execute(self._schema.sql["compact"], limits).fetchall()
+            return tuple([name for (name,) in rows])
+        return ()
 
     async def impossible_counts(self) -> tuple[str, ...]:
         """Return which counts are impossible; reads one row per pool and key."""

@@ -18,6 +18,7 @@ from millpond.store.sql.codec import SEQ_BITS, body_of, place_of
 from millpond.store.sql.unit_of_work import SqlTables
 
 if TYPE_CHECKING:
+    from collections import deque
     from collections.abc import Sequence
 
     from millpond.core.task import NewTask
@@ -51,6 +52,9 @@ _NOT_LOOKED: Row = (None, None, None)
 _BEHIND_ALL = (1 << 63) - 1
 """A rank behind every other."""
 
+KEPT_LONGER = 1 / 8
+"""How much longer than it is kept an audit record may stay: so much of it is one part."""
+
 FIRST_GROUP = 1 << 20
 """Groups with lower numbers are the one line of a pool without groups, or 0: what is not due."""
 
@@ -64,6 +68,8 @@ class PostgresTables(SqlTables):
     """Whether there may be folded tasks."""
     detours: Detours | None = None
     """Counts to store along with the next write."""
+    audit_due: deque[tuple[float, float]] | None = None
+    """Where to note which part of the audit is full, and which is too old: by their moments."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:  # noqa: ANN401 - as all rows have it
         super().__init__(*arguments, **named)
@@ -158,6 +164,18 @@ class PostgresTables(SqlTables):
         detours = self.detours.to_save() if writes and self.detours is not None else []
         if detours:
             super().send("add_detours", detours)
+
+    def prune_audit(self, before: float) -> None:
+        """Have the parts of the audit emptied that are too old, once this is committed.
+
+        What a part keeps for too long, because it holds newer records too, is deleted row by row.
+        """
+        longer = (self.latest - before) * KEPT_LONGER
+        if self.audit_due is not None:
+            self.audit_due.append((self.latest - longer, before))
+        first = self.ask("first_of_audit").fetchone()
+        if first is not None and first[0] < before - longer:
+            super().prune_audit(before - longer)
 
     def task_row(self, place: int, new: NewTask) -> Row:
         """Return the row of a task's body, with what the server must know of a plain one."""

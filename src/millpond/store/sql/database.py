@@ -53,8 +53,8 @@ class Dialect(msgspec.Struct, frozen=True):
     """The statements, by name."""
     listed: Callable[[Sequence[int] | Sequence[str]], object]
     """Turns many ids or names into one argument, so that one statement takes any number."""
-    begin_reading: str
-    """Begins a read transaction with one snapshot."""
+    begin_reading: tuple[str, ...]
+    """Statements that begin a read transaction with one snapshot."""
 
 
 def miscounted(name: str, expected: int, touched: int) -> Miscounted:

@@ -31,7 +31,8 @@ def find_damage(connection: Connection, dialect: Dialect, *, whole: bool = False
     the `whole`.
     """
     sql = dialect.sql
-    connection.execute(dialect.begin_reading)
+    for statement in dialect.begin_reading:
+        connection.execute(statement)
     try:
         if not whole and connection.execute(sql["count_of_all"]).fetchone()[0] > MANY:
             lost = connection.execute(sql["lost_holders"]).fetchall()

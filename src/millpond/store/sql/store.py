@@ -402,7 +402,8 @@ class SqlStore(ABC, Generic[C, L]):
 
     def _answer(self, question: Callable[[SqlTables], T], connection: C) -> T:
         """Answer a question from one snapshot; its unit of work is discarded."""
-        connection.execute(self._dialect.begin_reading)
+        for statement in self._dialect.begin_reading:
+            connection.execute(statement)
         try:
             return question(SqlTables(connection, self._reading, 0, readonly=True))
         finally:

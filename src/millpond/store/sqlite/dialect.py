@@ -18,6 +18,7 @@ _PHRASES = {
     "IN names(?)": "IN (SELECT value FROM json_each(?))",
     "numbered(?)": "json_each(?)",
     "sentence(": "printf(",
+    "removed_ids()": "millpond_removed",
 }
 
 
@@ -32,5 +33,5 @@ def _listed(values: Sequence[int] | Sequence[str]) -> str:
 
 
 SQLITE = Dialect(
-    sql=in_dialect(_say, "millpond.store.sqlite"), listed=_listed, begin_reading="BEGIN"
+    sql=in_dialect(_say, "millpond.store.sqlite"), listed=_listed, begin_reading=("BEGIN",)
 )

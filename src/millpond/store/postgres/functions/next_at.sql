@@ -52,7 +52,9 @@ BEGIN
                    AND o.ready = 1 ORDER BY o.rank, o.seq LIMIT 1) AS g
          CROSS JOIN LATERAL
                (SELECT o.place FROM millpond_live AS o
-                 WHERE o.grp = g.id AND o.grp > 0 ORDER BY o.rank, o.place LIMIT 1) AS l
+                 WHERE o.grp = g.id AND o.grp > 0
+                   AND (o.rank, o.place) >= (g.rank, (g.pool << 40) | g.seq)
+                 ORDER BY o.rank, o.place LIMIT 1) AS l
          CROSS JOIN LATERAL
                (SELECT o.place, o.plain FROM millpond_task AS o WHERE o.place = l.place OFFSET 0) AS t;
     ELSE

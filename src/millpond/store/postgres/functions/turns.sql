@@ -25,7 +25,7 @@ BEGIN
           FROM seats AS s
          CROSS JOIN LATERAL
                (SELECT o.*, row_number() OVER () AS n
-                  FROM (SELECT x.id, x.unit FROM millpond_group AS x
+                  FROM (SELECT x.id, x.unit, x.rank, x.seq FROM millpond_group AS x
                          WHERE x.pool = p.id AND x.share = s.share AND x.owner = '' AND x.ready = 1
                            AND (x.rank, x.seq) > (-9223372036854775808, 0)
                          ORDER BY x.rank, x.seq LIMIT s.quota) AS o OFFSET 0) AS g
@@ -40,6 +40,8 @@ BEGIN
                        lead(o.place) OVER () AS next_place, lead(o.due) OVER () AS next_due
                   FROM (SELECT x.ctid AS spot, x.rank, x.place, x.due FROM millpond_live AS x
                          WHERE x.grp = g.id AND x.grp > 0
+                           -- A group stands where its first task does: before that are only those that left.
+                           AND (x.rank, x.place) >= (g.rank, (p.id << 40) | g.seq)
                          ORDER BY x.rank, x.place LIMIT greatest(u.cap, 0) + 1) AS o OFFSET 0) AS l
     ), served AS MATERIALIZED (
         SELECT o.*, row_number() OVER () AS n

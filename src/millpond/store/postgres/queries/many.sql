@@ -82,7 +82,7 @@ SELECT * FROM unnest(
 DELETE FROM millpond_ended WHERE place = ANY(?::bigint[]);
 
 -- name: add_removed
-INSERT INTO millpond_removed (id) SELECT * FROM unnest(?::bigint[]) ON CONFLICT (id) DO NOTHING;
+INSERT INTO millpond_removed (ids) SELECT ?::bigint[];
 
 -- name: age_key
 UPDATE millpond_key AS k SET ended_at = n.ended_at

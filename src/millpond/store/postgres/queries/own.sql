@@ -22,6 +22,33 @@ SELECT * FROM millpond_submit(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?,
 -- name: renew
 SELECT * FROM millpond_renew(?, ?, ?, ?);
 
+-- name: turn_audit
+SELECT unnest(millpond_turn_audit(?, ?));
+
+-- name: first_of_audit
+SELECT at FROM millpond_audit ORDER BY position LIMIT 1;
+
+-- name: add_removed
+INSERT INTO millpond_removed (ids) VALUES (ARRAY[?::bigint]);
+
+-- Whole pages, behind which there are enough.
+-- name: cut_removed
+DELETE FROM millpond_removed
+ WHERE n < (SELECT max(p.n)
+              FROM (SELECT r.n, sum(coalesce(cardinality(r.ids), 1)) OVER (ORDER BY r.n DESC) AS upto
+                      FROM millpond_removed AS r) AS p WHERE p.upto >= ?);
+
+-- name: mend_0_removed
+UPDATE millpond_removed AS r
+   SET id = NULL,
+       ids = ARRAY(SELECT u.id FROM unnest(coalesce(r.ids, ARRAY[r.id])) AS u (id)
+                    WHERE NOT EXISTS (SELECT FROM millpond_task AS t WHERE t.id = u.id))
+ WHERE EXISTS (SELECT FROM unnest(coalesce(r.ids, ARRAY[r.id])) AS u (id)
+                 JOIN millpond_task AS t ON t.id = u.id);
+
+-- name: compact
+SELECT unnest(millpond_compact(?::text[], ?, ?));
+
 -- name: add_detours
 INSERT INTO millpond_detour AS d VALUES (?, ?, ?::bigint, millpond_clock())
     ON CONFLICT (verb, reason) DO UPDATE SET n = d.n + excluded.n, last_at = excluded.last_at;
@@ -235,9 +262,13 @@ SELECT l.*, t.body
           FROM (SELECT 1) AS one
           LEFT JOIN (SELECT o.bands, o.lows FROM millpond_pool AS o
                       WHERE o.id = $1 ORDER BY o.turn DESC LIMIT 1) AS p ON true
+          -- A group names the place of its first task.
+          LEFT JOIN (SELECT o.rank, (o.pool << 40) | o.seq AS place FROM millpond_group AS o
+                      WHERE o.id = $1 OFFSET 0) AS g ON true
          CROSS JOIN LATERAL
-               unnest(coalesce(p.bands, '{-9223372036854775808}'),
-                      CASE WHEN p.bands IS NULL THEN '{0}' ELSE p.lows END) AS u (rank, low)
+               unnest(coalesce(p.bands, ARRAY[coalesce(g.rank, -9223372036854775808)]),
+                      CASE WHEN p.bands IS NULL THEN ARRAY[coalesce(g.place, 0)] ELSE p.lows END)
+               AS u (rank, low)
          ORDER BY u.rank) AS b
  CROSS JOIN LATERAL
        (SELECT * FROM millpond_live AS o

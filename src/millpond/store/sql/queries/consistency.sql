@@ -55,7 +55,7 @@ SELECT sentence('task %s is live and has no body, or another', l.id)
 SELECT sentence('the task at place %s has ended and has no body', place) FROM millpond_ended
  WHERE place NOT IN (SELECT place FROM millpond_task)
  UNION ALL
-SELECT sentence('task %s is kept, and said to be removed', id) FROM millpond_removed
+SELECT sentence('task %s is kept, and said to be removed', id) FROM removed_ids()
  WHERE id IN (SELECT id FROM millpond_task);
 
 -- name: check_values

@@ -167,7 +167,9 @@ SELECT s.turn, s.joined, s.share,
          ORDER BY rank, seq LIMIT 1)
   LEFT JOIN millpond_unit AS u ON u.pool = s.pool AND u.unit = g.unit
   LEFT JOIN millpond_live AS l ON l.place =
-       (SELECT place FROM millpond_live WHERE grp = g.id AND grp > 0 ORDER BY rank, place LIMIT 1)
+       (SELECT place FROM millpond_live
+         WHERE grp = g.id AND grp > 0 AND (rank, place) >= (g.rank, (g.pool << 40) | g.seq)
+         ORDER BY rank, place LIMIT 1)
   LEFT JOIN millpond_task AS t ON t.place = l.place
   LEFT JOIN millpond_live AS n ON g.tasks > 1 AND n.place =
        (SELECT place FROM millpond_live
@@ -186,7 +188,9 @@ SELECT g.id, g.unit, g.share, g.owner, g.tasks, g.rank, g.seq, g.due, g.ready,
   FROM millpond_group AS g
   LEFT JOIN millpond_unit AS u ON u.pool = g.pool AND u.unit = g.unit
   LEFT JOIN millpond_live AS l ON l.place =
-       (SELECT place FROM millpond_live WHERE grp = g.id AND grp > 0 ORDER BY rank, place LIMIT 1)
+       (SELECT place FROM millpond_live
+         WHERE grp = g.id AND grp > 0 AND (rank, place) >= (g.rank, (g.pool << 40) | g.seq)
+         ORDER BY rank, place LIMIT 1)
   LEFT JOIN millpond_task AS t ON t.place = l.place
   LEFT JOIN millpond_live AS n ON g.tasks > 1 AND n.place =
        (SELECT place FROM millpond_live

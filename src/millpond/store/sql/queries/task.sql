@@ -212,4 +212,4 @@ INSERT INTO millpond_removed (id) VALUES (?) ON CONFLICT (id) DO NOTHING;
 DELETE FROM millpond_removed WHERE n <= (SELECT max(n) FROM millpond_removed) - ?;
 
 -- name: was_removed
-SELECT id FROM millpond_removed WHERE id IN ids(?);
+SELECT id FROM removed_ids() WHERE id IN ids(?);
