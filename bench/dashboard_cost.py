@@ -16,7 +16,7 @@ Processor time hardly does, so the cost is counted in it, as two parts:
 - What the pool, its process and its connections, uses more for each task while a page is open.
 
 Many short rounds alternate, so that a slow drift of the machine is in both kinds alike. The
-interval of a figure comes from drawing as many pairs of rounds anew, 2000 times (bootstrap).
+interval of a figure comes from drawing as many pairs of rounds again, 2000 times (bootstrap).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from bench.processes import processor_time
+from processes import processor_time
 from verify.servers.postgres import serve as serve_postgres
 
 from millpond import Millpond, Pool
@@ -146,10 +146,10 @@ async def rounds(url: str, pairs: int, *, mounted: bool) -> list[tuple[Round, Ro
                 pair = {}
                 for one in order:
                     if one:
-                        await page.told("open")
+                        await page.order("open")
                     pair[one] = await one_round(mp, pool, meter)
                     if one:
-                        await page.told("close")
+                        await page.order("close")
                 found.append((pair[False], pair[True]))
                 print(f"  {_line(pair[False])}   watched {_line(pair[True])}", flush=True)
     return found
@@ -221,7 +221,7 @@ class Watcher(NamedTuple):
 
     process: subprocess.Popen[str]
 
-    async def told(self, order: str) -> None:
+    async def order(self, order: str) -> None:
         """Have the page opened or closed, and wait until it is."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None

@@ -37,8 +37,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
-from bench.processes import processor_time
-from bench.server_content import POOLS, fill
+from processes import processor_time
+from server_content import POOLS, fill
 from verify.servers.postgres import serve as serve_postgres
 
 from millpond import Millpond
@@ -90,7 +90,14 @@ async def serve(url: str) -> None:
 
     async with mp:
         config = uvicorn.Config(
-            either, "127.0.0.1", 0, log_config=None, access_log=False, lifespan="off"
+            either,
+            "127.0.0.1",
+            0,
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            # A busy machine may rest for longer than the five seconds that uvicorn waits.
+            timeout_keep_alive=3600,
         )
         server = uvicorn.Server(config)
         running = asyncio.create_task(server.serve())
@@ -160,6 +167,8 @@ class Served(NamedTuple):
     ids: list[int]
     """Some completed tasks."""
     waiting: int
+    run: int
+    """A run that has finished."""
 
     def some(self) -> int:
         """Return the id of a task."""
@@ -167,7 +176,9 @@ class Served(NamedTuple):
 
     def get(self, path: str) -> None:
         """Ask for a path; `{task}` in it stands for some task."""
-        self.connection.request("GET", path.format(task=self.some(), waiting=self.waiting))
+        self.connection.request(
+            "GET", path.format(task=self.some(), waiting=self.waiting, run=self.run)
+        )
         answer = self.connection.getresponse()
         body = answer.read()
         assert answer.status == 200, f"{path}: {answer.status} {body[:200]!r}"
@@ -231,6 +242,7 @@ PATHS = {
     "workers": "/workers",
     "runs": "/runs?pool=pool-000",
     "runs, finished": "/runs?pool=pool-000&status=finished",
+    "one run": "/runs/{run}",
     "schedules": "/schedules",
     "events": "/events",
     "audit": "/audit",
@@ -252,21 +264,21 @@ HEADS = (
 def filled(url: str, tasks: int) -> Iterator[Served]:
     """Fill a store, and serve it."""
     began = time.perf_counter()
-    ids, waiting = asyncio.run(fill(url, tasks))
+    ids, waiting, run = asyncio.run(fill(url, tasks))
     print(f"{tasks:,} tasks in {POOLS} pools, stored in {time.perf_counter() - began:.0f} s")
-    with served(url, dice.sample(ids, min(len(ids), 500)), waiting) as found:
+    with served(url, dice.sample(ids, min(len(ids), 500)), waiting, run) as found:
         yield found
 
 
 @contextmanager
-def served(url: str, ids: list[int], waiting: int) -> Iterator[Served]:
+def served(url: str, ids: list[int], waiting: int, run: int) -> Iterator[Served]:
     """Start the process that serves a store."""
     command = [sys.executable, __file__, "--serve", url]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
         connection = http.client.HTTPConnection("127.0.0.1", int(process.stdout.readline()))
-        yield Served(connection, process.pid, reader_of(url), ids, waiting)
+        yield Served(connection, process.pid, reader_of(url), ids, waiting, run)
         connection.close()
     finally:
         process.terminate()

@@ -48,6 +48,8 @@ class Filler:
         self._store = self._runtime.store
         self.ids: list[int] = []
         """Some of the tasks that have completed."""
+        self.run = 0
+        """A run that has finished."""
 
     async def register(self) -> None:
         """Register the worker that completes tasks."""
@@ -67,14 +69,17 @@ class Filler:
 
     async def finish_runs(self, pool: str, count: int) -> None:
         """Store runs of one completed task each."""
-        await self.open_runs(pool, count)
+        self.run = await self.open_runs(pool, count)
         await self._settle(pool, count, Transition.COMPLETE)
 
-    async def open_runs(self, pool: str, count: int) -> None:
-        """Store runs of one waiting task each."""
+    async def open_runs(self, pool: str, count: int) -> int:
+        """Store runs of one waiting task each; return the last."""
+        run = 0
         for _ in range(count):
-            run = NewRun(id=self._runtime.new_id(), pool=pool, name=f"run-{self._runtime.new_id()}")
-            await self._store.submit([Batch(tasks=self._new(pool, 1, run=run.id), run=run)])
+            run = self._runtime.new_id()
+            opened = NewRun(id=run, pool=pool, name=f"run-{run}")
+            await self._store.submit([Batch(tasks=self._new(pool, 1, run=run), run=opened)])
+        return run
 
     async def order(self, pool: str, count: int) -> None:
         """Store orders of an operator."""
@@ -110,8 +115,8 @@ class Filler:
         )
 
 
-async def fill(url: str, tasks: int) -> tuple[list[int], int]:
-    """Fill a store; return some of its completed tasks, and one that waits."""
+async def fill(url: str, tasks: int) -> tuple[list[int], int, int]:
+    """Fill a store; return some of its completed tasks, one that waits, and a finished run."""
     mp = Millpond(url, work=False)
     for name in NAMES:
         mp.pool(name, max_concurrent=BATCH, max_per_key=BATCH)
@@ -130,4 +135,4 @@ async def fill(url: str, tasks: int) -> tuple[list[int], int]:
         await filler.finish_runs(first, RUNS)
         await filler.open_runs(first, RUNS)
         await filler.order(first, ORDERS)
-        return filler.ids, await filler.wait(first, WAITING)
+        return filler.ids, await filler.wait(first, WAITING), filler.run

@@ -45,7 +45,7 @@ class Session:
 
     def is_impossible(self, error: Exception) -> bool:
         """Give up for no error."""
-        assert error
+        assert isinstance(error, OSError)
         return False
 
     def close(self) -> None:

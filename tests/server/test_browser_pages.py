@@ -169,6 +169,15 @@ def test_axe_has_no_serious_findings_in_dialogs(furnished: Dashboard, open_tab: 
     assert findings(page) == []
 
 
+CUT_OFF = """
+() => [...document.querySelectorAll("main *")]
+    .filter((one) => one.getBoundingClientRect().right > innerWidth + 1)
+    .filter((one) => !one.closest(".sr, .tabs, pre"))
+    .map((one) => one.outerHTML.slice(0, 80))
+"""
+"""What stands beyond the edge of the screen, and is cut off there by the panel that holds it."""
+
+
 def test_a_phone_shows_every_page_without_scrolling_sideways(
     furnished: Dashboard, open_tab: OpenTab
 ) -> None:
@@ -181,6 +190,7 @@ def test_a_phone_shows_every_page_without_scrolling_sideways(
             page.set_viewport_size(size)
             beyond = page.evaluate("document.documentElement.scrollWidth - innerWidth")
             assert beyond <= 0, f"{place} is {beyond} px too wide for {size['width']} px"
+            assert page.evaluate(CUT_OFF) == [], f"{place} at {size['width']} px"
 
 
 def test_the_menu_of_a_phone(furnished: Dashboard, open_tab: OpenTab) -> None:

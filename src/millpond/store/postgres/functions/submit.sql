@@ -16,7 +16,8 @@ CREATE FUNCTION millpond_submit(
     OUT refused text, OUT moment double precision, OUT last_seq bigint, OUT waiting bigint,
     OUT queued bigint, OUT is_fifo boolean, OUT wake_at double precision,
     OUT known_at integer[], OUT known_tasks bigint[], OUT known_statuses text[],
-    OUT known_sequences bigint[], OUT known_reasons text[]
+    OUT known_sequences bigint[], OUT known_reasons text[], OUT known_lanes text[],
+    OUT lanes text[], OUT sequences bigint[], OUT positions bigint[]
 )
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
@@ -58,11 +59,12 @@ BEGIN
           OR EXISTS (SELECT 1 FROM millpond_inbox WHERE xid = ANY(m.seen_open)) THEN 'inbox'
         WHEN p.closed = 1 THEN 'closed'
         WHEN p.special = 1 OR spec -> 'order' ->> 'aging' IS NOT NULL THEN 'special'
-        WHEN p.grouped = 1 AND NOT r.fair OR p.grouped = 0 AND kind = 'fair_round_robin' THEN 'grouped'
+        WHEN p.grouped = 1 AND NOT r.grouped OR p.grouped = 0 AND kind = 'fair_round_robin' THEN 'grouped'
     END;
     n.ids := ids;
     IF refused IS NULL AND cardinality(idempotency_keys) > 0 THEN
-        SELECT * INTO refused, known_at, known_tasks, known_statuses, known_sequences, known_reasons
+        SELECT * INTO refused, known_at, known_tasks, known_statuses, known_sequences, known_reasons,
+               known_lanes
           FROM millpond_known_keys(p.id, idempotency_keys, dedupes, functions, fingerprints);
     END IF;
     n := millpond_new_tasks(moment, known_at, ids, bodies, plains, keys, priorities, shares, delays, run_ats,
@@ -85,12 +87,14 @@ BEGIN
                          OR p.claimed < (spec ->> 'prefetch')::bigint) THEN
         wake_at := CASE WHEN n.later < n.count THEN moment ELSE n.first_due END;
     END IF;
-    IF r.fair AND n.later < n.count THEN
-        SELECT * INTO joined
-          FROM millpond_join_groups(p.id, r.per_key, moment,
-                                    ARRAY(SELECT generate_series(n.base + 1, n.base + n.count)),
-                                    n.keys, n.shares, n.dues);
-        p := millpond_join_ring(p, joined.shares, joined.ready_at);
+    IF r.grouped THEN
+        SELECT * INTO joined FROM millpond_join_new(p, r, n, kind);
+        p := joined.p;
+        r := joined.r;
+        n := joined.n;
+        lanes := n.lanes;
+        sequences := n.sequences;
+        positions := n.positions;
     ELSIF n.later < n.count THEN
         SELECT * INTO p.bands, p.lows
           FROM millpond_mark_queued(kind, p.ready, p.bands, p.lows, n.base, n.priorities);
@@ -98,13 +102,16 @@ BEGIN
     IF cardinality(n.runs) > 0 THEN
         PERFORM millpond_join_runs(opened, n.runs, moment);
     END IF;
-    PERFORM millpond_insert_new(n, p.id, kind, moment);
+    PERFORM millpond_insert_new(n, p.id, r, kind, moment);
     PERFORM millpond_count_submitted(n, p, found.spot);
     s := millpond_reserve(m.spot, moment, n.count, 0, 0);
     INSERT INTO millpond_audit
     VALUES (s.records + n.count, n.count, s.at, NULL, 'submit', NULL, p.id, NULL, '{0}', n.ids,
             ARRAY(SELECT generate_series(n.base + 1, n.base + n.count)),
-            CASE WHEN n.dues IS NULL THEN ARRAY[moment] ELSE n.dues END, n.keys, n.plains);
+            CASE WHEN n.dues IS NULL THEN ARRAY[moment] ELSE n.dues END, n.keys, n.plains,
+            CASE WHEN n.lanes IS NOT NULL THEN ARRAY(
+                 SELECT json_build_object('lane', u.lane, 'sequence', u.sequence)::text
+                   FROM unnest(n.lanes, n.sequences) WITH ORDINALITY AS u (lane, sequence, k) ORDER BY u.k) END);
     -- With a full queue the commit would fail: better no hint.
     IF wake_at IS NOT NULL AND channel IS NOT NULL AND pg_notification_queue_usage() < 0.5 THEN
         PERFORM pg_notify(channel, message);
@@ -162,15 +169,46 @@ BEGIN
     RETURN n;
 END $$;
 
+-- Let new tasks join the groups of their lanes or keys, and their shares the ring.
+CREATE FUNCTION millpond_join_new(INOUT p millpond_pool, INOUT r millpond_rules, INOUT n millpond_new, kind text)
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    last_seq constant bigint := n.base & ((1::bigint << 40) - 1);
+    t millpond_touched;
+    given record;
+BEGIN
+    IF r.in_lanes THEN
+        SELECT * INTO given FROM millpond_give_lanes(p, r, n);
+        p := given.p;
+        n := given.n;
+    END IF;
+    SELECT array_agg(coalesce(u.lane, u.key, '')),
+           array_agg(millpond_share(r, coalesce(u.lane, u.key), u.share)), array_agg(1),
+           array_agg(millpond_rank(kind, coalesce(u.priority, n.priorities[1]), last_seq + u.n)),
+           array_agg(last_seq + u.n), array_agg(coalesce(u.due, r.moment)), array_agg(u.n)
+      INTO t.group_units, t.group_shares, t.tasks, t.ranks, t.seqs, t.dues, t.group_at
+      FROM unnest(n.ids, n.keys, n.priorities, n.shares, n.dues, n.lanes) WITH ORDINALITY
+           AS u (id, key, priority, share, due, lane, n)
+     WHERE u.due IS NULL OR u.due <= r.moment OR u.lane IS NOT NULL;
+    IF t.group_units IS NOT NULL THEN
+        SELECT * INTO given FROM millpond_flush_and_join(p, r, t);
+        p := given.p;
+        r := given.r;
+    END IF;
+    IF p.fading > 0 THEN
+        p.fading := p.fading - millpond_forget_faded(p.id, r.moment);
+    END IF;
+END $$;
+
 -- Insert the rows of new tasks, and their idempotency keys.
 CREATE FUNCTION millpond_insert_new(
-    n millpond_new, the_pool bigint, kind text, moment double precision
+    n millpond_new, the_pool bigint, r millpond_rules, kind text, moment double precision
 ) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     last_seq constant bigint := n.base & ((1::bigint << 40) - 1);
 BEGIN
-    IF n.count = 1 AND kind <> 'fair_round_robin' THEN
+    IF n.count = 1 AND r.grouped IS NOT TRUE THEN
         -- Most submits are of one task: without a list they take 6 % less.
         INSERT INTO millpond_task VALUES (n.base + 1, n.ids[1], n.bodies[1], n.plains[1]);
         INSERT INTO millpond_live (place, id, pool, rank, key, sequence, submitted_at, expires_at, due,
@@ -182,19 +220,20 @@ BEGIN
         INSERT INTO millpond_task
         SELECT n.base + u.n, u.id, u.body, coalesce(u.plain, n.plains[1])
           FROM unnest(n.ids, n.bodies, n.plains) WITH ORDINALITY AS u (id, body, plain, n);
-        INSERT INTO millpond_live (place, id, pool, rank, key, sequence, submitted_at, expires_at, due,
+        INSERT INTO millpond_live (place, id, pool, rank, key, lane, sequence, submitted_at, expires_at, due,
                                    cancel_requested, running, attempt, runs, fresh, listed, token, grp, run)
         SELECT n.base + u.n, u.id, the_pool,
                millpond_rank(kind, coalesce(u.priority, n.priorities[1]), last_seq + u.n),
-               u.key, last_seq + u.n, moment, u.expires, coalesce(u.due, moment), 0, 0, 0, 0, 1, 0, 0,
-               CASE WHEN u.due > moment THEN 0
-                    WHEN kind = 'fair_round_robin' THEN
+               u.key, u.lane, coalesce(u.sequence, last_seq + u.n), moment, u.expires, coalesce(u.due, moment),
+               0, 0, 0, 0, 1, 0, 0,
+               CASE WHEN u.due > moment AND u.lane IS NULL THEN 0
+                    WHEN r.grouped THEN
                          (SELECT g.id FROM millpond_group AS g
-                           WHERE g.pool = the_pool AND g.unit = coalesce(u.key, '')
-                             AND g.share = coalesce(u.share, '') AND g.owner = '')
+                           WHERE g.pool = the_pool AND g.unit = coalesce(u.lane, u.key, '') AND g.owner = ''
+                             AND g.share = millpond_share(r, coalesce(u.lane, u.key), u.share))
                     ELSE the_pool END, u.run
-          FROM unnest(n.ids, n.keys, n.priorities, n.shares, n.dues, n.expires, n.runs) WITH ORDINALITY
-               AS u (id, key, priority, share, due, expires, run, n);
+          FROM unnest(n.ids, n.keys, n.priorities, n.shares, n.dues, n.expires, n.runs, n.lanes, n.sequences)
+               WITH ORDINALITY AS u (id, key, priority, share, due, expires, run, lane, sequence, n);
     END IF;
     IF cardinality(n.idempotency_keys) > 0 THEN
         PERFORM millpond_store_keys(the_pool, n.ids, n.idempotency_keys, n.functions, n.fingerprints);
@@ -212,7 +251,8 @@ BEGIN
            -- A verb that only looked may have raised it above the time of the store.
            undue_since = least(o.undue_since, n.first_due),
            ready = o.ready + n.count - n.later, later = o.later + n.later,
-           bands = p.bands, lows = p.lows, joins = p.joins, resting = p.resting, ring_turn = p.ring_turn, ring_join = p.ring_join,
+           bands = p.bands, lows = p.lows, joins = p.joins, resting = p.resting,
+           ring_turn = p.ring_turn, ring_join = p.ring_join, next_lane = p.next_lane, unit_timers = p.unit_timers, fading = p.fading,
            writes = o.writes + 1, turn = (o.writes + 1) >> 5
      WHERE o.ctid = pool_spot;
     GET DIAGNOSTICS touched = ROW_COUNT;
