@@ -132,7 +132,7 @@ def measure(stage: FleetStage) -> Found:
         share = statistics.median(one.waiting for one in rounds.of[both]) * 100
         rates = ([one.drained.starts for one in rounds.of[name]] for name in (both, alone))
         ratio = median_ratio(*rates)
-        # Without a free core for each process only the waiting tells.
+        # Without a free core for each process, only the time spent waiting counts.
         if ratio >= LEAST:
             found.reach("T26 two pools / one pool by one process", ratio, LEAST, goal=1.9)
             found.add("two pools, waiting for locks", share, "%")

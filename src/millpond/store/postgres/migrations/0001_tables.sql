@@ -214,7 +214,7 @@ CREATE TABLE millpond_lease (
     PRIMARY KEY (token, started_at)
 );
 
--- A lease that stays gets a new number before a thousand others have come: whoever looks through all of
+-- A lease that stays gets a new number before a thousand others have come: a search through all of
 -- them begins with millpond_meta.first_lease, and not with the dead.
 CREATE INDEX millpond_lease_recent ON millpond_lease (n);
 
