@@ -65,8 +65,8 @@ MUTANTS = (
     # What is taken in.
     Mutant(
         "bound_ignores_the_batch",
-        "'backpressure', p.fresh + n.count) THEN",
-        "'backpressure', p.fresh) THEN",
+        "'backpressure', o.fresh + n) THEN",
+        "'backpressure', o.fresh) THEN",
         ("bounded",),
     ),
     Mutant(
@@ -89,25 +89,26 @@ MUTANTS = (
     ),
     Mutant(
         "ready_counts_a_batch_once",
-        "ready = o.ready + n.count - n.later",
-        "ready = o.ready + 1",
+        "ready = x.ready + n - due_later",
+        "ready = x.ready + 1",
         ("fifo",),
     ),
     Mutant(
         "live_counts_a_batch_once",
-        "live = o.live + n.count, fresh",
-        "live = o.live + 1, fresh",
+        "live = x.live + n, fresh",
+        "live = x.live + 1, fresh",
         ("fifo",),
     ),
     Mutant(
         "sequence_has_gaps",
-        "SET next_seq = o.next_seq + n.count,",
-        "SET next_seq = o.next_seq + n.count + 1,",
+        "SET next_seq = x.next_seq + n,",
+        "SET next_seq = x.next_seq + n + 1,",
         ("fifo",),
     ),
     Mutant(
         "inbox_is_overtaken",
-        "WHEN EXISTS (SELECT 1 FROM millpond_inbox WHERE xid >= m.seen_upto)\n          OR EXISTS",
+        "WHEN EXISTS (SELECT 1 FROM millpond_inbox AS x WHERE x.xid >= s.seen_upto)\n"
+        "                  OR EXISTS",
         "WHEN EXISTS",
         ("inbox first",),
     ),
@@ -208,8 +209,8 @@ MUTANTS = (
     ),
     Mutant(
         "expiry_is_ignored",
-        "n.keys[1], last_seq + 1, moment, n.expires[1],",
-        "n.keys[1], last_seq + 1, moment, NULL,",
+        "keys[1], last_seq + 1, moment, expires[1],",
+        "keys[1], last_seq + 1, moment, NULL,",
         ("times",),
     ),
     # Groups of new tasks.

@@ -122,23 +122,3 @@ CREATE TYPE millpond_next AS (
     last_turn    bigint,             -- the seat of the last
     last_joined  bigint
 );
-
--- New tasks of a submit.
-CREATE TYPE millpond_new AS (
-    base         bigint,             -- the place before the first
-    count        integer,
-    later        integer,            -- how many of them are not due
-    first_due    double precision,   -- of those
-    ids          bigint[],
-    bodies       bytea[],
-    plains       text[],
-    keys         text[],
-    priorities   bigint[],
-    shares       text[],
-    dues         double precision[], -- NULL = all are due
-    expires      double precision[],
-    idempotency_keys text[],
-    functions    text[],
-    fingerprints bigint[],
-    runs         bigint[]            -- empty = none is of a run
-);
