@@ -288,7 +288,8 @@ def test_live_the_acts_move(
     pages = out.pages()
     for number, act in enumerate(show.acts, start=1):
         mine = [page for page in pages if page[0].startswith(f"{number}/3  {act.bill.title}")]
-        assert len({tuple(page) for page in mine}) > min(10 * act.frames[-1].at, 20) * 0.8
+        most = min(10 * act.frames[-1].at, 20, len(act.frames))  # frames: a busy machine has fewer
+        assert len({tuple(page) for page in mine}) >= most * 0.8
         assert act.ending.said.split()[-1] in "\n".join(mine[-1])
         assert "Ctrl-C leaves" in mine[0][-1]
 
