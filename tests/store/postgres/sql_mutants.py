@@ -364,8 +364,8 @@ MUTANTS = (
     ),
     Mutant(
         "claims_of_another",
-        "WHERE l.n >= lease_number - 1024 AND l.worker = asker AND l.pool = the_pool",
-        "WHERE l.n >= lease_number - 1024 AND l.pool = the_pool",
+        "WHERE l.n >= from_lease AND l.worker = asker AND l.pool = the_pool",
+        "WHERE l.n >= from_lease AND l.pool = the_pool",
         ("ahead", "in order"),
     ),
     Mutant(

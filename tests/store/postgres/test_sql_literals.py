@@ -14,6 +14,7 @@ from millpond.core.spec import ONE_TURN, OnFull, OrderKind
 from millpond.core.task import CALLBACKS, Dedupe
 from millpond.core.ticks import MICROSECONDS
 from millpond.store.postgres.literals import BANDS, LEASES_LOOKED_AT, TURN_BITS, WALKED_PAST
+from millpond.store.postgres.lock import POOLS
 from millpond.store.postgres.migrate import known_migrations
 from millpond.store.postgres.server_functions import sources
 from millpond.store.postgres.unit_of_work import FIRST_GROUP
@@ -38,9 +39,9 @@ FUNCTIONS = "\n".join(sources().values())
 NUMBERS = {
     "place of a task": (r"<< (\d+)\) (?:- 1|\+ last_seq)|\(p\.id << (\d+)\)", SEQ_BITS, 5),
     "turn of a row": (r"\(\w*\.?(?:version|writes) \+ 1\) >> (\d+)", TURN_BITS, 10),
-    "leases looked at": (r"leases - (\d+)\b", LEASES_LOOKED_AT - 1, 3),
-    "leases of a step": (r"lease_number - (1\d{3})\b", LEASES_LOOKED_AT, 2),
-    "leases numbered anew": (r"lease_number (?:%|-) (5\d\d)\b", LEASES_LOOKED_AT // 2, 2),
+    "leases looked at": (r"s\.leases - s\.first_lease >= (\d+)\b", LEASES_LOOKED_AT, 1),
+    "leases numbered anew": (r"\blast - (5\d\d)\b", LEASES_LOOKED_AT // 2, 3),
+    "locks of pools": (r"CASE the_pool & (\d+)", len(POOLS) - 1, 1),
     "ranks with a place": (
         r"cardinality\((?:bands|b\.ranks)\)(?:, 0\))? (?:>|<=) (\d+)",
         BANDS,
@@ -56,7 +57,7 @@ NUMBERS = {
     "measured at most": (r"\bmeasured - (4\d{3})", 4 * MEASURED, 2),
     "suffix of callbacks": (r"right\(asked_pool, (\d+)\)", len(CALLBACKS), 1),
     "first group": (
-        r"coalesce\(\(SELECT max\(id\) \+ 1 FROM millpond_group\), (\d+)\)",
+        r"coalesce\(\(SELECT max\(id\) \+ 1 FROM millpond_group WHERE [^)]*\), (\d+)\)",
         FIRST_GROUP,
         1,
     ),
@@ -80,7 +81,6 @@ KNOWN = {
     *(
         SEQ_BITS,
         LEASES_LOOKED_AT,
-        LEASES_LOOKED_AT - 1,
         LEASES_LOOKED_AT // 2,
         ONE_TURN,
         FIRST_GROUP,
@@ -114,7 +114,7 @@ def words(pattern: str) -> set[str]:
         (r"k\.status IN \([^)]*\)", [*Status]),
         (r"WHEN '(?:success|inflight)'", [*Dedupe]),
         (r"kind(?: =)? (?:WHEN )?'\w+'|WHEN 'lifo'", [*OrderKind]),
-        (r"moment, NULL, '\w+',", [*Transition, "claim"]),
+        (r"s\.at, NULL, '\w+',", [*Transition, "claim"]),
         (r"l\.pool, '\w+', 1", [*Status]),
     ],
 )

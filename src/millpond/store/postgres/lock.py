@@ -1,9 +1,12 @@
 """Locks of writers and migrations: table locks, held until commit.
 
-An advisory lock has a number, and any role that can connect may take it. A lock on a table in this
-mode needs the right to change the table, so a stranger cannot stop the store. The mode conflicts
-with itself and with none that a reader takes; the weaker ones do not keep writers apart, the
-stronger ones make the server look through the locks of every session.
+An advisory lock has a number, and any role that can connect may take it. A lock on a table in these
+modes needs the right to change the table, so a stranger cannot stop the store.
+
+The functions of the server lock the store in ROW EXCLUSIVE MODE, which they can hold together, and
+then their pool (functions/locks.sql has the order). The Python verbs may touch any pool, so their
+mode keeps out each other and the functions, and no reader. For it the server looks through the
+locks of every session; for the modes of the functions it does not.
 """
 
 from __future__ import annotations
@@ -13,16 +16,19 @@ from millpond.store.postgres.quoting import quoted
 WRITERS = "millpond_lock"
 """The table that writers lock. It has no rows, and nothing else locks it."""
 
+POOLS = tuple([f"{WRITERS}_{number}" for number in range(8)])
+"""The tables of which a function locks one: that of its pool. They have no rows either."""
+
 
 def to_write(schema: str) -> str:
-    """Return the statement that takes the write lock."""
-    return _locked(schema, WRITERS)
+    """Return the statement that keeps out every other writer."""
+    return _locked(schema, WRITERS, "SHARE ROW EXCLUSIVE")
 
 
 def to_migrate(schema: str) -> str:
     """Return the statement that takes the migration lock."""
-    return _locked(schema, "millpond_schema")
+    return _locked(schema, "millpond_schema", "SHARE UPDATE EXCLUSIVE")
 
 
-def _locked(schema: str, table: str) -> str:
-    return f"LOCK TABLE {quoted(schema)}.{table} IN SHARE UPDATE EXCLUSIVE MODE"
+def _locked(schema: str, table: str, mode: str) -> str:
+    return f"LOCK TABLE {quoted(schema)}.{table} IN {mode} MODE"

@@ -2,28 +2,30 @@
 CREATE FUNCTION millpond_unfold(these bigint[]) RETURNS void
 LANGUAGE plpgsql VOLATILE SET search_path FROM CURRENT SET enable_seqscan = off SET enable_bitmapscan = off AS $$
 DECLARE
-    first_lease constant bigint := (SELECT leases - 1023 FROM millpond_meta ORDER BY turn DESC LIMIT 1);
+    from_lease constant bigint := (SELECT m.first_lease FROM millpond_meta AS m ORDER BY m.turn DESC LIMIT 1);
 BEGIN
     INSERT INTO millpond_live
     SELECT f.* FROM millpond_folded AS f
      WHERE these IS NULL OR f.token IN (
-           SELECT token FROM millpond_lease WHERE n >= first_lease AND ids && these);
+           SELECT token FROM millpond_lease WHERE n >= from_lease AND ids && these);
     DELETE FROM millpond_lease
-     WHERE n >= first_lease AND (these IS NULL OR token IN (
-           SELECT token FROM millpond_lease WHERE n >= first_lease AND ids && these));
+     WHERE n >= from_lease AND (these IS NULL OR token IN (
+           SELECT token FROM millpond_lease WHERE n >= from_lease AND ids && these));
 END $$;
 
--- Give back a row of its own to each of these folded tasks and to no other of their leases.
-CREATE FUNCTION millpond_unfold_some(these bigint[], their_tokens bigint[]) RETURNS void
+-- Give back a row of its own to each of these folded tasks of a pool and to no other of their leases.
+CREATE FUNCTION millpond_unfold_some(these bigint[], their_tokens bigint[], the_pool bigint) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     l record;
     gone integer[];
 BEGIN
     INSERT INTO millpond_live
-    SELECT f.* FROM millpond_folded AS f WHERE f.token = ANY(their_tokens) AND f.id = ANY(these);
+    SELECT f.* FROM millpond_folded AS f
+     WHERE f.token = ANY(their_tokens) AND f.id = ANY(these) AND f.pool = the_pool;
+    -- Locked: another call may number them anew.
     FOR l IN SELECT o.ctid AS spot, o.* FROM millpond_lease AS o
-              WHERE o.token = ANY(their_tokens) AND o.ids && these LOOP
+              WHERE o.token = ANY(their_tokens) AND o.ids && these AND o.pool = the_pool FOR UPDATE LOOP
         gone := ARRAY(SELECT k FROM generate_subscripts(l.ids, 1) AS k WHERE l.ids[k] = ANY(these));
         IF cardinality(gone) = cardinality(l.ids) THEN
             DELETE FROM millpond_lease AS o WHERE o.ctid = l.spot;

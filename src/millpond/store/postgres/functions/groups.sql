@@ -1,12 +1,12 @@
 -- Queues of fair pools: a group holds the tasks of one key and one share, a seat says when a share is next.
 
 -- Put tasks that are due into their groups, each at its place. Tasks that are not due (`dues`) are left out;
--- `dues` NULL: all are due now. New groups are numbered from `next_group`. Return the shares of new groups that
+-- `dues` NULL: all are due now. A new group has the number of its first place. Return the shares of new groups that
 -- have something to start, and which of these tasks is the first of each. An error of SQLSTATE MP001 says that
 -- something else holds one of these keys back.
 CREATE FUNCTION millpond_join_groups(
     the_pool bigint, per_key bigint, moment double precision, places bigint[],
-    keys text[], group_shares text[], dues double precision[], INOUT next_group bigint,
+    keys text[], group_shares text[], dues double precision[],
     OUT shares text[], OUT ready_at bigint[]
 )
 LANGUAGE plpgsql VOLATILE AS $$
@@ -15,7 +15,7 @@ DECLARE
 BEGIN
     WITH coming AS MATERIALIZED (
         SELECT coalesce(u.key, '') AS unit, coalesce(u.share, '') AS share, count(*) AS tasks,
-               min(u.place) & ((1::bigint << 40) - 1) AS seq, min(u.n) AS n,
+               min(u.place) AS place, min(u.place) & ((1::bigint << 40) - 1) AS seq, min(u.n) AS n,
                coalesce((array_agg(u.due ORDER BY u.place))[1], moment) AS due
           FROM unnest(places, keys, group_shares, dues) WITH ORDINALITY AS u (place, key, share, due, n)
          WHERE u.due IS NULL OR u.due <= moment GROUP BY 1, 2
@@ -43,18 +43,16 @@ BEGIN
             ON CONFLICT (pool, unit) DO UPDATE SET groups = o.groups + excluded.groups
     ), made AS (
         INSERT INTO millpond_group
-        SELECT next_group - 1 + row_number() OVER (ORDER BY f.n), the_pool, f.unit, f.share, '', f.tasks, 0,
-               f.seq, f.due, f.open::integer
+        SELECT f.place, the_pool, f.unit, f.share, '', f.tasks, 0, f.seq, f.due, f.open::integer
           FROM found AS f WHERE f.spot IS NULL
     )
-    SELECT coalesce(bool_or(f.held), false) AS held, count(*) FILTER (WHERE f.spot IS NULL) AS made,
+    SELECT coalesce(bool_or(f.held), false) AS held,
            array_agg(f.share) FILTER (WHERE f.spot IS NULL AND f.open) AS shares,
            array_agg(f.n) FILTER (WHERE f.spot IS NULL AND f.open) AS ready_at
       INTO c FROM found AS f;
     IF c.held THEN
         RAISE EXCEPTION 'held' USING ERRCODE = 'MP001';
     END IF;
-    next_group := next_group + c.made;
     shares := c.shares;
     ready_at := c.ready_at;
 END $$;

@@ -77,7 +77,7 @@ BEGIN
                at_place & ((1::bigint << 40) - 1)
           INTO status, sequence
           FROM millpond_lease AS l
-         WHERE l.n >= (SELECT m.leases - 1023 FROM millpond_meta AS m ORDER BY m.turn DESC LIMIT 1)
+         WHERE l.n >= (SELECT m.first_lease FROM millpond_meta AS m ORDER BY m.turn DESC LIMIT 1)
            AND task = ANY(l.ids);
     END IF;
     IF lane IS NOT NULL OR status IS NULL THEN

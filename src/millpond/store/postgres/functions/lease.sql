@@ -3,7 +3,7 @@
 -- Return how many tasks a worker may start and prefetch; `refused` where the verbs must decide.
 CREATE FUNCTION millpond_room_for(
     p millpond_pool, r millpond_rules, asker text, want integer, ahead integer,
-    running_now bigint, ending integer, begun integer, lease_number bigint,
+    running_now bigint, ending integer, begun integer, from_lease bigint,
     inbox_upto xid8, inbox_open xid8[]
 ) RETURNS millpond_room
 LANGUAGE plpgsql VOLATILE AS $$
@@ -17,7 +17,7 @@ BEGIN
     w.own_claims := 0;
     IF worker.ahead > 0 THEN
         SELECT coalesce(sum(cardinality(l.ids)), 0) INTO w.own_claims FROM millpond_lease AS l
-         WHERE l.n >= lease_number - 1024 AND l.worker = asker AND l.pool = p.id
+         WHERE l.n >= from_lease AND l.worker = asker AND l.pool = p.id
            AND l.claims IS NOT NULL;
     END IF;
     w.slots := greatest(least(want, r.a_limit - running_now), 0);

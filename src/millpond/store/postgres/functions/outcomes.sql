@@ -6,7 +6,7 @@
 -- first. Tasks that go back to the queue are not in it yet: `back` and `later` name them.
 CREATE FUNCTION millpond_end_rows(
     moment double precision, settled bigint[], settled_tokens bigint[], one_result bytea, results bytea[],
-    outcomes jsonb, errors bytea[], successors bigint[], successor_tokens bigint[]
+    outcomes jsonb, errors bytea[], successors bigint[], successor_tokens bigint[], the_pool bigint
 ) RETURNS millpond_ends
 LANGUAGE plpgsql VOLATILE AS $$
 #variable_conflict use_column
@@ -14,9 +14,9 @@ DECLARE
     ending constant integer := cardinality(settled);
     s record;
 BEGIN
-    PERFORM millpond_unfold_some(settled || successors, settled_tokens || successor_tokens);
+    PERFORM millpond_unfold_some(settled || successors, settled_tokens || successor_tokens, the_pool);
     IF successors IS NOT NULL THEN
-        PERFORM millpond_begin_successors(moment, successors, successor_tokens);
+        PERFORM millpond_begin_successors(moment, successors, successor_tokens, the_pool);
     END IF;
     WITH said AS MATERIALIZED (
         SELECT q.id, coalesce(q.token, settled_tokens[1]) AS token, q.n::integer AS n,
@@ -50,7 +50,7 @@ BEGIN
                (SELECT o.place, o.plain FROM millpond_task AS o WHERE o.id = s.id OFFSET 0) AS t
          CROSS JOIN LATERAL
                (SELECT o.ctid, o.* FROM millpond_live AS o
-                 WHERE o.place = t.place AND o.running = 1 AND o.token = s.token
+                 WHERE o.place = t.place AND o.pool = the_pool AND o.running = 1 AND o.token = s.token
                    AND o.attempt = s.attempt OFFSET 0) AS l
     ), gone AS (
         DELETE FROM millpond_live AS l USING held AS h WHERE l.ctid = h.spot AND NOT h.goes_back
@@ -105,7 +105,7 @@ END $$;
 
 -- Start prefetched tasks in the slots of attempts that end.
 CREATE FUNCTION millpond_begin_successors(
-    moment double precision, successors bigint[], successor_tokens bigint[]
+    moment double precision, successors bigint[], successor_tokens bigint[], the_pool bigint
 ) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -119,7 +119,7 @@ BEGIN
               FROM unnest(successors, successor_tokens) AS u (id, token)
              CROSS JOIN LATERAL
                    (SELECT o.place FROM millpond_task AS o WHERE o.id = u.id OFFSET 0) AS t) AS x
-     WHERE l.place = x.place AND l.token = x.token AND l.claim IS NOT NULL AND l.runs = 0
+     WHERE l.place = x.place AND l.pool = the_pool AND l.token = x.token AND l.claim IS NOT NULL AND l.runs = 0
        AND l.cancel_requested = 0 AND l.reason IS NULL;
     GET DIAGNOSTICS touched = ROW_COUNT;
     IF touched <> expected THEN

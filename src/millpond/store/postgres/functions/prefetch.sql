@@ -1,20 +1,17 @@
 -- Tasks that a worker holds ahead of their start.
 
--- Start the first tasks that a worker has prefetched of a pool, in the order in which it claimed them, and
--- write the audit: `last_record` is the number of its last record.
+-- Start the first tasks that a worker has prefetched of a pool, in the order in which it claimed them.
 CREATE FUNCTION millpond_begin_claims(
-    the_pool bigint, asker text, most bigint, moment double precision, lease_number bigint,
-    last_record bigint,
-    OUT n bigint, OUT ids bigint[], OUT places bigint[], OUT tokens bigint[],
-    OUT submitted_at double precision[], OUT due double precision[], OUT keys text[], OUT plain text[],
-    OUT bodies bytea[]
-)
+    the_pool bigint, asker text, most bigint, moment double precision, from_lease bigint, lease_number bigint
+) RETURNS millpond_begun
 LANGUAGE plpgsql VOLATILE AS $$
 #variable_conflict use_column
+DECLARE
+    b millpond_begun;
 BEGIN
     WITH gone AS (
         DELETE FROM millpond_lease AS l
-         WHERE l.n >= lease_number - 1024 AND l.worker = asker AND l.pool = the_pool
+         WHERE l.n >= from_lease AND l.worker = asker AND l.pool = the_pool
            AND l.claims IS NOT NULL RETURNING l.*
     ), held AS MATERIALIZED (
         SELECT l.token, l.revision, u.claim, u.id, u.place, coalesce(u.rank, l.ranks[1]) AS rank,
@@ -34,18 +31,15 @@ BEGIN
                array_agg(h.key), array_agg(h.plain), lease_number
           FROM held AS h GROUP BY h.token, h.starts, h.revision
     )
-    SELECT count(*), array_agg(h.id), array_agg(h.place), array_agg(h.token),
+    SELECT array_agg(h.id), array_agg(h.place), array_agg(h.token),
            array_agg(h.submitted_at), array_agg(h.due), array_agg(h.key), array_agg(h.plain),
            array_agg(t.body)
-      INTO n, ids, places, tokens, submitted_at, due, keys, plain, bodies
-      FROM held AS h
+      INTO b FROM held AS h
      CROSS JOIN LATERAL
            (SELECT o.body FROM millpond_task AS o WHERE o.place = h.place OFFSET 0) AS t
      WHERE h.starts;
-    IF n <> most THEN
+    IF cardinality(b.ids) IS DISTINCT FROM most THEN
         RAISE EXCEPTION 'claims are not folded' USING ERRCODE = 'MP001';
     END IF;
-    INSERT INTO millpond_audit
-    VALUES (last_record, n, moment, NULL, 'lease', NULL, the_pool, asker, tokens, ids, places, due, keys,
-            plain);
+    RETURN b;
 END $$;

@@ -26,8 +26,7 @@ BEGIN
         END IF;
         IF r.fair THEN
             SELECT * INTO joined FROM millpond_join_groups(
-                p.id, r.per_key, r.moment, these, t.keys, t.shares, t.dues, r.next_group);
-            r.next_group := joined.next_group;
+                p.id, r.per_key, r.moment, these, t.keys, t.shares, t.dues);
             freed := freed || joined.shares;
             freed_at := freed_at || ARRAY(SELECT at[u.n] FROM unnest(joined.ready_at) AS u (n));
         ELSE

@@ -21,7 +21,7 @@ BEGIN
     FOREACH l IN ARRAY held LOOP
         take := 0;
         size := cardinality(l.ids);
-        IF l.pool <> held[1].pool OR l.worker <> held[1].worker THEN
+        IF l.worker <> held[1].worker THEN
             RETURN NULL;
         ELSIF l.claims IS NOT NULL THEN
             take := least(size, count - begun);
@@ -111,7 +111,7 @@ END $$;
 -- Do it; NULL if it is not such a case.
 CREATE FUNCTION millpond_relay(
     moment double precision, settled bigint[], settled_tokens bigint[], one_result bytea, results bytea[],
-    successors bigint[], successor_tokens bigint[], lease_number bigint
+    successors bigint[], successor_tokens bigint[], the_pool bigint, lease_number bigint
 ) RETURNS millpond_ends
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -130,7 +130,7 @@ BEGIN
     SELECT array_agg(o ORDER BY o.started_at, o.claims[1], array_position(settled, o.ids[1]))
       INTO held
       FROM millpond_lease AS o
-     WHERE o.token = ANY(settled_tokens || successor_tokens);
+     WHERE o.token = ANY(settled_tokens || successor_tokens) AND o.pool = the_pool;
     takes := CASE WHEN held IS NOT NULL
              THEN millpond_relay_takes(held, settled, settled_tokens, successors, successor_tokens) END;
     IF takes IS NULL THEN
@@ -141,7 +141,7 @@ BEGIN
         IF held[i].claims IS NULL THEN rest := rest - takes[i]; END IF;
     END LOOP;
     SELECT p.measured INTO e.measured
-      FROM millpond_pool AS p WHERE p.id = held[1].pool ORDER BY p.turn DESC LIMIT 1;
+      FROM millpond_pool AS p WHERE p.id = the_pool ORDER BY p.turn DESC LIMIT 1;
     FOR i IN 1..cardinality(held) LOOP
         take := takes[i];
         CONTINUE WHEN take = 0;

@@ -18,13 +18,11 @@ SET enable_bitmapscan = off
 AS $$
 DECLARE
     held_ahead bigint;
-    spot tid;
-    touched bigint;
 BEGIN
-    LOCK TABLE millpond_lock IN SHARE UPDATE EXCLUSIVE MODE;
+    LOCK TABLE millpond_lock IN ROW EXCLUSIVE MODE;
     SELECT millpond_moment(at, at_most, m.latest, m.behind, millpond_clock())
       INTO moment FROM millpond_meta AS m ORDER BY m.turn DESC LIMIT 1;
-    SELECT w.ahead, w.ctid INTO held_ahead, spot
+    SELECT w.ahead INTO held_ahead
       FROM millpond_worker AS w WHERE w.id = renewing ORDER BY w.turn DESC LIMIT 1;
     alive := FOUND;
     IF NOT alive THEN
@@ -34,12 +32,18 @@ BEGIN
     IF refused IS NOT NULL THEN
         RETURN;
     END IF;
-    UPDATE millpond_worker AS w
-       SET expires_at = round((moment + seconds) * 1000000) / 1000000,
-           writes = w.writes + 1, turn = (w.writes + 1) >> 5
-     WHERE w.ctid = spot;
-    GET DIAGNOSTICS touched = ROW_COUNT;
-    IF touched <> 1 THEN PERFORM millpond_miscounted('worker', 1, touched); END IF;
+    LOOP
+        -- A call of the same worker may count what it holds ahead meanwhile, and move the row to another turn.
+        UPDATE millpond_worker AS w
+           SET expires_at = round((moment + seconds) * 1000000) / 1000000,
+               writes = w.writes + 1, turn = (w.writes + 1) >> 5
+         WHERE w.id = renewing AND w.turn = (SELECT x.turn FROM millpond_worker AS x
+                                              WHERE x.id = renewing ORDER BY x.turn DESC LIMIT 1);
+        EXIT WHEN FOUND;
+        IF NOT EXISTS (SELECT FROM millpond_worker AS x WHERE x.id = renewing) THEN
+            PERFORM millpond_miscounted('worker', 1, 0);
+        END IF;
+    END LOOP;
     SELECT array_agg(l.id ORDER BY p.name, l.place),
            array_agg(l.id ORDER BY p.name, l.place) FILTER (WHERE l.cancel_requested > 1)
       INTO cancelled, interrupted

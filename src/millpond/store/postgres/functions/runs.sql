@@ -12,7 +12,9 @@ DECLARE
     state jsonb;
     counted bigint;
 BEGIN
-    FOR one IN SELECT o.value FROM jsonb_array_elements(opened) AS o LOOP
+    PERFORM millpond_lock_runs(ARRAY(SELECT DISTINCT u.run FROM unnest(runs) AS u (run)));
+    FOR one IN SELECT o.value FROM jsonb_array_elements(opened) AS o
+                ORDER BY o.value ->> 'pool', o.value ->> 'name' LOOP
         IF EXISTS (SELECT 1 FROM millpond_run AS r WHERE r.id = (one ->> 'id')::bigint)
            OR EXISTS (SELECT 1 FROM millpond_run AS r
                        WHERE r.pool = one ->> 'pool' AND r.name = one ->> 'name') THEN
@@ -63,6 +65,9 @@ BEGIN
     IF cardinality(e.plain) = 1 AND position('"run":' IN e.plain[1]) = 0 THEN
         RETURN NULL;
     END IF;
+    PERFORM millpond_lock_runs(ARRAY(SELECT DISTINCT (u.plain::json ->> 'run')::bigint
+                                       FROM millpond_after(e, ending) AS u
+                                      WHERE position('"run":' IN u.plain) > 0));
     FOR gone IN SELECT x.run, count(*) FILTER (WHERE x.status = 'completed') AS completed,
                        count(*) FILTER (WHERE x.status = 'failed') AS failed,
                        count(*) FILTER (WHERE x.status = 'queued') AS back

@@ -1,12 +1,12 @@
 -- Ends of attempts. Tasks that run are folded: one row of millpond_lease holds those of one lease.
 
--- End attempts of one worker in one pool, and start the prefetched tasks that follow in their slots. What is
+-- End attempts of one worker in a pool, which is locked, and start the prefetched tasks that follow in their slots. What is
 -- left of a lease stays. `outcomes` NULL: all complete the first attempt of their tasks. An error of SQLSTATE
 -- MP001 says that the verbs must do it.
 CREATE FUNCTION millpond_end_attempts(
     moment double precision, settled bigint[], settled_tokens bigint[], one_result bytea, results bytea[],
     outcomes jsonb, errors bytea[], successors bigint[], successor_tokens bigint[], asker text,
-    lease_number bigint
+    the_pool bigint, lease_number bigint
 ) RETURNS millpond_ends
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -19,7 +19,7 @@ BEGIN
     IF outcomes IS NULL AND cardinality(settled_tokens) = 1 AND successors IS NULL THEN
         -- Mostly it is one lease, and all of it.
         DELETE FROM millpond_lease AS o
-         WHERE o.token = settled_tokens[1] AND o.ids = settled AND o.claims IS NULL
+         WHERE o.token = settled_tokens[1] AND o.ids = settled AND o.claims IS NULL AND o.pool = the_pool
         RETURNING o.* INTO l;
         IF FOUND THEN
             PERFORM millpond_store_completed(l, ending, moment, one_result, results);
@@ -37,20 +37,19 @@ BEGIN
     END IF;
     IF e.pool IS NULL AND outcomes IS NULL AND following = ending THEN
         e := millpond_relay(moment, settled, settled_tokens, one_result, results, successors,
-                            successor_tokens, lease_number);
+                            successor_tokens, the_pool, lease_number);
     END IF;
     IF e.pool IS NULL AND (outcomes IS NOT NULL OR NOT millpond_all_folded(settled, settled_tokens)) THEN
         e := millpond_end_rows(moment, settled, settled_tokens, one_result, results, outcomes, errors,
-                               successors, successor_tokens);
+                               successors, successor_tokens, the_pool);
     ELSIF e.pool IS NULL THEN
         SELECT * INTO s
           FROM millpond_end_some(moment, settled, settled_tokens, one_result, results, successors,
-                                 successor_tokens, lease_number);
-        IF s.ended <> ending OR s.begun <> following
-           OR s.pool <> s.last_pool OR s.worker <> s.last_worker THEN
+                                 successor_tokens, the_pool, lease_number);
+        IF s.ended <> ending OR s.begun <> following OR s.worker <> s.last_worker THEN
             RAISE EXCEPTION 'not plain' USING ERRCODE = 'MP001';
         END IF;
-        e.pool := s.pool;
+        e.pool := the_pool;
         e.worker := s.worker;
         e.begun := s.begun;
         e.starts := CASE WHEN s.begun > 0 THEN s.starts END;
@@ -100,16 +99,12 @@ BEGIN
            AS u (place, rank, submitted_at, due, result);
 END $$;
 
--- Write the audit of ends and starts, and how long the attempts waited and ran; return the new
--- millpond_pool.measured. `last` is the number of the last record.
-CREATE FUNCTION millpond_note_ends(
-    the_pool bigint, measured bigint, e millpond_ends, ending integer, moment double precision, last bigint
+-- Write how long attempts waited and ran; return the new millpond_pool.measured.
+CREATE FUNCTION millpond_measure_ends(
+    the_pool bigint, measured bigint, e millpond_ends, ending integer, moment double precision
 ) RETURNS bigint
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
-    INSERT INTO millpond_audit
-    VALUES (last, ending + e.begun, moment, NULL, 'complete', e.starts, the_pool, e.worker, e.tokens,
-            e.ids, e.places, e.due, e.keys, e.plain, e.differs);
     IF e.measured IS NOT NULL THEN
         measured := e.measured;
     ELSIF e.started_at IS NOT NULL THEN
@@ -133,9 +128,8 @@ END $$;
 -- they are joined as sets. It sets its own ways to join, which are wrong for everything else.
 CREATE FUNCTION millpond_end_some(
     moment double precision, settled bigint[], settled_tokens bigint[], one_result bytea, results bytea[],
-    successors bigint[], successor_tokens bigint[], lease_number bigint,
-    OUT ended bigint, OUT begun bigint, OUT pool bigint, OUT last_pool bigint, OUT worker text,
-    OUT last_worker text, OUT starts boolean[], OUT ids bigint[], OUT places bigint[],
+    successors bigint[], successor_tokens bigint[], the_pool bigint, lease_number bigint,
+    OUT ended bigint, OUT begun bigint, OUT worker text, OUT last_worker text, OUT starts boolean[], OUT ids bigint[], OUT places bigint[],
     OUT due double precision[], OUT tokens bigint[], OUT keys text[], OUT plain text[],
     OUT times bytea, OUT timed bigint
 )
@@ -158,7 +152,7 @@ BEGIN
                WITH ORDINALITY AS q (id, token, result, successor, successor_token, n)
     ), gone AS (
         DELETE FROM millpond_lease AS l
-         WHERE l.token = ANY(settled_tokens || successor_tokens) RETURNING l.*
+         WHERE l.token = ANY(settled_tokens || successor_tokens) AND l.pool = the_pool RETURNING l.*
     ), held AS MATERIALIZED (
         SELECT l.token, l.pool, l.worker, l.started_at, l.revision, u.claim, u.id, u.place,
                coalesce(u.rank, l.ranks[1]) AS rank,
@@ -198,17 +192,16 @@ BEGIN
                began_at, began_at, NULL, 0, 0, NULL, NULL
           FROM ends
     ), arrows AS (
-        SELECT pool, worker, false AS start, n, id, place, due, token, key, plain,
+        SELECT worker, false AS start, n, id, place, due, token, key, plain,
                CASE WHEN begun_by IS NULL
                     THEN float8send(started_at - due) || float8send(moment - started_at) END
                AS times
           FROM ends
          UNION ALL
-        SELECT pool, worker, true, n, id, place, due, token, key, plain, NULL FROM begun
+        SELECT worker, true, n, id, place, due, token, key, plain, NULL FROM begun
          ORDER BY n, start
     )
     SELECT count(*) FILTER (WHERE NOT start) AS ended, count(*) FILTER (WHERE start) AS begun,
-           min(pool) AS pool, max(pool) AS last_pool,
            min(worker) AS worker, max(worker) AS last_worker,
            array_agg(start) AS starts, array_agg(id) AS ids, array_agg(place) AS places,
            CASE WHEN min(due) = max(due) THEN ARRAY[min(due)] ELSE array_agg(due) END AS due,
@@ -218,7 +211,7 @@ BEGIN
            CASE WHEN min(plain) = max(plain) THEN ARRAY[min(plain)] ELSE array_agg(plain) END
            AS plain,
            string_agg(times, '') AS times, count(times) AS timed
-      INTO ended, begun, pool, last_pool, worker, last_worker, starts, ids, places, due, tokens, keys,
+      INTO ended, begun, worker, last_worker, starts, ids, places, due, tokens, keys,
            plain, times, timed
       FROM arrows;
 END $$;

@@ -25,9 +25,10 @@ AS $$
 DECLARE
     ending constant integer := coalesce(cardinality(settled), 0);
     a millpond_step_answer;
+    the_pool bigint;
     m record;             -- the store
-    e millpond_ends;      -- the attempts that end
     found record;
+    e millpond_ends;      -- the attempts that end
     p millpond_pool;
     r millpond_rules;     -- the rules of the pool
     w millpond_room;      -- the room for the worker
@@ -37,10 +38,9 @@ BEGIN
     a.starting := 0;
     a.give_back := false;
     -- In a statement of its own: what comes after it sees what the holder before has committed.
-    LOCK TABLE millpond_lock IN SHARE UPDATE EXCLUSIVE MODE;
+    the_pool := millpond_lock_pool(asked_pool, settled[1]);
     SELECT millpond_moment(at, at_most, o.latest, o.behind, millpond_clock()) AS moment,
-           o.records, o.next_claim, o.leases + 1 AS lease_number, o.ctid AS spot,
-           o.seen_upto, o.seen_open, o.next_group
+           o.ctid AS spot, o.leases AS lease_number, o.first_lease, o.seen_upto, o.seen_open
       INTO m FROM millpond_meta AS o ORDER BY o.turn DESC LIMIT 1;
     a.moment := m.moment;
     IF m.moment IS NULL THEN
@@ -49,20 +49,13 @@ BEGIN
     END IF;
     IF ending > 0 THEN
         e := millpond_end_attempts(m.moment, settled, settled_tokens, one_result, results, outcomes, errors,
-                                   successors, successor_tokens, asker, m.lease_number);
+                                   successors, successor_tokens, asker, the_pool, m.lease_number);
     END IF;
-    IF asked_pool IS NULL THEN
-        SELECT o.ctid AS spot, o AS pool INTO found
-          FROM millpond_pool AS o WHERE o.id = e.pool ORDER BY o.turn DESC LIMIT 1;
-    ELSE
-        SELECT o.ctid AS spot, o AS pool INTO found
-          FROM millpond_pool AS o WHERE o.name = asked_pool ORDER BY o.turn DESC LIMIT 1;
-    END IF;
+    SELECT o.ctid AS spot, o AS pool INTO found
+      FROM millpond_pool AS o WHERE o.id = the_pool ORDER BY o.turn DESC LIMIT 1;
     p := found.pool;
     r := millpond_rules_of(p, m.moment);
-    r.next_group := m.next_group;
-    a.refused := CASE WHEN p.id <> e.pool THEN 'other pool'
-                      WHEN r.unknown THEN 'unknown option'
+    a.refused := CASE WHEN r.unknown THEN 'unknown option'
                       -- An end is more than a count there.
                       WHEN ending > 0 AND p.special = 1 AND NOT r.flow THEN 'special'
                       WHEN ending > 0 AND p.grouped = 1 AND NOT r.fair THEN 'grouped' END;
@@ -78,6 +71,9 @@ BEGIN
                           WHEN p.paused = 0 THEN e.first_due END;
     END IF;
     IF a.refused IS NULL AND r.flow THEN
+        IF ending > 0 OR p.ready > 0 AND asked_pool IS NOT NULL THEN
+            PERFORM millpond_lock_budgets(r.budget_names);
+        END IF;
         r := millpond_read_budgets(r, p.id, a.running_now);
         a.refused := r.refused;
     END IF;
@@ -88,7 +84,7 @@ BEGIN
             r := changed.r;
         END IF;
         w := millpond_room_for(p, r, asker, want, ahead, a.running_now, ending, coalesce(e.begun, 0),
-                               m.lease_number, m.seen_upto, m.seen_open);
+                               m.first_lease, m.seen_upto, m.seen_open);
         a.refused := w.refused;
         IF a.refused IS NULL AND p.ready > 0 AND w.slots + w.may_claim > 0 THEN
             IF r.fair THEN
@@ -116,6 +112,6 @@ BEGIN
         END IF;
         RETURN a;
     END IF;
-    RETURN millpond_write_step(a, p, found.spot, r, w, e, n, m.spot, m.records, m.next_claim,
-                               m.lease_number, new_token, ending, asked_pool IS NOT NULL, asker);
+    RETURN millpond_write_step(a, p, found.spot, r, w, e, n, m.spot, m.first_lease, m.lease_number, new_token,
+                               ending, asked_pool IS NOT NULL, asker);
 END $$;

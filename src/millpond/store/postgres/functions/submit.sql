@@ -22,17 +22,19 @@ SET enable_bitmapscan = off
 SET plan_cache_mode = force_generic_plan
 AS $$
 DECLARE
+    the_pool bigint;
     o record;                             -- the pool and the store
     ring millpond_pool;
     r millpond_rules;
     joined record;
     n integer := cardinality(ids);        -- how many are new
-    due_later integer := 0;                   -- how many of them are not due
+    due_later integer := 0;               -- how many of them are not due
     first_due double precision;
     dues double precision[];              -- NULL = all are due
     expires double precision[];
 BEGIN
-    LOCK TABLE millpond_lock IN SHARE UPDATE EXCLUSIVE MODE;
+    the_pool := millpond_lock_pool(asked_pool, NULL);
+    -- In a statement of its own: it sees what the holder before has committed.
     SELECT s.*, p.*, (p.id << 40) + p.next_seq AS base, p.spec -> 'order' ->> 'kind' AS kind,
            p.spec -> 'backpressure' ->> 'on_full' IS NOT NULL AS bounded,
            p.paused = 0 AND (p.running < (p.spec ->> 'max_concurrent')::bigint
@@ -47,13 +49,13 @@ BEGIN
                 WHEN p.grouped = 0 AND p.spec -> 'order' ->> 'kind' = 'fair_round_robin' THEN 'grouped'
            END AS refused
       INTO o
-      FROM (SELECT m.ctid AS meta_spot, m.records, m.next_group, m.seen_upto, m.seen_open,
+      FROM (SELECT m.ctid AS meta_spot, m.seen_upto, m.seen_open,
                    millpond_moment(at, at_most, m.latest, m.behind, millpond_clock()) AS moment
               FROM millpond_meta AS m ORDER BY m.turn DESC LIMIT 1) AS s
       LEFT JOIN (SELECT x.ctid AS spot, x.id, x.grouped, x.closed, x.special, x.paused, x.running, x.claimed,
                         x.next_seq, x.ready, x.fresh, x.bands, x.lows, x.live - x.running AS queued,
                         x.ready + x.later + x.parked_apart AS waiting, x.spec::jsonb AS spec
-                   FROM millpond_pool AS x WHERE x.name = asked_pool ORDER BY x.turn DESC LIMIT 1) AS p ON true;
+                   FROM millpond_pool AS x WHERE x.id = the_pool ORDER BY x.turn DESC LIMIT 1) AS p ON true;
     moment := o.moment;
     refused := o.refused;
     IF refused IS NULL AND o.grouped = 1 THEN
@@ -92,17 +94,16 @@ BEGIN
     IF r.fair AND due_later < n THEN
         SELECT * INTO joined
           FROM millpond_join_groups(o.id, r.per_key, moment, ARRAY(SELECT generate_series(o.base + 1, o.base + n)),
-                                    keys, coalesce(shares, keys), dues, o.next_group);
+                                    keys, coalesce(shares, keys), dues);
         ring := millpond_join_ring(ring, joined.shares, joined.ready_at);
-        o.next_group := joined.next_group;
     ELSIF due_later < n AND (o.ready = 0 OR o.kind = 'lifo' OR cardinality(priorities) > 1
                             OR millpond_rank(o.kind, priorities[1], 0) <> ALL(o.bands)) THEN
         SELECT * INTO o.bands, o.lows
           FROM millpond_mark_queued(o.kind, o.ready, o.bands, o.lows, o.base, priorities);
     END IF;
     IF cardinality(runs) > 0 THEN PERFORM millpond_join_runs(opened, runs, moment); END IF;
-    PERFORM millpond_insert_new(o.id, o.kind, o.base, n, due_later, moment, o.records, ids, bodies, plains, keys,
-                                priorities, coalesce(shares, keys), dues, expires, runs);
+    PERFORM millpond_insert_new(o.id, o.kind, o.base, n, due_later, moment, ids, bodies, plains, keys, priorities,
+                                coalesce(shares, keys), dues, expires, runs);
     IF cardinality(idempotency_keys) > 0 THEN
         PERFORM millpond_store_keys(o.id, ids, idempotency_keys, functions, fingerprints);
     END IF;
@@ -116,11 +117,7 @@ BEGIN
            writes = x.writes + 1, turn = (x.writes + 1) >> 5
      WHERE x.ctid = o.spot;
     IF NOT FOUND THEN PERFORM millpond_miscounted('pool', 1, 0); END IF;
-    UPDATE millpond_meta AS x
-       SET version = x.version + 1, turn = (x.version + 1) >> 5, latest = moment,
-           records = x.records + n, next_group = o.next_group
-     WHERE x.ctid = o.meta_spot;
-    IF NOT FOUND THEN PERFORM millpond_miscounted('meta', 1, 0); END IF;
+    PERFORM millpond_tell_submitted(o.meta_spot, o.id, o.base, n, moment, ids, dues, keys, plains);
     -- With a full queue the commit would fail: better no hint.
     IF wake_at IS NOT NULL AND channel IS NOT NULL AND pg_notification_queue_usage() < 0.5 THEN
         PERFORM pg_notify(channel, message);
@@ -177,10 +174,10 @@ LANGUAGE sql VOLATILE AS $$
                    AS u (id, delay, run_at, expiry, n)) AS t
 $$;
 
--- Insert the rows of new tasks, after the place `base`, and their audit, after number `records`.
+-- Insert the rows of new tasks, after the place `base`.
 CREATE FUNCTION millpond_insert_new(
     the_pool bigint, kind text, base bigint, fresh integer, later integer, moment double precision,
-    records bigint, ids bigint[], bodies bytea[], plains text[], keys text[], priorities bigint[],
+    ids bigint[], bodies bytea[], plains text[], keys text[], priorities bigint[],
     shares text[], dues double precision[], expires double precision[], runs bigint[]
 ) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $$
@@ -195,9 +192,6 @@ BEGIN
         VALUES (base + 1, ids[1], the_pool, millpond_rank(kind, priorities[1], last_seq + 1),
                 keys[1], last_seq + 1, moment, expires[1], coalesce(dues[1], moment), 0, 0, 0, 0, 1, 0,
                 0, CASE WHEN later = 0 THEN the_pool ELSE 0 END, runs[1]);
-        INSERT INTO millpond_audit
-        VALUES (records + 1, 1, moment, NULL, 'submit', NULL, the_pool, NULL, '{0}', ids, ARRAY[base + 1],
-                coalesce(dues, ARRAY[moment]), keys, plains);
         RETURN;
     END IF;
     INSERT INTO millpond_task
@@ -216,7 +210,23 @@ BEGIN
                 ELSE the_pool END, u.run
       FROM unnest(ids, keys, priorities, shares, dues, expires, runs) WITH ORDINALITY
            AS u (id, key, priority, share, due, expires, run, n);
+END $$;
+
+-- Count new tasks in the store, and write their audit. From here to the commit, one call after the other.
+CREATE FUNCTION millpond_tell_submitted(
+    spot tid, the_pool bigint, base bigint, n integer, moment double precision, ids bigint[],
+    dues double precision[], keys text[], plains text[]
+) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    s record;    -- what is reserved of the numbers of the store
+    places bigint[] := ARRAY[base + 1];
+BEGIN
+    IF n > 1 THEN
+        places := ARRAY(SELECT generate_series(base + 1, base + n));
+    END IF;
+    s := millpond_reserve(spot, moment, n, 0, 0);
     INSERT INTO millpond_audit
-    VALUES (records + fresh, fresh, moment, NULL, 'submit', NULL, the_pool, NULL, '{0}', ids,
-            ARRAY(SELECT generate_series(base + 1, base + fresh)), coalesce(dues, ARRAY[moment]), keys, plains);
+    VALUES (s.records + n, n, s.at, NULL, 'submit', NULL, the_pool, NULL, '{0}', ids, places,
+            coalesce(dues, ARRAY[moment]), keys, plains);
 END $$;

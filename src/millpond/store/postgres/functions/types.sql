@@ -66,7 +66,6 @@ CREATE TYPE millpond_rules AS (
     key_depth    bigint,
     moment       double precision,
     ticks        bigint,             -- the moment, in microseconds
-    next_group   bigint,             -- the number of the next new group
     promoted     bigint,             -- how many tasks became due
     rates        jsonb,
     tats         jsonb,              -- the buckets of the rates
@@ -75,6 +74,18 @@ CREATE TYPE millpond_rules AS (
     budget_rates jsonb[],
     budget_buckets jsonb[],
     budget_left  bigint[]
+);
+
+-- Prefetched tasks that start.
+CREATE TYPE millpond_begun AS (
+    ids          bigint[],
+    places       bigint[],
+    tokens       bigint[],
+    submitted_at double precision[],
+    due          double precision[],
+    keys         text[],
+    plain        text[],
+    bodies       bytea[]
 );
 
 -- How many tasks a worker may start and prefetch.

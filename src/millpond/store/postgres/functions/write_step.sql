@@ -3,8 +3,8 @@
 -- Write what a step does, and complete its answer.
 CREATE FUNCTION millpond_write_step(
     a millpond_step_answer, p millpond_pool, spot tid, r millpond_rules, w millpond_room,
-    e millpond_ends, n millpond_next, meta tid, records bigint, claim_number bigint, lease_number bigint,
-    new_token bigint, ending integer, asked boolean, asker text
+    e millpond_ends, n millpond_next, meta tid, from_lease bigint, lease_number bigint, new_token bigint,
+    ending integer, asked boolean, asker text
 ) RETURNS millpond_step_answer
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
@@ -17,29 +17,25 @@ DECLARE
     left_held constant bigint := coalesce((held ->> a_worker)::bigint, 0) - ending + begun + starting + beginning;
     own_claims constant bigint := coalesce(w.own_claims, 0) - beginning + taken - starting;
     faded bigint := 0;
-    b record;
+    b millpond_begun;
 BEGIN
     IF r.fair AND p.fading > 0 THEN
         faded := millpond_forget_faded(p.id, a.moment);
         p.fading := p.fading - faded;
     END IF;
     IF ending > 0 THEN
-        records := records + ending + begun;
-        p.measured := millpond_note_ends(p.id, p.measured, e, ending, a.moment, records);
+        p.measured := millpond_measure_ends(p.id, p.measured, e, ending, a.moment);
         PERFORM millpond_end_keys(e, ending);
         a.finished_runs := millpond_leave_runs(e, ending, p.name, a.moment);
         p.kept := p.kept + e.over;
         p.totals := millpond_count_ended(p.totals::jsonb, e.over - e.failed, e.failed)::text;
     END IF;
     IF beginning > 0 THEN
-        records := records + beginning;
-        SELECT * INTO b FROM millpond_begin_claims(p.id, asker, beginning, a.moment, lease_number, records);
+        b := millpond_begin_claims(p.id, asker, beginning, a.moment, from_lease, lease_number);
     END IF;
     IF taken > 0 THEN
         p := millpond_remove_queued(p, r, n);
-        PERFORM millpond_store_leases(n, starting, p.id, p.revision, asker, a.moment, new_token, records,
-                                      claim_number, lease_number);
-        records := records + taken;
+        PERFORM millpond_store_lease(n, starting, p.id, asker, a.moment, new_token, lease_number);
         a.ids := n.ids;
         a.places := n.places;
         a.submitted := n.submitted_at;
@@ -51,12 +47,6 @@ BEGIN
             p.tats := r.tats::text;
             PERFORM millpond_store_budgets(r);
         END IF;
-    END IF;
-    IF a.finished_runs IS NOT NULL THEN
-        records := records + cardinality(a.finished_runs);
-        INSERT INTO millpond_audit
-        VALUES (records, cardinality(a.finished_runs), a.moment, NULL, 'run finished', NULL, p.id, NULL,
-                '{}', a.finished_runs, '{}', '{}', '{}', '{}');
     END IF;
     IF beginning > 0 THEN
         -- They come first: they were next before anything that is queued now.
@@ -88,8 +78,11 @@ BEGIN
         IF asked AND p.later = 0 THEN
             p.undue_since := a.moment;
         END IF;
-        PERFORM millpond_write_counts(p, spot, meta, a.moment, records, claim_number + taken - starting,
-                                      lease_number, r.next_group, a_worker, taken - starting - begun - beginning);
+        PERFORM millpond_write_pool(p, spot);
+        PERFORM millpond_number_step(meta, a, p, e, b, n, ending, starting, asker, new_token, lease_number);
+        IF taken - starting - begun - beginning <> 0 THEN
+            PERFORM millpond_count_ahead(a_worker, taken - starting - begun - beginning);
+        END IF;
     END IF;
     IF asked AND a.running_now < r.a_limit AND a.live_left > a.running_now THEN
         a.next_at := millpond_next_at(p, r, taken, own_claims > 0 OR (starting = w.slots AND p.ready > 0));
@@ -141,16 +134,13 @@ BEGIN
     RETURN p;
 END $$;
 
--- Store the first `starting` tasks as running and the others as prefetched, with the audit of both, whose
--- records come after number `records`.
-CREATE FUNCTION millpond_store_leases(
-    n millpond_next, starting integer, the_pool bigint, revision bigint, asker text,
-    moment double precision, new_token bigint, records bigint, claim_number bigint, lease_number bigint
+-- Store the first `starting` tasks as running.
+CREATE FUNCTION millpond_store_lease(
+    n millpond_next, starting integer, the_pool bigint, asker text, moment double precision,
+    new_token bigint, lease_number bigint
 ) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
-    claiming constant integer := n.n - starting;
-    low constant integer := starting + 1;
     own_rows constant integer := coalesce(cardinality(n.own_rows), 0);
     touched bigint;
 BEGIN
@@ -163,17 +153,6 @@ BEGIN
         GET DIAGNOSTICS touched = ROW_COUNT;
         IF touched <> own_rows THEN PERFORM millpond_miscounted('live', own_rows, touched); END IF;
     END IF;
-    IF starting > 0 THEN
-        INSERT INTO millpond_audit
-        VALUES (records + starting, starting, moment, NULL, 'lease', NULL, the_pool, asker,
-                ARRAY[new_token], n.ids[:starting], n.places[:starting], n.due[:starting],
-                n.keys[:starting], n.plain[:starting],
-                CASE WHEN n.runs IS NOT NULL THEN ARRAY(
-                     SELECT CASE WHEN u.runs > 0 THEN
-                            json_build_object('attempt', u.attempt + 1, 'runs', u.runs + 1)::text END
-                       FROM unnest(n.attempts[:starting], n.runs[:starting]) WITH ORDINALITY
-                            AS u (attempt, runs, k) ORDER BY u.k) END);
-    END IF;
     IF starting > own_rows THEN
         INSERT INTO millpond_lease
         VALUES (new_token, moment, the_pool, asker, NULL, NULL,
@@ -185,25 +164,10 @@ BEGIN
                 millpond_without(n.keys[:starting], n.own_rows),
                 millpond_without(n.plain[:starting], n.own_rows), lease_number);
     END IF;
-    IF claiming > 0 THEN
-        INSERT INTO millpond_lease
-        VALUES (new_token, 'infinity', the_pool, asker, revision,
-                ARRAY(SELECT generate_series(claim_number, claim_number + claiming - 1)),
-                n.ids[low:], n.places[low:], millpond_part(n.ranks, low, n.n),
-                millpond_part(n.submitted_at, low, n.n), millpond_part(n.due, low, n.n),
-                millpond_part(n.keys, low, n.n), millpond_part(n.plain, low, n.n), lease_number);
-        INSERT INTO millpond_audit
-        VALUES (records + n.n, claiming, moment, NULL, 'claim', NULL, the_pool, asker,
-                ARRAY[new_token], n.ids[low:], n.places[low:], millpond_part(n.due, low, n.n),
-                millpond_part(n.keys, low, n.n), millpond_part(n.plain, low, n.n));
-    END IF;
 END $$;
 
--- Write the counts of a pool, of the store, and of what a worker has prefetched.
-CREATE FUNCTION millpond_write_counts(
-    p millpond_pool, spot tid, meta tid, moment double precision, last_record bigint,
-    claim_number bigint, lease_number bigint, new_group bigint, a_worker text, more_ahead bigint
-) RETURNS void
+-- Write the counts of a pool.
+CREATE FUNCTION millpond_write_pool(p millpond_pool, spot tid) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     touched bigint;
@@ -218,23 +182,72 @@ BEGIN
      WHERE ctid = spot;
     GET DIAGNOSTICS touched = ROW_COUNT;
     IF touched <> 1 THEN PERFORM millpond_miscounted('pool', 1, touched); END IF;
-    UPDATE millpond_meta AS o
-       SET version = o.version + 1, latest = moment, records = last_record, next_claim = claim_number,
-           leases = lease_number, next_group = new_group, turn = (o.version + 1) >> 5
-     WHERE o.ctid = meta;
-    GET DIAGNOSTICS touched = ROW_COUNT;
-    IF touched <> 1 THEN PERFORM millpond_miscounted('meta', 1, touched); END IF;
-    IF more_ahead <> 0 THEN
-        UPDATE millpond_worker AS o
-           SET ahead = o.ahead + more_ahead, writes = o.writes + 1, turn = (o.writes + 1) >> 5
-         WHERE o.ctid = (SELECT x.ctid FROM millpond_worker AS x
-                          WHERE x.id = a_worker ORDER BY x.turn DESC LIMIT 1);
-        GET DIAGNOSTICS touched = ROW_COUNT;
-        IF touched <> 1 THEN PERFORM millpond_miscounted('worker', 1, touched); END IF;
+END $$;
+
+-- The end of a step, which only one call of the store does at a time: number what it did, write the audit of it,
+-- and store the tasks behind the first `starting` as prefetched.
+CREATE FUNCTION millpond_number_step(
+    meta tid, a millpond_step_answer, p millpond_pool, e millpond_ends, b millpond_begun, n millpond_next,
+    ending integer, starting integer, asker text, new_token bigint, lease_number bigint
+) RETURNS void
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    beginning constant integer := coalesce(cardinality(b.ids), 0);
+    claiming constant integer := coalesce(n.n, 0) - starting;
+    low constant integer := starting + 1;
+    over constant integer := coalesce(cardinality(a.finished_runs), 0);
+    s record;
+    last bigint;
+BEGIN
+    s := millpond_reserve(meta, a.moment,
+                          ending + coalesce(e.begun, 0) + beginning + starting + claiming + over, claiming, 1);
+    last := s.records;
+    IF ending > 0 THEN
+        last := last + ending + e.begun;
+        INSERT INTO millpond_audit
+        VALUES (last, ending + e.begun, s.at, NULL, 'complete', e.starts, p.id, e.worker, e.tokens, e.ids,
+                e.places, e.due, e.keys, e.plain, e.differs);
     END IF;
-    IF lease_number % 512 = 0 THEN
-        -- Those that stay stand among the recent again.
-        UPDATE millpond_lease AS o SET n = lease_number
-         WHERE o.n >= lease_number - 1024 AND o.n <= lease_number - 512;
+    IF beginning > 0 THEN
+        last := last + beginning;
+        INSERT INTO millpond_audit
+        VALUES (last, beginning, s.at, NULL, 'lease', NULL, p.id, asker, b.tokens, b.ids, b.places, b.due,
+                b.keys, b.plain);
+    END IF;
+    IF starting > 0 THEN
+        last := last + starting;
+        INSERT INTO millpond_audit
+        VALUES (last, starting, s.at, NULL, 'lease', NULL, p.id, asker, ARRAY[new_token], n.ids[:starting],
+                n.places[:starting], n.due[:starting], n.keys[:starting], n.plain[:starting],
+                CASE WHEN n.runs IS NOT NULL THEN ARRAY(
+                     SELECT CASE WHEN u.runs > 0 THEN
+                            json_build_object('attempt', u.attempt + 1, 'runs', u.runs + 1)::text END
+                       FROM unnest(n.attempts[:starting], n.runs[:starting]) WITH ORDINALITY
+                            AS u (attempt, runs, k) ORDER BY u.k) END);
+    END IF;
+    IF claiming > 0 THEN
+        last := last + claiming;
+        INSERT INTO millpond_lease
+        VALUES (new_token, 'infinity', p.id, asker, p.revision,
+                ARRAY(SELECT generate_series(s.next_claim, s.next_claim + claiming - 1)),
+                n.ids[low:], n.places[low:], millpond_part(n.ranks, low, n.n),
+                millpond_part(n.submitted_at, low, n.n), millpond_part(n.due, low, n.n),
+                millpond_part(n.keys, low, n.n), millpond_part(n.plain, low, n.n), lease_number);
+        INSERT INTO millpond_audit
+        VALUES (last, claiming, s.at, NULL, 'claim', NULL, p.id, asker, ARRAY[new_token], n.ids[low:],
+                n.places[low:], millpond_part(n.due, low, n.n), millpond_part(n.keys, low, n.n),
+                millpond_part(n.plain, low, n.n));
+    END IF;
+    IF over > 0 THEN
+        INSERT INTO millpond_audit
+        VALUES (last + over, over, s.at, NULL, 'run finished', NULL, p.id, NULL, '{}', a.finished_runs, '{}',
+                '{}', '{}', '{}');
+    END IF;
+    IF lease_number < s.first_lease THEN
+        -- So many others have come meanwhile that nobody would look for it.
+        UPDATE millpond_lease AS o SET n = s.leases WHERE o.n = lease_number AND o.pool = p.id;
+    END IF;
+    IF s.leases - s.first_lease >= 1024 THEN
+        PERFORM millpond_renumber_leases(s.first_lease, s.leases);
     END IF;
 END $$;

@@ -18,10 +18,20 @@
 -- column of their index. Whoever wants such a row asks for its highest turn: so it is found at once, also
 -- while a transaction of somebody else keeps thousands of its dead versions from being removed.
 
--- The lock that each transaction takes before it writes: writers take turns. It has no rows; the
--- lock is on the table itself, so a role without rights on the store cannot take it (an advisory lock
--- is open to every role that can connect). The mode keeps out itself and no reader.
+-- The lock that each transaction takes before it writes. It has no rows; the lock is on the table
+-- itself, so a role without rights on the store cannot take it (an advisory lock is open to every role
+-- that can connect). The verbs take it in a mode that keeps out every other writer. The functions of
+-- the server take it in one that keeps out the verbs only, and then the lock of their pool: the one that
+-- the pool's number falls to. See locks.sql for the order.
 CREATE TABLE millpond_lock ();
+CREATE TABLE millpond_lock_0 ();
+CREATE TABLE millpond_lock_1 ();
+CREATE TABLE millpond_lock_2 ();
+CREATE TABLE millpond_lock_3 ();
+CREATE TABLE millpond_lock_4 ();
+CREATE TABLE millpond_lock_5 ();
+CREATE TABLE millpond_lock_6 ();
+CREATE TABLE millpond_lock_7 ();
 
 -- What the server's clock says: all statements ask here. What time it is in the store is another question
 -- (millpond_moment, core/store_time.py), for a clock can be set.
@@ -49,7 +59,8 @@ CREATE TABLE millpond_meta (
     seen_upto   xid8 NOT NULL DEFAULT '0',
     seen_open   xid8[] NOT NULL DEFAULT '{}',
     turn        bigint PRIMARY KEY DEFAULT 0,
-    server      text COLLATE "C" NOT NULL DEFAULT ''  -- whose transactions these are: millpond_server()
+    server      text COLLATE "C" NOT NULL DEFAULT '', -- whose transactions these are: millpond_server()
+    first_lease bigint NOT NULL DEFAULT 0   -- no lease has a lower number
 );
 
 -- Numbers of groups below 2^20 are the pools' own: the one line of a pool without groups.
@@ -199,12 +210,12 @@ CREATE TABLE millpond_lease (
     due          double precision[] NOT NULL,
     keys         text[] COLLATE "C" NOT NULL,
     plain        text[] COLLATE "C" NOT NULL,
-    n            bigint NOT NULL,           -- when it was stored, as millpond_meta counts it
+    n            bigint NOT NULL,           -- when it was stored, as millpond_meta.leases counts
     PRIMARY KEY (token, started_at)
 );
 
--- A lease that stays is stored anew before a thousand others have come: whoever looks through all of
--- them begins there, and not with the dead.
+-- A lease that stays gets a new number before a thousand others have come: whoever looks through all of
+-- them begins with millpond_meta.first_lease, and not with the dead.
 CREATE INDEX millpond_lease_recent ON millpond_lease (n);
 
 
@@ -226,7 +237,7 @@ SELECT u.place, u.id, l.pool, coalesce(u.rank, l.ranks[1]) AS rank, u.key, NULL:
   FROM millpond_lease AS l,
        unnest(l.ids, l.places, l.ranks, l.submitted_at, l.due, l.keys, l.claims, l.plain)
        AS u (id, place, rank, submitted_at, due, key, claim, plain)
- WHERE l.n >= (SELECT m.leases - 1023 FROM millpond_meta AS m ORDER BY m.turn DESC LIMIT 1);
+ WHERE l.n >= (SELECT m.first_lease FROM millpond_meta AS m ORDER BY m.turn DESC LIMIT 1);
 
 -- All that live, folded or not.
 CREATE VIEW millpond_alive AS SELECT * FROM millpond_live UNION ALL SELECT * FROM millpond_folded;

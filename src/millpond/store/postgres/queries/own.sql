@@ -4,7 +4,7 @@
 -- something, and what belongs to no pool.
 -- name: begun
 SELECT millpond_clock(), m.version,
-       EXISTS (SELECT 1 FROM millpond_lease WHERE n >= m.leases - 1023),
+       EXISTS (SELECT 1 FROM millpond_lease WHERE n >= m.first_lease),
        EXISTS (SELECT 1 FROM millpond_inbox WHERE xid >= m.seen_upto)
        OR EXISTS (SELECT 1 FROM millpond_inbox WHERE xid = ANY(m.seen_open))
        OR m.seen_upto > pg_snapshot_xmax(pg_current_snapshot()), m.latest, m.joined,
@@ -120,7 +120,7 @@ INSERT INTO millpond_meta (one, latest, joined, next_group, next_claim, records,
 SELECT 1,
        coalesce((SELECT max(submitted_at) FROM millpond_live), 0.0),
        coalesce((SELECT max(number) FROM millpond_worker), 0),
-       coalesce((SELECT max(id) + 1 FROM millpond_group), 1048576),
+       coalesce((SELECT max(id) + 1 FROM millpond_group WHERE id < 1::bigint << 40), 1048576),
        coalesce((SELECT max(claim) + 1 FROM millpond_live), 1),
        coalesce((SELECT max(position) FROM millpond_audit), 0),
        '', 0.0, coalesce((SELECT max(position) FROM millpond_audit), 0),
@@ -280,9 +280,10 @@ SELECT format('share %s of pool %s takes part at turn %s, %s, and nobody would l
  WHERE s.owner = '' AND s.resting = 0 AND (s.turn, s.joined) <= (p.ring_turn, p.ring_join);
 
 -- name: check_leases
-SELECT format('a lease of worker %s was stored as number %s, and of %s only the last are looked at',
-              l.worker, l.n, m.leases)
-  FROM millpond_lease AS l CROSS JOIN millpond_meta AS m WHERE l.n < m.leases - 1023 OR l.n > m.leases;
+SELECT format('a lease of worker %s has number %s, and those from %s to %s are looked at',
+              l.worker, l.n, m.first_lease, m.leases)
+  FROM millpond_lease AS l CROSS JOIN (SELECT * FROM millpond_meta ORDER BY turn DESC LIMIT 1) AS m
+ WHERE l.n < m.first_lease OR l.n > m.leases;
 
 -- A task to which nothing has happened yet; '' stands for none.
 -- name: add_queued

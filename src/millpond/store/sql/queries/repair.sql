@@ -50,8 +50,8 @@ UPDATE millpond_meta SET next_claim = (SELECT max(claim) + 1 FROM millpond_live)
  WHERE next_claim <= (SELECT max(claim) FROM millpond_live);
 
 -- name: mend_9_groups
-UPDATE millpond_meta SET next_group = (SELECT max(id) + 1 FROM millpond_group)
- WHERE next_group <= (SELECT max(id) FROM millpond_group);
+UPDATE millpond_meta SET next_group = (SELECT max(id) + 1 FROM millpond_group WHERE id < 1099511627776)
+ WHERE next_group <= (SELECT max(id) FROM millpond_group WHERE id < 1099511627776);
 
 -- name: mend_9_workers
 UPDATE millpond_meta SET joined = (SELECT max(number) FROM millpond_worker)
