@@ -153,7 +153,7 @@ def test_an_answer_that_rests_on_others_waits_until_they_are_on_the_disk(
 
 
 def _alone(connection: PostgresConnection) -> None:
-    """Write with a connection until it knows that nobody else does."""
+    """Write with a connection until it knows that it is the only writer."""
     for number in range(100, 120):
         connection.call(ADD, value(number))
 

@@ -9,8 +9,8 @@ answers only when the second transaction is confirmed (ADR 0025).
 The server decides whether to wait, because the client does not know yet what the first transaction
 did: it notes in a setting of the session whether it wrote, and the second one reads that.
 
-Who has the server to itself keeps nobody waiting. It sends one transaction whose commit waits for
-the disk, until another one writes (ADR 0032).
+A connection that is the only one to write keeps no other waiting. It sends one transaction whose
+commit waits for the disk, until another one writes (ADR 0032).
 """
 
 from __future__ import annotations
@@ -81,9 +81,9 @@ MORE_COLUMNS = 2
 """The last columns of these statements: the number of a transaction that wrote, and a note."""
 
 
-def _and(also: str, statement: str) -> str:
+def _and(more: str, statement: str) -> str:
     number = f"{_TRANSACTION}::pg_catalog.text::pg_catalog.int8"
-    return f"SELECT done.*, {number}, {also} FROM ({statement}) done"  # noqa: S608 - ours
+    return f"SELECT done.*, {number}, {more} FROM ({statement}) done"  # noqa: S608 - ours
 
 
 _MANY = 8
@@ -94,8 +94,8 @@ class Solitude:
     """Whether only one connection writes, by the numbers that the server gives to transactions.
 
     The server numbers those that write, in all its databases. Where the numbers of one connection
-    follow each other, nobody else has written in between. What somebody else writes later is seen
-    with the next number: so others wait for at most one flush of this connection.
+    follow each other, no other has written in between. If another one writes later, the next
+    number shows it: so others wait for at most one flush of this connection.
     """
 
     __slots__ = ("_alone", "_last", "_sent")
@@ -109,7 +109,7 @@ class Solitude:
 
     @property
     def is_known(self) -> bool:
-        """Whether nobody else has written lately."""
+        """Whether no other session has written lately."""
         return self._alone >= _MANY
 
     def sent(self, transactions: int) -> None:

@@ -117,7 +117,7 @@ BEGIN
            writes = x.writes + 1, turn = (x.writes + 1) >> 5
      WHERE x.ctid = o.spot;
     IF NOT FOUND THEN PERFORM millpond_miscounted('pool', 1, 0); END IF;
-    PERFORM millpond_tell_submitted(o.meta_spot, o.id, o.base, n, moment, ids, dues, keys, plains);
+    PERFORM millpond_audit_submitted(o.meta_spot, o.id, o.base, n, moment, ids, dues, keys, plains);
     -- With a full queue the commit would fail: better no hint.
     IF wake_at IS NOT NULL AND channel IS NOT NULL AND pg_notification_queue_usage() < 0.5 THEN
         PERFORM pg_notify(channel, message);
@@ -132,7 +132,7 @@ CREATE FUNCTION millpond_has_room(policy jsonb, depth bigint) RETURNS boolean LA
            AND depth <= (policy ->> 'depth')::bigint END
 $$;
 
--- Return what is told of the tasks of a submit that are new: without those at some positions.
+-- Return the lists of a submit without the tasks at some positions, whose keys are known.
 CREATE FUNCTION millpond_without_known(
     known_at integer[], INOUT ids bigint[], INOUT bodies bytea[], INOUT plains text[], INOUT keys text[],
     INOUT priorities bigint[], INOUT shares text[], INOUT delays double precision[],
@@ -213,7 +213,7 @@ BEGIN
 END $$;
 
 -- Count new tasks in the store, and write their audit. From here to the commit, one call after the other.
-CREATE FUNCTION millpond_tell_submitted(
+CREATE FUNCTION millpond_audit_submitted(
     spot tid, the_pool bigint, base bigint, n integer, moment double precision, ids bigint[],
     dues double precision[], keys text[], plains text[]
 ) RETURNS void
