@@ -1,7 +1,7 @@
 """What an open dashboard costs a busy pool.
 
-    make bench-dashboard                       SQLite and PostgreSQL, six minutes
-    make bench-dashboard ARGS="--stores sqlite --pairs 4"
+    make bench-dashboard                       SQLite and PostgreSQL, fifteen minutes
+    make bench-dashboard ARGS="--stores sqlite --pairs 10"
 
 One process submits and runs a fixed number of small tasks, round after round, as fast as it can. A
 process beside it has the page of that pool open, or not, in turn: it listens to live events and
@@ -9,9 +9,14 @@ reads the plots as the page does. `served` stands for `millpond serve`, a proces
 `mounted` for a dashboard in the process that works.
 
 Tasks per second differ by 20 % from round to round on a machine that does other things as well.
-Seconds of processor time hardly do, so the cost is counted in them: what the dashboard's process
-and its connections to the server use, as a part of what the pool uses for the same tasks. Where the
-two share a process, rounds with and without an open page are compared.
+Processor time hardly does, so the cost is counted in it, as two parts:
+
+- What the dashboard uses, its process and its connections to the server, of one processor. However
+  many want the processors, a pool that keeps one of them busy loses no more than that.
+- What the pool, its process and its connections, uses more for each task while a page is open.
+
+Many short rounds alternate, so that a slow drift of the machine is in both kinds alike. The
+interval of a figure comes from drawing as many pairs of rounds again, 2000 times (bootstrap).
 """
 
 from __future__ import annotations
@@ -20,27 +25,32 @@ import argparse
 import asyncio
 import http.client
 import os
+import random
 import re
-import statistics
+import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from processes import processor_time
 from verify.servers.postgres import serve as serve_postgres
 
 from millpond import Millpond, Pool
 from millpond.server import app
 from millpond.server.serving import serve
 
-TASKS = 100_000
+TASKS = 15_000
 """Tasks of one round."""
 
 BATCH = 1000
+DRAWS = 2000
+dice = random.Random(1)
 
 
 class Round(NamedTuple):
@@ -82,14 +92,6 @@ def make(url: str) -> tuple[Millpond, Pool]:
 # Processor time
 
 
-def used_by(pid: int) -> float:
-    """Return the seconds that all threads of a process have used, on Linux; 0 once it is gone."""
-    try:
-        return time.clock_gettime((~pid << 3) | 2)
-    except OSError:
-        return 0.0
-
-
 class Meter:
     """Reads what the pool and the dashboard have used so far."""
 
@@ -114,11 +116,11 @@ class Meter:
     def read(self) -> tuple[dict[int, float], dict[int, float]]:
         """Return the seconds of every process of the pool, and of the dashboard."""
         now = self.connections()
-        pool = {pid: used_by(pid) for pid in (os.getpid(), *(now & self._of_pool))}
+        pool = {pid: processor_time(pid) for pid in (os.getpid(), *(now & self._of_pool))}
         if self.dashboard is None:
-            return {pid: used_by(pid) for pid in (os.getpid(), *now)}, {}
+            return {pid: processor_time(pid) for pid in (os.getpid(), *now)}, {}
         others = (self.dashboard, *(now - self._of_pool))
-        return pool, {pid: used_by(pid) for pid in others}
+        return pool, {pid: processor_time(pid) for pid in others}
 
 
 def since(before: dict[int, float], after: dict[int, float]) -> float:
@@ -137,14 +139,17 @@ async def rounds(url: str, pairs: int, *, mounted: bool) -> list[tuple[Round, Ro
     async with mp:
         await one_round(mp, pool, Meter(url))
         meter = Meter(url)
-        async with serving(mp, url, meter, mounted=mounted) as port:
+        async with serving(mp, url, meter, mounted=mounted) as port, watcher(port) as page:
             for number in range(pairs):
                 # Each of the two comes first in turn.
                 order = (False, True) if number % 2 else (True, False)
                 pair = {}
                 for one in order:
-                    async with watching(port if one else None):
-                        pair[one] = await one_round(mp, pool, meter)
+                    if one:
+                        await page.order("open")
+                    pair[one] = await one_round(mp, pool, meter)
+                    if one:
+                        await page.order("close")
                 found.append((pair[False], pair[True]))
                 print(f"  {_line(pair[False])}   watched {_line(pair[True])}", flush=True)
     return found
@@ -211,52 +216,111 @@ async def in_this_process(mp: Millpond) -> AsyncIterator[int]:
         await asyncio.gather(running, return_exceptions=True)
 
 
+class Watcher(NamedTuple):
+    """The process that stands for a browser."""
+
+    process: subprocess.Popen[str]
+
+    async def order(self, order: str) -> None:
+        """Have the page opened or closed, and wait until it is."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(f"{order}\n")
+        self.process.stdin.flush()
+        await asyncio.to_thread(self.process.stdout.readline)
+
+
 @asynccontextmanager
-async def watching(port: int | None) -> AsyncIterator[None]:
-    """Have the page of the pool open in another process."""
-    if port is None:
-        yield
-        return
+async def watcher(port: int) -> AsyncIterator[Watcher]:
+    """Start the process that stands for a browser."""
     command = [sys.executable, __file__, "--watch", str(port)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)  # noqa: ASYNC220
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)  # noqa: ASYNC220
     try:
-        assert process.stdout is not None
-        await asyncio.to_thread(process.stdout.readline)
-        yield
+        yield Watcher(process)
     finally:
         process.terminate()
         process.wait()
 
 
 def watch(port: int) -> None:
-    """Listen to live events, and read the plots with each of them, as the page of a pool does."""
-    stream, plots = (http.client.HTTPConnection("127.0.0.1", port, timeout=30) for _ in range(2))
-    stream.request("GET", "/api/v1/live?pool=busy")
-    answer = stream.getresponse()
-    print("listening", flush=True)
-    while line := answer.readline():
-        if line.startswith(b"event: pools"):
-            plots.request("GET", "/api/v1/pools/busy/history?seconds=2")
-            plots.getresponse().read()
+    """Open and close the page of the pool as standard input says."""
+    page: Page | None = None
+    for order in sys.stdin:
+        if order == "open\n":
+            page = Page(port)
+        elif page is not None:
+            page.close()
+        print("done", flush=True)
+
+
+class Page:
+    """Listens to live events, and reads the plots with each of them, as the page of a pool does."""
+
+    def __init__(self, port: int) -> None:
+        self._stream, self._plots = (
+            http.client.HTTPConnection("127.0.0.1", port, timeout=30) for _ in range(2)
+        )
+        self._stream.request("GET", "/api/v1/live?pool=busy")
+        self._socket = self._stream.sock
+        self._answer = self._stream.getresponse()
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        while line := self._answer.readline():
+            if line.startswith(b"event: pools"):
+                self._plots.request("GET", "/api/v1/pools/busy/history?seconds=2")
+                self._plots.getresponse().read()
+
+    def close(self) -> None:
+        """Leave, and wait until nothing is read any more."""
+        self._socket.shutdown(socket.SHUT_RDWR)
+        self._reader.join()
+        self._stream.close()
+        self._plots.close()
+
+
+Pair = tuple[Round, Round]
+"""A round without an open page, and one with it."""
 
 
 def report(url: str, pairs: int, *, mounted: bool) -> None:
     """Measure, and print what the dashboard costs."""
     found = asyncio.run(rounds(url, pairs, mounted=mounted))
-    idle = [100 * alone.dashboard / alone.pool for alone, _ in found]
-    direct = [100 * watched.dashboard / watched.pool for _, watched in found]
-    compared = [100 * (watched.pool / alone.pool - 1) for alone, watched in found]
-    slower = [100 * (1 - alone.took / watched.took) for alone, watched in found]
+    print(f"  in per cent, of {pairs} pairs of rounds, and 95 % intervals:")
     if not mounted:
-        print(f"  its own processor time, unwatched:  {_summary(idle)}")
-        print(f"  its own processor time, watched:    {_summary(direct)}")
-    print(f"  more processor time for the pool:   {_summary(compared)}")
-    print(f"  fewer tasks per second:             {_summary(slower)}")
+        print(f"  of a processor, for the dashboard, unwatched   {_interval(_unwatched, found)}")
+        print(f"  of a processor, for the dashboard, watched     {_interval(_watched, found)}")
+    print(f"  more of a processor for each task of the pool  {_interval(_of_pool, found)}")
+    print(f"  these two, watched                             {_interval(_in_all, found)}")
+    print(f"  fewer tasks per second                         {_interval(_slower, found)}")
 
 
-def _summary(costs: Sequence[float]) -> str:
-    low, middle, high = statistics.quantiles(costs, n=4)
-    return f"{middle:5.2f} % (median of {len(costs)}; half are from {low:.2f} to {high:.2f})"
+def _unwatched(pairs: Sequence[Pair]) -> float:
+    return sum(one.dashboard for one, _ in pairs) / sum(one.took for one, _ in pairs)
+
+
+def _watched(pairs: Sequence[Pair]) -> float:
+    return sum(one.dashboard for _, one in pairs) / sum(one.took for _, one in pairs)
+
+
+def _of_pool(pairs: Sequence[Pair]) -> float:
+    return sum(one.pool for _, one in pairs) / sum(one.pool for one, _ in pairs) - 1
+
+
+def _in_all(pairs: Sequence[Pair]) -> float:
+    return _watched(pairs) + _of_pool(pairs)
+
+
+def _slower(pairs: Sequence[Pair]) -> float:
+    return 1 - sum(one.took for one, _ in pairs) / sum(one.took for _, one in pairs)
+
+
+def _interval(cost: Callable[[Sequence[Pair]], float], pairs: Sequence[Pair]) -> str:
+    drawn = sorted(cost(dice.choices(pairs, k=len(pairs))) for _ in range(DRAWS))
+    low, high = drawn[DRAWS // 40], drawn[-DRAWS // 40]
+    return f"{100 * cost(pairs):6.2f}  ({100 * low:.2f} to {100 * high:.2f})"
 
 
 def main() -> None:
@@ -264,7 +328,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--stores", nargs="+", default=["sqlite", "postgres"])
     parser.add_argument("--ways", nargs="+", default=["served", "mounted"])
-    parser.add_argument("--pairs", type=int, default=6, help="two at least")
+    parser.add_argument("--pairs", type=int, default=40, help="two at least")
     parser.add_argument("--watch", type=int, help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.watch:

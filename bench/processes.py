@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections import defaultdict
 from pathlib import Path
 from typing import NamedTuple
@@ -44,6 +45,14 @@ def cpu_of(process: int) -> float:
         except OSError:
             continue
     return total / _TICK
+
+
+def processor_time(process: int) -> float:
+    """Return the seconds that all threads of a process have used, to the nanosecond; 0 = gone."""
+    try:
+        return time.clock_gettime((~process << 3) | 2)
+    except OSError:
+        return 0.0
 
 
 def tree(process: int) -> list[int]:

@@ -1,15 +1,20 @@
 """How long the dashboard's requests take on a store of many tasks, beside a bare SELECT.
 
     make bench-server                          10,000 and 1,000,000 tasks, SQLite and PostgreSQL
-    make bench-server ARGS="--tasks 1000 100000 --stores sqlite"
+    make bench-server ARGS="--tasks 5000 100000 --stores sqlite"
 
-Two processes serve a small and a large store with uvicorn. Another process asks both in turn, one
-request at a time over one connection each. After that it reads one row by its primary key twice,
-so that whatever else the machine does meanwhile slows all of them down:
+Two processes serve a small and a large store with uvicorn; `server_content` says what they hold.
+Another process asks both in turn, one request at a time over one connection each. After that it
+reads one row by its primary key twice, so that whatever else the machine does meanwhile slows all
+of them down:
 
 SELECT        by the driver, in the asking process: no HTTP at all
 over HTTP     by a bare ASGI app in the serving process, with a thread like the store's: what any
               answer over HTTP from Python costs at least
+
+Of each request it measures the time until the answer, and the processor time of the serving process
+and of its connections to the server. On a busy machine a request mostly waits for a processor; its
+processor time stays nearly the same.
 """
 
 from __future__ import annotations
@@ -17,6 +22,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import http.client
+import os
 import random
 import sqlite3
 import statistics
@@ -31,81 +37,26 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
+from processes import processor_time
+from server_content import POOLS, fill
 from verify.servers.postgres import serve as serve_postgres
 
 from millpond import Millpond
-from millpond.core.control import Register
-from millpond.core.lease import LeaseRequest
-from millpond.core.lifecycle import Transition
-from millpond.core.settle import Settlement
-from millpond.core.task import Call, NewTask
-from millpond.pool.internals import internals_of
-from millpond.store.protocol import Batch
 
-POOLS = 100
-FAILS = 50
-"""One task in so many fails."""
-
-WAITS = 10
-"""One task in so many is left in the queue."""
-
-BATCH = 1000
 REQUESTS = 300
 WARM_UP = 30
 BARE = "/bare/"
 
 
-Select = Callable[[int], list[Any]]
-"""Reads the row of a task by its primary key."""
+class Reader(NamedTuple):
+    """A connection of its own to a store."""
 
-
-# A store of many tasks
-
-
-async def fill(url: str, tasks: int) -> list[int]:
-    """Store tasks: most completed, some failed, some waiting; return the ids of some."""
-    mp = Millpond(url, work=False)
-    names = [f"pool-{number:03}" for number in range(POOLS)]
-    for name in names:
-        mp.pool(name, max_concurrent=BATCH, max_per_key=BATCH)
-    some: list[int] = []
-    async with mp:
-        store = internals_of(mp).runtime.store
-        await store.control(Register("filler", 3600.0, "filler-1-00000000", None))
-        # Half of the tasks are in one pool: a page of it must not be slower than others.
-        for first in range(0, tasks, BATCH):
-            pool = names[0] if first // BATCH % 2 else names[first // BATCH % POOLS]
-            count = min(BATCH, tasks - first)
-            stored = await _store_batch(store, mp, pool, count)
-            some += [*stored[:4], stored[-1]]
-    return some
-
-
-async def _store_batch(store: Any, mp: Millpond, pool: str, count: int) -> list[int]:
-    new = [
-        NewTask(
-            id=internals_of(mp).runtime.new_id(),
-            pool=pool,
-            call=Call(f"function_{number % 7}", b'{"order":12345,"customer":"somebody"}'),
-            key=f"customer-{number % 50}",
-            labels={"tenant": f"t{number % 5}"},
-            attempts=1,
-        )
-        for number in range(count)
-    ]
-    await store.submit([Batch(tasks=tuple(new))])
-    run = count - count // WAITS
-    answer = await store.lease(LeaseRequest(pool=pool, worker="filler", want=run))
-    error = msgspec.msgpack.encode({"type": "ValueError", "message": "no such order 17"})
-    await store.settle(
-        [
-            Settlement(fence=one.fence, event=Transition.FAIL, error=error)
-            if number % FAILS == 0
-            else Settlement(fence=one.fence, event=Transition.COMPLETE, result=b"true")
-            for number, one in enumerate(answer.leased)
-        ]
-    )
-    return [one.id for one in new]
+    select: Callable[[int], list[Any]]
+    """Reads the row of a task by its primary key."""
+    backend: int | None
+    """The server's process that serves it."""
+    others: Callable[[], list[int]]
+    """Those of the server's processes that serve other connections to the store."""
 
 
 # The process that serves
@@ -118,7 +69,7 @@ async def serve(url: str) -> None:
     from millpond.server import app
 
     thread = ThreadPoolExecutor(1)
-    select = _bare(url)
+    select = reader_of(url).select
 
     async def bare(task: int, send: Any) -> None:
         loop = asyncio.get_running_loop()
@@ -139,7 +90,14 @@ async def serve(url: str) -> None:
 
     async with mp:
         config = uvicorn.Config(
-            either, "127.0.0.1", 0, log_config=None, access_log=False, lifespan="off"
+            either,
+            "127.0.0.1",
+            0,
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            # A busy machine may rest for longer than the five seconds that uvicorn waits.
+            timeout_keep_alive=3600,
         )
         server = uvicorn.Server(config)
         running = asyncio.create_task(server.serve())
@@ -149,17 +107,12 @@ async def serve(url: str) -> None:
         await running
 
 
-def _bare(url: str) -> Select:
-    """Return what reads the row of a task by its primary key."""
+def reader_of(url: str) -> Reader:
+    """Return a connection to a store, past the library."""
     if url.startswith("sqlite"):
-        file = url.removeprefix("sqlite:///")
-        connection = sqlite3.connect(file, check_same_thread=False)
+        file = sqlite3.connect(url.removeprefix("sqlite:///"), check_same_thread=False)
         sql = "SELECT id, place FROM millpond_task WHERE id = ?"
-
-        def read(task: int) -> list[Any]:
-            return list(connection.execute(sql, (task,)).fetchone())
-
-        return read
+        return Reader(lambda task: list(file.execute(sql, (task,)).fetchone()), None, list)
     import psycopg
 
     server = psycopg.connect(url, autocommit=True)
@@ -169,69 +122,111 @@ def _bare(url: str) -> Select:
     assert schema is not None
     statement = f'SELECT id, place FROM "{schema[0]}".millpond_task WHERE id = %s'  # noqa: S608
 
-    def ask(task: int) -> list[Any]:
+    def select(task: int) -> list[Any]:
         found = server.execute(statement, (task,), prepare=True).fetchone()
         assert found is not None
         return list(found)
 
-    return ask
+    def others() -> list[int]:
+        sql = (
+            "SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend' "
+            "AND datname = current_database() AND pid <> pg_backend_pid()"
+        )
+        return [pid for (pid,) in server.execute(sql)]
+
+    return Reader(select, server.info.backend_pid, others)
 
 
 # The process that asks
 
 
-Times = tuple[float, float]
-"""The median and the 95th percentile, in milliseconds."""
+class Cost(NamedTuple):
+    """What one request took, in milliseconds."""
+
+    waited: float
+    """Until the answer was there."""
+    worked: float
+    """Processor time of those who answered it."""
+
+
+class Costs(NamedTuple):
+    """What requests of one kind took, in milliseconds."""
+
+    median: float
+    p95: float
+    worked: float
+    worked_p95: float
 
 
 class Served(NamedTuple):
     """A store that a process serves."""
 
     connection: http.client.HTTPConnection
-    select: Select
+    process: int
+    reader: Reader
     ids: list[int]
+    """Some completed tasks."""
+    waiting: int
+    run: int
+    """A run that has finished."""
 
     def some(self) -> int:
         """Return the id of a task."""
         return dice.choice(self.ids)
 
+    def get(self, path: str) -> None:
+        """Ask for a path; `{task}` in it stands for some task."""
+        self.connection.request(
+            "GET", path.format(task=self.some(), waiting=self.waiting, run=self.run)
+        )
+        answer = self.connection.getresponse()
+        body = answer.read()
+        assert answer.status == 200, f"{path}: {answer.status} {body[:200]!r}"
+
+    def workers(self) -> list[int]:
+        """Return the processes that answer."""
+        return [self.process, *self.reader.others()]
+
 
 dice = random.Random(1)
 
 
-def measured(path: str, small: Served, large: Served, count: int) -> list[Times]:
-    """Return how long a request takes on both stores, and the bare SELECTs that follow each."""
+def measured(path: str, small: Served, large: Served, count: int) -> list[Costs]:
+    """Return what a request costs on both stores, and the bare SELECTs that follow each."""
+    of_small, of_large = small.workers(), large.workers()
+    asking = [one for one in (os.getpid(), large.reader.backend) if one is not None]
     rounds = [
         (
-            _took(lambda: _get(small.connection, path.format(task=small.some()))),
-            _took(lambda: _get(large.connection, path.format(task=large.some()))),
-            _took(lambda: large.select(large.some())),
-            _took(lambda: _get(large.connection, f"{BARE}{large.some()}")),
+            _cost(lambda: small.get(path), of_small),
+            _cost(lambda: large.get(path), of_large),
+            _cost(lambda: large.reader.select(large.some()), asking),
+            _cost(lambda: large.get(BARE + "{task}"), of_large),
         )
         for _ in range(WARM_UP + count)
     ]
-    return [_summary(times) for times in zip(*rounds[WARM_UP:], strict=True)]
+    return [_summary(costs) for costs in zip(*rounds[WARM_UP:], strict=True)]
 
 
-def _took(ask: Callable[[], object]) -> float:
-    began = time.perf_counter()
+def _cost(ask: Callable[[], object], workers: Sequence[int]) -> Cost:
+    before, began = sum(map(processor_time, workers)), time.perf_counter()
     ask()
-    return 1000 * (time.perf_counter() - began)
+    took = time.perf_counter() - began
+    return Cost(1000 * took, 1000 * (sum(map(processor_time, workers)) - before))
 
 
-def _get(connection: http.client.HTTPConnection, path: str) -> None:
-    connection.request("GET", path)
-    answer = connection.getresponse()
-    body = answer.read()
-    assert answer.status == 200, f"{path}: {answer.status} {body[:200]!r}"
+def _summary(costs: Sequence[Cost]) -> Costs:
+    waited, worked = zip(*costs, strict=True)
+    return Costs(*_median_and_p95(waited), *_median_and_p95(worked))
 
 
-def _summary(times: Sequence[float]) -> Times:
-    return statistics.median(times), statistics.quantiles(times, n=20)[18]
+def _median_and_p95(values: Sequence[float]) -> tuple[float, float]:
+    return statistics.median(values), statistics.quantiles(values, n=20)[18]
 
 
 PATHS = {
     "one task": "/tasks/{task}",
+    "a waiting task": "/tasks/{waiting}",
+    "result": "/tasks/{task}/result",
     "pools": "/pools",
     "one pool": "/pools/pool-000",
     "history": "/pools/pool-000/history",
@@ -246,6 +241,8 @@ PATHS = {
     "dead letters": "/dead?pool=pool-000",
     "workers": "/workers",
     "runs": "/runs?pool=pool-000",
+    "runs, finished": "/runs?pool=pool-000&status=finished",
+    "one run": "/runs/{run}",
     "schedules": "/schedules",
     "events": "/events",
     "audit": "/audit",
@@ -254,41 +251,61 @@ PATHS = {
 """What the pages of the dashboard ask."""
 
 
+HEADS = (
+    ("median", "p95", "cpu", "cpu p95"),
+    ("median", "p95", "cpu", "cpu p95"),
+    ("p95", "cpu"),
+    ("p95", "cpu", "cpu p95"),
+    ("SELECT", "HTTP", "cpu/HTTP", "p95/HTTP", "small", "cpu/small"),
+)
+
+
 @contextmanager
-def served(url: str, tasks: int) -> Iterator[Served]:
-    """Fill a store and start the process that serves it."""
+def filled(url: str, tasks: int) -> Iterator[Served]:
+    """Fill a store, and serve it."""
     began = time.perf_counter()
-    ids = asyncio.run(fill(url, tasks))
+    ids, waiting, run = asyncio.run(fill(url, tasks))
     print(f"{tasks:,} tasks in {POOLS} pools, stored in {time.perf_counter() - began:.0f} s")
+    with served(url, dice.sample(ids, min(len(ids), 500)), waiting, run) as found:
+        yield found
+
+
+@contextmanager
+def served(url: str, ids: list[int], waiting: int, run: int) -> Iterator[Served]:
+    """Start the process that serves a store."""
     command = [sys.executable, __file__, "--serve", url]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
         connection = http.client.HTTPConnection("127.0.0.1", int(process.stdout.readline()))
-        yield Served(connection, _bare(url), dice.sample(ids, min(len(ids), 500)))
+        yield Served(connection, process.pid, reader_of(url), ids, waiting, run)
         connection.close()
     finally:
         process.terminate()
         process.wait()
 
 
-def report(urls: Sequence[str], tasks: Sequence[int], count: int) -> None:
-    """Fill a small and a large store, ask everything, and print how long it took."""
-    with served(urls[0], tasks[0]) as small, served(urls[1], tasks[1]) as large:
-        heads = [f"{one:,} tasks" for one in tasks]
-        print(f"{'milliseconds':<18}" + "".join(f"{one:>18}" for one in heads), end="")
-        print(f"{'SELECT':>15}{'over HTTP':>15}   p95, times")
-        print(" " * 18 + "    median     p95" * 2 + " median    p95" * 2, end="")
-        print("   SELECT  HTTP  small")
-        for name, path in PATHS.items():
-            _line(name, *measured(f"/api/v1{path}", small, large, count))
+def report(small: Served, large: Served, count: int) -> None:
+    """Ask everything, and print what it costs."""
+    print("milliseconds: of the small store, the large one, a SELECT of it, a SELECT over HTTP;")
+    print("then times: p95 of the large store to both SELECTs, its processor time to that of the")
+    print("SELECT over HTTP (median, p95), p95 and processor time to those of the small store")
+    print(" " * 18 + "  ".join("".join(f"{one:>9}" for one in heads) for heads in HEADS))
+    for name, path in PATHS.items():
+        print(_line(name, *measured(f"/api/v1{path}", small, large, count)), flush=True)
 
 
-def _line(name: str, small: Times, large: Times, select: Times, bare: Times) -> None:
-    shown = "".join(f"  {one:8.2f}{two:8.2f}" for one, two in (small, large))
-    floor = "".join(f"  {one:6.3f} {two:6.3f}" for one, two in (select, bare))
-    times = [large[1] / other[1] for other in (select, bare, small)]
-    print(f"{name:<18}{shown}{floor}  {times[0]:7.1f}{times[1]:6.1f}{times[2]:7.2f}", flush=True)
+def _line(name: str, small: Costs, large: Costs, select: Costs, bare: Costs) -> str:
+    times = (
+        large.p95 / select.p95,
+        large.p95 / bare.p95,
+        large.worked / bare.worked,
+        large.worked_p95 / bare.worked_p95,
+        large.p95 / small.p95,
+        large.worked / small.worked,
+    )
+    groups = (small, large, select[1:3], bare[1:], times)
+    return f"{name:<18}" + "  ".join("".join(f"{one:9.2f}" for one in group) for group in groups)
 
 
 def main() -> None:
@@ -307,10 +324,15 @@ def main() -> None:
         if store == "sqlite":
             with tempfile.TemporaryDirectory() as folder:
                 urls = [f"sqlite:///{Path(folder) / name}" for name in ("small.db", "large.db")]
-                report(urls, asked.tasks, asked.requests)
+                _compare(urls, asked.tasks, asked.requests)
         else:
             with serve_postgres() as server, server.database() as one, server.database() as two:
-                report([one, two], asked.tasks, asked.requests)
+                _compare([one, two], asked.tasks, asked.requests)
+
+
+def _compare(urls: Sequence[str], tasks: Sequence[int], count: int) -> None:
+    with filled(urls[0], tasks[0]) as small, filled(urls[1], tasks[1]) as large:
+        report(small, large, count)
 
 
 if __name__ == "__main__":

@@ -37,11 +37,15 @@ def section(error: type[errors.MillpondError]) -> list[str]:
     return [*lines, "", f"Fields: {names}."] if names else lines
 
 
+def every_error() -> list[type[errors.MillpondError]]:
+    """Return every class of the module."""
+    found = [one for one in vars(errors).values() if isinstance(one, type)]
+    return [one for one in found if issubclass(one, errors.MillpondError)]
+
+
 def page() -> str:
     """Return the whole page."""
-    found = [getattr(errors, name) for name in errors.__all__]
-    kinds = [e for e in found if isinstance(e, type) and issubclass(e, errors.MillpondError)]
     lines = [HEAD.rstrip()]
-    for error in sorted(kinds, key=lambda kind: kind.code):
+    for error in sorted(every_error(), key=lambda kind: kind.code):
         lines += section(error)
     return "\n".join(lines) + "\n"

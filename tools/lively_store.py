@@ -233,16 +233,17 @@ class Shop:
 
 
 @asynccontextmanager
-async def served(port: int = 0) -> AsyncIterator[str]:
-    """Serve the dashboard of a busy shop, and yield its address."""
+async def served(port: int = 0, *, shop: bool = True) -> AsyncIterator[str]:
+    """Serve the dashboard of a busy shop, or of an empty store, and yield its address."""
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
-        shop = Shop("sqlite:///shop.db")
+        busy = Shop("sqlite:///shop.db") if shop else None
+        mp = busy.mp if busy else Millpond("sqlite:///empty.db")
         listening = socket.create_server(("127.0.0.1", port))
         config = uvicorn.Config(
-            app(shop.mp, allow_actions=True), log_level="warning", timeout_graceful_shutdown=1
+            app(mp, allow_actions=True), log_level="warning", timeout_graceful_shutdown=1
         )
         server = uvicorn.Server(config)
-        async with shop.open_for_business():
+        async with busy.open_for_business() if busy else mp:
             serving = asyncio.ensure_future(server.serve([listening]))
             try:
                 yield f"http://127.0.0.1:{listening.getsockname()[1]}/"

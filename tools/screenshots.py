@@ -5,7 +5,8 @@ writes docs/images/*.png. With the font Inter installed (Debian: fonts-inter) th
 
     make screenshots ARGS="--gallery FOLDER --past 60"
 
-takes every page instead, at desktop and phone width, light and dark.
+takes every page instead, of the shop and of an empty store, at desktop and phone width, light and
+dark.
 """
 
 from __future__ import annotations
@@ -39,13 +40,17 @@ GALLERY = {
     "task": "#/tasks",
     "dead": "#/dead",
     "runs": "#/runs",
+    "finished": "#/runs?status=finished",
+    "run": "#/runs",
     "workers": "#/workers",
     "schedules": "#/schedules",
     "events": "#/events",
     "triggers": "#/events?view=triggers",
     "audit": "#/audit",
 }
-"""Every page; that of a task is opened by a click on the first task of its list."""
+"""Every page; that of a task or a run is opened by a click on the first of its list."""
+
+ONE_OF_A_LIST = {"task", "run"}
 
 WIDTHS = {"desktop": (1440, 900), "phone": (390, 844)}
 PAST = 300.0
@@ -88,19 +93,30 @@ async def _of_readme(browser: Browser, address: str, past: float) -> None:
 async def _gallery(browser: Browser, address: str, folder: Path, past: float) -> None:
     watching = await _opened(browser, address + GALLERY["pool"], "light", WIDTHS["desktop"], 1)
     await asyncio.sleep(past)
-    for width, size in WIDTHS.items():
+    for width in WIDTHS:
         for scheme in ("light", "dark"):
-            page = await _opened(browser, address, scheme, size, 1)
-            for name, at in GALLERY.items():
-                await page.goto(address + at)
-                await page.wait_for_timeout(1500)
-                if name == "task":
-                    await page.locator("table tbody a").first.click()
-                    await page.wait_for_timeout(1500)
-                await page.screenshot(path=folder / f"{name}-{width}-{scheme}.png", full_page=True)
-            await page.context.close()
+            await _pages(browser, address, folder, width, scheme)
     await watching.context.close()
-    print(f"{len(GALLERY) * len(WIDTHS) * 2} pictures in {folder}")
+    async with served(shop=False) as empty:
+        for width in WIDTHS:
+            await _pages(browser, empty, folder / "empty", width, "light")
+    print(f"pictures of every page are in {folder}")
+
+
+async def _pages(browser: Browser, address: str, folder: Path, width: str, scheme: str) -> None:
+    page = await _opened(browser, address, scheme, WIDTHS[width], 1)
+    for name, at in GALLERY.items():
+        await page.goto(address + at)
+        await page.wait_for_timeout(1500)
+        first = page.locator("table tbody a").first
+        if name in ONE_OF_A_LIST and await first.count():
+            await first.click()
+            await page.wait_for_timeout(1500)
+        await page.screenshot(path=folder / f"{name}-{width}-{scheme}.png", full_page=True)
+    await page.keyboard.press("Control+k")
+    await page.wait_for_timeout(300)
+    await page.screenshot(path=folder / f"palette-{width}-{scheme}.png")
+    await page.context.close()
 
 
 async def _opened(

@@ -26,7 +26,7 @@ from millpond.core.order.ring import Ring
 from millpond.core.rows import DictRows
 from millpond.core.run import Run
 from millpond.errors import IllegalTransition
-from millpond.store.verbs import budgets, lease, recover, settle, submit
+from millpond.store.verbs import budgets, lease, recover, refusals, settle, submit
 from millpond.store.verbs import prefetch as ahead
 from millpond.store.verbs.tables import Tables
 from millpond.testing.simulation.bulkhead_crowd import Crowd
@@ -126,7 +126,7 @@ def ring_reset_when_a_key_drains() -> Iterator[None]:
 @contextmanager
 def depth_check_outside_the_lock() -> Iterator[None]:
     """The depth is read before the transaction that inserts: it may be that of a moment ago."""
-    count = submit.depth
+    count = refusals.depth
     before: dict[tuple[int, str | None], Depth] = {}
 
     def stale_depth(pool: PoolTable, key: str | None) -> Depth:
@@ -139,14 +139,18 @@ def depth_check_outside_the_lock() -> Iterator[None]:
         begin(tables, entropy)
 
     begin = Tables.begin
-    with patch.object(submit, "depth", stale_depth), patch.object(Tables, "begin", forget):
+    with (
+        patch.object(submit, "depth", stale_depth),
+        patch.object(refusals, "depth", stale_depth),
+        patch.object(Tables, "begin", forget),
+    ):
         yield
 
 
 @contextmanager
 def idempotency_checked_once_before_a_wait() -> Iterator[None]:
     """A submitter that had to wait inserts without looking at its key again."""
-    find, refuse = submit.holder_of_key, submit._full
+    find, refuse = submit.holder_of_key, refusals._full
     waited: set[int] = set()
 
     def find_once(tables: Tables, pool: PoolTable, new: NewTask, **named: Any) -> Any:  # noqa: ANN401 - as the original
@@ -160,7 +164,7 @@ def idempotency_checked_once_before_a_wait() -> Iterator[None]:
 
     with (
         patch.object(submit, "holder_of_key", find_once),
-        patch.object(submit, "_full", refuse_and_note),
+        patch.object(refusals, "_full", refuse_and_note),
     ):
         yield
 

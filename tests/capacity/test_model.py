@@ -32,6 +32,16 @@ def test_one_lock_ends_the_growth_and_a_lock_per_pool_goes_on() -> None:
     assert 40_000 == pytest.approx(apart.rate, rel=0.05)
 
 
+def test_the_counts_of_the_store_end_the_growth_of_many_pools() -> None:
+    """Each call locks them for a part of its time: 25 us are at most 40,000 calls a second."""
+    costs = SUBMIT._replace(server_counts=25e-6)
+    one = carried(Fleet(64), costs, FAR_APART)
+    assert 10_000 == pytest.approx(one.rate, rel=0.01)  # its pool's lock holds it back before
+    many = carried(Fleet(256, pools=16), costs, FAR_APART)
+    assert 40_000 == pytest.approx(many.rate, rel=0.01)
+    assert 1.0 == pytest.approx(many.counts, rel=0.01)
+
+
 def test_cores_that_processes_and_server_share_end_the_growth() -> None:
     """350 us of CPU time a task on two cores are at most 5,714 tasks a second."""
     together = carried(Fleet(32, pools=32), SUBMIT, Site(2, None, flush=0.0))

@@ -193,6 +193,18 @@ def test_a_pool_is_cancelled(millpond: Call) -> None:
     assert "7 tasks of reviews cancelled\n" == millpond("cancel", "--pool", "reviews", "-y").out
 
 
+@pytest.mark.parametrize("narrowed", [(), ("--function", "review"), ("--waiting",)])
+def test_the_audit_names_the_operator_who_cancelled(
+    millpond: Call, narrowed: tuple[str, ...]
+) -> None:
+    """A whole pool, or the tasks of it that match some options."""
+    millpond("cancel", "--pool", "reviews", *narrowed, "--yes")
+    audit = millpond("audit", "--pool", "reviews", "--kind", "control").lines
+    orders = [line for line in audit if line["detail"].startswith("cancel")]
+    assert orders
+    assert [] == [line for line in orders if not line.get("by", "").startswith("cli:")]
+
+
 def test_cancel_reaches_a_task_that_another_process_runs(millpond: Call, tmp_path: Path) -> None:
     """Also by a process that is gone a moment later; an interrupt ends its handler."""
 

@@ -5,8 +5,10 @@ import json
 import os
 import signal
 import socket
+import struct
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from tests.cli.running import Running, running
 from tests.waiting import until
 
 from millpond.cli.exits import Exit, Refusal
+from millpond.cli.supervise import health_server
 from millpond.cli.supervise.health_server import Address, Health, HealthServer
 from millpond.cli.supervise.heartbeat import STALLED_AFTER, Heartbeat
 from millpond.cli.supervise.systemd import Systemd
@@ -135,6 +138,68 @@ def test_an_address_has_a_port_and_perhaps_a_host() -> None:
     for wrong in ("", "x", "1.2.3.4:", "70000", "-1"):
         with pytest.raises(ValueError, match="^" + wrong.replace(".", r"\.") + "$"):
             Address.parse(wrong)
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[HealthServer]:
+    """An endpoint with room for two clients."""
+    monkeypatch.setattr(health_server, "MOST_CLIENTS", 2)
+    endpoint = HealthServer(
+        Address("127.0.0.1", 0), lambda: Health(live=True, ready=True, state="ready", running=0)
+    )
+    endpoint.start()
+    yield endpoint
+    endpoint.close()
+
+
+def client_threads() -> list[threading.Thread]:
+    """Return the threads that serve clients of an endpoint."""
+    return [one for one in threading.enumerate() if "process_request_thread" in one.name]
+
+
+def half_a_request(server: HealthServer) -> socket.socket:
+    """Return a client that has begun to ask."""
+    client = socket.create_connection(("127.0.0.1", server.port), timeout=30)
+    client.sendall(b"GET /live HTTP/1.1\r\n")
+    return client
+
+
+def test_clients_that_never_ask_do_not_keep_a_probe_from_its_answer(server: HealthServer) -> None:
+    """The oldest are closed; no probe waits, and no thread is left for them."""
+    clients = [half_a_request(server) for _ in range(6)]
+    assert 200 == ask(server.port, "/live")[0]
+    # Sooner than its own time is over.
+    clients[0].settimeout(health_server.REQUEST_WITHIN / 2)
+    assert b"" == clients[0].recv(1)
+    for client in clients:
+        client.close()
+
+
+def test_a_client_that_sends_byte_by_byte_is_closed(
+    server: HealthServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The time is that of the whole request, not that of one read."""
+    monkeypatch.setattr(health_server, "REQUEST_WITHIN", 0.2)
+    with half_a_request(server) as client:
+
+        def is_closed() -> bool:
+            try:
+                client.sendall(b"A")
+            except OSError:
+                return True
+            return False
+
+        until(is_closed)
+
+
+def test_a_client_that_hangs_up_is_no_error(
+    server: HealthServer, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is written to stderr for it."""
+    with half_a_request(server) as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    until(lambda: not client_threads())
+    assert "" == capfd.readouterr().err
 
 
 def test_the_endpoint_and_the_command_import_no_store() -> None:

@@ -68,6 +68,9 @@ def test_a_store_without_workers_has_none_to_show(place: Path, millpond: Call) -
     [
         (["jobs", "job", "7"], Exit.USAGE, "must be an object"),
         (["jobs", "job", "{"], Exit.USAGE, "not JSON"),
+        (["jobs", "job", "[" * 100_000], Exit.USAGE, "not JSON"),
+        (["jobs", "job", '{"x": NaN}'], Exit.USAGE, "JSON cannot hold"),
+        (["jobs", "job", '{"x": 1e999}'], Exit.USAGE, "JSON cannot hold"),
         (["mail", "job"], Exit.NOTHING, "no pool named 'mail'"),
         (["jobs", "job", "--label", "x"], Exit.USAGE, "is not NAME=VALUE"),
         (["jobs", "job", "--wait", "10ms"], Exit.NOTHING, "did not end within 0.01 s"),

@@ -2,6 +2,7 @@
 
 import os
 import re
+import resource
 import signal
 import time
 from pathlib import Path
@@ -100,6 +101,21 @@ def test_processes_drain_if_their_parent_is_killed() -> None:
         until(lambda: not any(is_alive(pid) for pid in pids))
 
 
+def test_a_process_that_cannot_be_started_leaves_the_others_alone() -> None:
+    """Without file descriptors the supervisor tries again later, and all go on."""
+    with running("shop:mp", "--processes", "2") as worker:
+        first, second = pids_after_start(worker, 2)
+        usual = resource.prlimit(worker.process.pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(worker.process.pid, resource.RLIMIT_NOFILE, (3, usual[1]))
+        os.kill(second, KILL)
+        worker.until("could not start process 2: [Errno 24]")
+        assert is_alive(first)
+        resource.prlimit(worker.process.pid, resource.RLIMIT_NOFILE, usual)
+        pids_after_start(worker, 1)
+        worker.signal(TERM)
+        assert Exit.CLEAN == worker.ended()
+
+
 @pytest.mark.parametrize(
     ("app", "code", "complaint"),
     [
@@ -185,6 +201,53 @@ def test_a_reload_does_not_wait_for_endless_work(tmp_path: Path) -> None:
         worker.until("settings.toml changed: reloading")
         worker.until("left endless queued 0 1")
         worker.until("endless begun")
+
+
+PATIENT = """\
+import asyncio
+import time
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from millpond import Millpond
+from millpond.pool.internals import internals_of
+from millpond.store.memory import MemoryStore
+
+
+@asynccontextmanager
+async def work():
+    await keep.submit()
+    yield
+
+
+mp = Millpond(resources=work)
+internals_of(mp).owner.make_store = lambda: MemoryStore(clock=time.time)
+
+
+@mp.pool("jobs").task
+async def keep():
+    print("begun", flush=True)
+    while not Path("finish").exists():
+        await asyncio.sleep(0.01)
+    print("kept", flush=True)
+"""
+
+
+def test_a_signal_during_a_reload_is_the_first_one(tmp_path: Path) -> None:
+    """What runs keeps its grace period: the signal of the reload was not one of the user's."""
+    code = tmp_path / "app.py"
+    write(code, PATIENT)
+    with running("app:mp", "--reload", "--grace", "3600", cwd=tmp_path) as worker:
+        worker.until("begun")
+        write(code, f"{PATIENT}# changed\n")
+        worker.until("SIGTERM: draining")
+        after_the_echo()
+        worker.signal(TERM)
+        worker.until("SIGTERM: stopping 1 processes")
+        after_the_echo()
+        (tmp_path / "finish").touch()
+        worker.until("kept")
+        assert Exit.CLEAN == worker.ended()
 
 
 def test_only_the_code_of_the_application_is_watched(tmp_path: Path) -> None:

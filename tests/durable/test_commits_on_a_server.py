@@ -286,7 +286,7 @@ async def test_a_server_that_was_restarted_is_found_again(books: Books) -> None:
         await (await note.submit())
         with psycopg.connect(books.url, autocommit=True) as own:
             own.execute(
-                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity "
                 "WHERE datname = current_database() AND pid <> pg_backend_pid() "
                 "AND state = 'idle' AND query LIKE 'COMMIT%'"
             )

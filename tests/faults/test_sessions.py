@@ -10,18 +10,18 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 from tests.waiting import eventually
 from verify.servers.fault_proxy import FaultProxy
-from verify.servers.postgres import OwnServer
+from verify.servers.postgres import OwnServer, programs_here
 
 from millpond import Millpond, Pool
 from millpond.pool.internals import internals_of
-from millpond.runtime.fleet.session import GRACE, Absences
+from millpond.runtime.fleet.dead_workers import GRACE, Absences
 from millpond.runtime.session_times import STOP_AFTER
 
 pytestmark = pytest.mark.real_loop
@@ -130,19 +130,26 @@ async def test_a_stopped_worker_keeps_its_session_and_is_left_to_its_lease(
             assert (1, 0) == (seen.running, seen.queued)
 
 
+@pytest.fixture
+def restarted() -> Iterator[OwnServer]:
+    """Give a server for one test: to stop that of all tests would end sessions of the others."""
+    with OwnServer(programs_here()) as server:
+        yield server
+
+
 async def test_after_a_restart_of_the_server_no_worker_that_comes_back_is_dead(
-    own: OwnServer, direct: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    restarted: OwnServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """All sessions end at once, and begin again; workers keep their names."""
     caplog.set_level(logging.INFO)
-    mp, _ = application(direct)
+    mp, _ = application(restarted.tcp_url)
     async with mp:
         await mp.tasks["work"].submit(1)
-        async with worker_elsewhere(direct, tmp_path) as other, mp.worker():
+        async with worker_elsewhere(restarted.tcp_url, tmp_path) as other, mp.worker():
             before = await internals_of(mp).runtime.view.workers()
             assert all("~session" in name for name in before)
-            await asyncio.to_thread(own.stop)
-            await asyncio.to_thread(own.start)
+            await asyncio.to_thread(restarted.stop)
+            await asyncio.to_thread(restarted.start)
             await eventually(lambda: internals_of(mp).runtime.session.is_open, 40)
             await asyncio.sleep(GRACE + 2.0)  # what must not happen gives no event
             assert before == await internals_of(mp).runtime.view.workers()

@@ -144,7 +144,8 @@ def test_failed_tasks_are_read_and_queued_again_in_the_admin(project: Project) -
         token = re.search(r'csrfmiddlewaretoken" value="(\w+)"', shown.text)
         assert choice is not None
         assert token is not None
-        chosen = {"task": choice[1], "csrfmiddlewaretoken": token[1]}
+        odd = ["default/", "default/x", f"default/{'9' * 40}", f"default/{'9' * 5_000}", "x/1", "1"]
+        chosen = {"task": [*odd, choice[1]], "csrfmiddlewaretoken": token[1]}
         assert 302 == client.post(page, data=chosen).status_code, server.log
         assert "READY" == result_of(client, failed, server)["status"]
         assert "No task has failed" in client.get(page).text

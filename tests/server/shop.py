@@ -44,12 +44,18 @@ class Shop:
         async def follow(event: object) -> None:
             """Stand for what a trigger does."""
 
-        self.send, self.wait, self.follow = send, wait, follow
+        @self.slow.task
+        async def grow(ctx: Context, levels: int) -> None:
+            if levels:
+                await ctx.submit_many(grow.bind(levels - 1) for _ in range(2))
+
+        self.send, self.wait, self.follow, self.grow = send, wait, follow, grow
         mp.cron("hourly", every=3600, task=wait.bind("hourly"))
         mp.trigger("newcomers", on="user.created", into=self.slow, task=follow)
 
     async def furnish(self) -> None:
         """Put something on every page."""
+        await self.slow.drain([self.grow.bind(1)], run="spring")
         for tenant in ("acme", "bolt"):
             for to in ("ada", "bob", "broken"):
                 await (await self.send.submit(to, tenant)).wait()

@@ -146,6 +146,30 @@ async def test_what_came_after_the_count_is_left_out(place: Place) -> None:
         assert (await at.get("/tasks/count?status=queued"))["count"] == 1
 
 
+async def test_what_failed_after_the_count_is_left_out(place: Place) -> None:
+    """On a busy pool a count is old at once: what it was about is done, and nothing more."""
+    async with desk(shop, place, allow_actions=True) as at:
+        await submitted(at, -1, -2)
+        pool, pay = at.mp.get_pool("orders"), at.mp.tasks["pay"]
+        await pool.pause()
+        late = await pool.submit(pay.bind(-3))
+        await asyncio.sleep(1.0)
+        counted = await at.get("/tasks/count?status=failed")
+        await asyncio.sleep(1.0)
+        await pool.resume()
+        await late.wait()
+        # One of the two has been redriven by another person meanwhile.
+        dead = (await at.get("/tasks?status=failed"))["items"]
+        await pool.pause()
+        await at.post(f"/tasks/{dead[-1]['id']}/redrive")
+        chosen = {"status": "failed", "before": counted["at"], "ended_before": counted["at"]}
+        body = {"action": "redrive", "filter": chosen, "expect": counted["count"]}
+        assert counted["count"] == 2
+        assert (await at.post("/tasks/bulk", body))["changed"] == 1
+        left = (await at.get("/tasks?status=failed"))["items"]
+        assert [one["id"] for one in left] == [str(late.id)]
+
+
 async def test_a_run_is_stopped(place: Place) -> None:
     async with desk(shop, place, allow_actions=True) as at:
         pool, pay = at.mp.get_pool("orders"), at.mp.tasks["pay"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from playwright.sync_api import Page, expect
-from tests.server.browsing import Dashboard, OpenTab
+from tests.server.browsing import NARROW, Dashboard, OpenTab
 from tests.server.shop import HOSTILE, Shop
 
 from millpond import Millpond
@@ -156,10 +156,10 @@ def test_filters_show_what_fits_and_stay_in_the_address(open_tab: OpenTab) -> No
         dashboard.do(shop.furnish())
         page = open_tab().open(dashboard, "#/tasks")
         rows = page.locator("tbody tr")
-        # Six mails, two that wait, one scheduled, one that a trigger submitted.
-        expect(rows).to_have_count(10)
+        # Six mails, three of a run, two that wait, one scheduled, one that a trigger submitted.
+        expect(rows).to_have_count(13)
         states = page.get_by_role("navigation", name="State")
-        for state, count in (("Failed", 2), ("Completed", 4), ("Scheduled", 1), ("Running", 2)):
+        for state, count in (("Failed", 2), ("Completed", 7), ("Scheduled", 1), ("Running", 2)):
             states.get_by_role("link", name=state).click()
             expect(rows).to_have_count(count)
         states.get_by_role("link", name="All").click()
@@ -172,7 +172,7 @@ def test_filters_show_what_fits_and_stay_in_the_address(open_tab: OpenTab) -> No
             page.get_by_label(field, exact=True).fill(text)
             expect(rows).to_have_count(count)
             page.get_by_label(field, exact=True).fill("")
-            expect(rows).to_have_count(10)
+            expect(rows).to_have_count(13)
         page.get_by_role("combobox", name="Pool").select_option("mail")
         expect(rows).to_have_count(6)
         page.get_by_role("combobox", name="Age").select_option("Older than 1 h")
@@ -181,6 +181,37 @@ def test_filters_show_what_fits_and_stay_in_the_address(open_tab: OpenTab) -> No
         assert "min_age=3600" in page.url
         page.reload()
         expect(page.get_by_role("combobox", name="Age")).to_have_value("3600")
+
+
+def test_tabs_count_what_the_pools_tell(open_tab: OpenTab) -> None:
+    shop = Shop()
+    with Dashboard(shop.mp) as dashboard:
+        dashboard.do(shop.mail.pause())
+        page = open_tab().open(dashboard, "#/tasks")
+        tab = page.get_by_role("navigation", name="State").get_by_role("link", name="Queued")
+        expect(tab).to_have_text("Queued")
+        for tenant in ("acme", "bolt"):
+            dashboard.do(shop.send.submit("ada", tenant))
+        expect(tab).to_have_text("Queued 2")
+        # What other conditions leave, nobody has counted.
+        page.get_by_role("searchbox", name="Key").fill("acme")
+        expect(page.locator("main table tbody tr")).to_have_count(1)
+        expect(tab).to_have_text("Queued")
+
+
+def test_a_run_is_shown_as_the_tree_it_grew(open_tab: OpenTab) -> None:
+    shop = Shop()
+    with Dashboard(shop.mp) as dashboard:
+        dashboard.do(shop.slow.drain([shop.grow.bind(2)], run="spring"))
+        page = open_tab().open(dashboard, "#/runs?status=finished")
+        page.get_by_role("link", name="spring").click()
+        tree = page.get_by_role("list", name="Tasks, each below the one that submitted it")
+        expect(tree.get_by_role("link", name="grow")).to_have_count(7)
+        expect(tree.locator("> li")).to_have_count(1)
+        expect(tree.locator("> li > ul > li")).to_have_count(2)
+        expect(tree.locator("> li > ul > li > ul > li")).to_have_count(4)
+        tree.get_by_role("link", name="grow").last.click()
+        expect(page.get_by_role("heading", name="grow", level=1)).to_be_visible()
 
 
 def test_a_hostile_payload_is_text(open_tab: OpenTab) -> None:
@@ -268,7 +299,7 @@ def test_an_unknown_task_is_refused_with_a_code(open_tab: OpenTab) -> None:
 
 def test_an_empty_store_teaches_the_next_command(open_tab: OpenTab) -> None:
     with Dashboard(Millpond()) as dashboard:
-        tab = open_tab()
+        tab = open_tab(viewport=NARROW)
         for place, command in (
             ("pools", "millpond worker app:mp"),
             ("tasks", "pool.submit("),
@@ -281,6 +312,8 @@ def test_an_empty_store_teaches_the_next_command(open_tab: OpenTab) -> None:
         ):
             page = tab.open(dashboard, f"#/{place}")
             expect(page.get_by_role("region", name="Command")).to_contain_text(command)
+            beyond = page.evaluate("document.documentElement.scrollWidth - innerWidth")
+            assert beyond <= 0, f"{place} is {beyond} px too wide for a phone"
 
 
 def test_it_works_below_a_path_of_another_app(open_tab: OpenTab) -> None:

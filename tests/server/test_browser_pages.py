@@ -62,6 +62,12 @@ def task_place(dashboard: Dashboard, page: Page, status: str) -> str:
     return f"tasks/{found['items'][0]['id']}"
 
 
+def run_place(dashboard: Dashboard, page: Page) -> str:
+    """Return the place of a finished run."""
+    found = page.request.get(f"{dashboard.address}api/v1/runs?status=finished").json()
+    return f"runs/{found['items'][0]['id']}"
+
+
 def slug(place: str) -> str:
     """Return what a picture of a place is called."""
     return re.sub(r"\W+", "-", re.sub(r"\d{9,}", "one", place))
@@ -92,6 +98,7 @@ def test_axe_has_no_serious_findings_in_light_and_dark(
         *PLACES,
         task_place(furnished, page, "failed"),
         task_place(furnished, page, "running"),
+        run_place(furnished, page),
     ]
     found: list[str] = []
     for place in places:
@@ -162,11 +169,20 @@ def test_axe_has_no_serious_findings_in_dialogs(furnished: Dashboard, open_tab: 
     assert findings(page) == []
 
 
+CUT_OFF = """
+() => [...document.querySelectorAll("main *")]
+    .filter((one) => one.getBoundingClientRect().right > innerWidth + 1)
+    .filter((one) => !one.closest(".sr, .tabs, pre"))
+    .map((one) => one.outerHTML.slice(0, 80))
+"""
+"""What stands beyond the edge of the screen, and is cut off there by the panel that holds it."""
+
+
 def test_a_phone_shows_every_page_without_scrolling_sideways(
     furnished: Dashboard, open_tab: OpenTab
 ) -> None:
     page = open_tab(viewport=PHONE, has_touch=True).open(furnished)
-    for place in [*PLACES, task_place(furnished, page, "failed")]:
+    for place in [*PLACES, task_place(furnished, page, "failed"), run_place(furnished, page)]:
         page.set_viewport_size(PHONE)
         visit(page, furnished, place)
         keep_screenshot(page, f"{slug(place)}-phone")
@@ -174,6 +190,7 @@ def test_a_phone_shows_every_page_without_scrolling_sideways(
             page.set_viewport_size(size)
             beyond = page.evaluate("document.documentElement.scrollWidth - innerWidth")
             assert beyond <= 0, f"{place} is {beyond} px too wide for {size['width']} px"
+            assert page.evaluate(CUT_OFF) == [], f"{place} at {size['width']} px"
 
 
 def test_the_menu_of_a_phone(furnished: Dashboard, open_tab: OpenTab) -> None:
@@ -228,6 +245,45 @@ def test_everything_by_keyboard(open_tab: OpenTab) -> None:
         press("Enter")
         expect(page.get_by_role("button", name="Resume mail")).to_be_focused()
         assert dashboard.do(shop.mail.snapshot()).paused
+
+
+def test_any_place_is_a_few_letters_away(furnished: Dashboard, open_tab: OpenTab) -> None:
+    tab = open_tab()
+    tab.allow("404")
+    page = tab.open(furnished)
+    expect(page.locator("tr", has_text="mail")).to_be_visible()
+    field = page.get_by_role("combobox", name="A page, a pool, or the id of a task")
+    press = page.keyboard.press
+
+    press("Control+k")
+    expect(field).to_be_focused()
+    page.evaluate(AXE.read_text("utf-8"))
+    assert not findings(page)
+    page.keyboard.type("slo")
+    expect(page.get_by_role("option", name="slow")).to_have_attribute("aria-selected", "true")
+    press("Enter")
+    expect(page.get_by_role("heading", name="slow", level=1)).to_be_focused()
+
+    press("Control+k")
+    expect(field).to_be_focused()
+    press("ArrowDown")
+    press("ArrowDown")
+    press("Enter")
+    expect(page.get_by_role("heading", name="Runs", level=1)).to_be_visible()
+
+    one = task_place(furnished, page, "failed").removeprefix("tasks/")
+    page.get_by_role("button", name="Go to…").click()
+    expect(field).to_be_focused()
+    page.keyboard.type(one)
+    press("Enter")
+    expect(page.get_by_role("heading", name="send", level=1)).to_be_visible()
+
+    press("Control+k")
+    expect(field).to_be_focused()
+    page.keyboard.type("nowhere")
+    expect(page.get_by_text("Nothing is called so")).to_be_visible()
+    press("Enter")
+    expect(page.get_by_role("heading", name="send", level=1)).to_be_visible()
 
 
 def test_the_focus_is_seen_and_the_content_is_one_key_away(

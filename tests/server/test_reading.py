@@ -260,8 +260,25 @@ async def test_runs(place: Place) -> None:
         (run,) = (await at.get("/runs?status=finished"))["items"]
         assert (run["name"], run["total"], run["ended"]) == ("monday", 3, {"completed": 3})
         assert (await at.get("/runs"))["items"] == []
-        assert (await at.get("/runs/monday?pool=orders"))["run"] == run
+        told = await at.get("/runs/monday?pool=orders")
+        assert (told["run"], told["tasks"]) == (run, [])
         assert (await at.get(f"/runs/{run['id']}"))["run"] == run
+
+
+async def test_the_tasks_of_a_run_are_found_behind_many_that_ended_later(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A tree can be made of them: each says which task submitted it."""
+    monkeypatch.setattr("millpond.server.api.runs.SCAN", 10)
+    async with desk(shop, place) as at:
+        pool, pay = at.mp.get_pool("orders"), at.mp.tasks["pay"]
+        await pool.drain([pay.bind(7), pay.bind(1)], run="monday")
+        await asyncio.sleep(1)
+        await pool.drain([pay.bind(number) for number in range(100, 120)])
+        found = (await at.get("/runs/monday?pool=orders"))["ended"]
+        assert len(found) == 3
+        ids = {f"task:{one['id']}" for one in found}
+        assert sorted(one["submitted_by"] in ids for one in found) == [False, False, True]
 
 
 async def test_workers_and_what_each_runs(place: Place) -> None:

@@ -4,17 +4,16 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from verify import flow_seeds
 
 from millpond.core.lifecycle import LIFECYCLE
 from millpond.testing.simulation.history import load, replay, save, trace
 from millpond.testing.simulation.invariants import Violated
 from millpond.testing.simulation.seeded import (
     FLOW_SEEDS,
-    FLOW_STEPS,
     Broken,
     Lived,
     breaks,
-    flow_specs,
     memory_store,
     same_story,
     shrink,
@@ -59,18 +58,8 @@ async def test_the_same_history_gives_the_same_trace() -> None:
 
 async def test_histories_of_flow_control_try_all_of_it() -> None:
     """Those that stores are compared by refund, charge more, hold keys and pools, and run dry."""
-    tried: set[str] = set()
-    for seed in FLOW_SEEDS:
-        lived = await simulate_on(seed, memory_store(), steps=FLOW_STEPS, make_specs=flow_specs)
-        tried |= lived.faults
-        for step in await replay(memory_store(), lived.history):
-            tried |= {record.detail or "" for record in step.records}
-            if step.verb == "settle":
-                tried |= {f"held a {one.hold}" for one in step.asked[0]}
-            if step.verb == "lease" and not step.answer.leased and step.answer.next_at:
-                tried.add("ran dry")
-    wanted = {"held a key", "held a pool", "weight", "ran dry", "budget resized", "crash"}
-    assert set() == wanted - tried
+    found = [await flow_seeds.tried(seed) for seed in FLOW_SEEDS]
+    assert flow_seeds.WANTED == set().union(*found), "python -m verify.flow_seeds finds others"
 
 
 async def test_two_different_traces_are_unequal() -> None:

@@ -70,7 +70,7 @@ def show(what: str, fleet: Fleet, found: Carried) -> None:
     )
     print(
         f"  {what:<34} {found.rate:8,.0f}/s  call {found.median * 1e3:6.1f} ms  "
-        f"lock {found.lock:4.0%}  server {found.server:4.0%}  {share}"
+        f"lock {found.lock:4.0%}  counts {found.counts:4.0%}  server {found.server:4.0%}  {share}"
     )
 
 

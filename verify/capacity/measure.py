@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -13,11 +14,22 @@ from typing import Any, NamedTuple
 
 import psycopg
 
+from millpond import Millpond
+from millpond.store.postgres.server_functions import VERSION
 from verify.capacity.model import Costs, Fleet
 from verify.servers.postgres import OwnServer, programs_here, slow_server
 
 POOL = "work"
 _SETTINGS = {"max_connections": "200"}
+
+FLUSH = "SELECT pg_logical_emit_message(true, 'millpond', '')"
+COUNTING = f"""
+WITH counted AS (
+    SELECT c.* FROM millpond_meta AS m, millpond_reserve_{VERSION}(m.ctid, 0.0, 1, 0, 0) AS c)
+INSERT INTO millpond_audit (position, records, at, event, ids, places)
+SELECT records + 1, 1, at, 'submit', '{{1}}', '{{1}}' FROM counted
+"""  # noqa: S608 - a number of ours
+"""What a call of the server's functions does while it locks the counts of the store."""
 
 
 class Did(NamedTuple):
@@ -121,16 +133,15 @@ def _line(process: subprocess.Popen[bytes]) -> str:
 
 def costs_of(where: OwnServer, *, seconds: float) -> tuple[Costs, Costs]:
     """Return what a submit costs, and a call of a worker."""
-    after = flush_statement(where)
+    after, counts = flush_statement(where), counting(where)
     single = did(where, Fleet(1), seconds=seconds)
-    submit = Costs(
-        single.client / single.calls, 0.0, single.server / single.calls - after, 0.0, after
-    )
+    server = single.server / single.calls - after
+    submit = Costs(single.client / single.calls, 0.0, server, 0.0, after, counts)
     few, many = (did(where, Fleet(1, slots), seconds=seconds) for slots in (1, 50))
     client_call, client_task = _line_through([(d.calls, d.tasks, d.client) for d in (few, many)])
     server_call, server_task = _line_through([(d.calls, d.tasks, d.server) for d in (few, many)])
     return submit, Costs(
-        client_call, client_task, max(server_call - after, 0.0), server_task, after
+        client_call, client_task, max(server_call - after, 0.0), server_task, after, counts
     )
 
 
@@ -142,13 +153,37 @@ def _line_through(found: Sequence[tuple[float, float, float]]) -> tuple[float, f
     return max(0.0, used / calls - task * one), task
 
 
-def flush_statement(where: OwnServer, count: int = 2000) -> float:
+def flush_statement(where: OwnServer) -> float:
     """Return the CPU seconds of the server for the statement that waits for the flush."""
     with psycopg.connect(where.url, autocommit=True) as connection:
-        before = cpu_of(where.process)
-        for _ in range(count):
-            connection.execute("SELECT pg_logical_emit_message(true, 'millpond', '')", prepare=True)
-        return (cpu_of(where.process) - before) / count
+        return _cpu_of_statement(where, connection, FLUSH)
+
+
+def counting(where: OwnServer) -> float:
+    """Return the CPU seconds for which a call locks the counts of the store: it counts, writes an
+    audit record and commits."""
+    with where.database() as url:
+        asyncio.run(_opened(url))
+        with psycopg.connect(url, autocommit=True) as connection:
+            connection.execute("SET search_path = millpond")
+            connection.execute("SET synchronous_commit = off")
+            return _cpu_of_statement(where, connection, COUNTING) - _cpu_of_statement(
+                where, connection, "SELECT 1"
+            )
+
+
+async def _opened(url: str) -> None:
+    async with Millpond(url):
+        pass
+
+
+def _cpu_of_statement(
+    where: OwnServer, connection: psycopg.Connection, statement: str, count: int = 2000
+) -> float:
+    before = cpu_of(where.process)
+    for _ in range(count):
+        connection.execute(statement.encode(), prepare=True)
+    return (cpu_of(where.process) - before) / count
 
 
 def flush_time(where: OwnServer, count: int = 300) -> float:
@@ -157,7 +192,7 @@ def flush_time(where: OwnServer, count: int = 300) -> float:
         waits = []
         for _ in range(count):
             start = time.monotonic()
-            connection.execute("SELECT pg_logical_emit_message(true, 'millpond', '')", prepare=True)
+            connection.execute(FLUSH.encode(), prepare=True)
             flushed = time.monotonic()
             connection.execute("SELECT 1", prepare=True)
             waits.append((flushed - start) - (time.monotonic() - flushed))

@@ -1,9 +1,9 @@
 """A discrete simulation of a fleet on one PostgreSQL server.
 
 Each process makes one call at a time, as the store does. A call takes CPU time of its process, a
-network round trip, the lock of its pool with CPU time of the server under it, and a flush of the
-log that it shares with all calls that wait for one. Nothing here reads a clock or rolls dice: the
-same costs give the same answer.
+network round trip, the lock of its pool with CPU time of the server under it, the counts of the
+store with the last part of that time, and a flush of the log that it shares with all calls that
+wait for one. Nothing here reads a clock or rolls dice: the same costs give the same answer.
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ class Costs(NamedTuple):
     """CPU time of the server under the lock, per task."""
     server_after: float
     """CPU time of the server after the lock: it commits, and answers."""
+    server_counts: float = 0.0
+    """CPU time of the server that is included in that of a call, and in which the counts of the
+    store are locked: calls of all pools take turns."""
 
 
 class Site(NamedTuple):
@@ -63,7 +66,9 @@ class Carried(NamedTuple):
     median: float
     """Seconds of a call, in the middle."""
     lock: float
-    """The share of time in which the busiest lock is held."""
+    """The share of time in which the busiest lock of a pool is held."""
+    counts: float
+    """The share of time in which the counts of the store are locked."""
     server: float
     """The share of the server's cores in use, with the processes if they share them."""
 
@@ -188,6 +193,7 @@ class _Simulation:
         )
         self.log = _Log(self.world, site.flush)
         self.locks = [_Lock(self.world) for _ in range(fleet.pools)]
+        self.counts = _Lock(self.world)
         self.done = 0
         self.calls: list[float] = []
         self._spread = 0.0
@@ -212,7 +218,11 @@ class _Simulation:
         yield self.clients.take, costs.client_call + tasks * costs.client_task
         yield self.world.after, way
         yield lock.take, 0.0
-        yield self.server.take, costs.server_call + tasks * costs.server_task
+        under_lock = costs.server_call + tasks * costs.server_task
+        yield self.server.take, max(0.0, under_lock - costs.server_counts)
+        yield self.counts.take, 0.0
+        yield self.server.take, min(under_lock, costs.server_counts)
+        yield self.counts.release, 0.0
         yield lock.release, 0.0
         yield self.log.take, 0.0
         yield self.server.take, costs.server_after
@@ -269,6 +279,7 @@ def carried(fleet: Fleet, costs: Costs, site: Site, *, seconds: float = 10.0) ->
     world.run(warm)
     done, busy = simulation.done, simulation.server.busy
     held = [lock.held_for for lock in simulation.locks]
+    counted = simulation.counts.held_for
     simulation.calls.clear()
     world.run(warm + seconds)
     calls = sorted(simulation.calls)
@@ -277,5 +288,6 @@ def carried(fleet: Fleet, costs: Costs, site: Site, *, seconds: float = 10.0) ->
         rate=(simulation.done - done) / seconds,
         median=calls[len(calls) // 2] if calls else seconds,
         lock=max((lock.held_for - before) / seconds for lock, before in locks),
+        counts=(simulation.counts.held_for - counted) / seconds,
         server=(simulation.server.busy - busy) / seconds / site.server_cores,
     )

@@ -10,6 +10,7 @@ from millpond.core.adaptive import adaptive
 from millpond.core.rate import Rate
 from millpond.core.spec import (
     BudgetSpec,
+    Order,
     OrderKind,
     PoolSpec,
     bounded,
@@ -69,6 +70,9 @@ def _all_at_once(streams: Streams) -> Options:
     }
 
 
+ANY_ORDER = tuple(Order(kind=kind) for kind in OrderKind)
+"""One of each: a new order is drawn wherever all of them fit."""
+
 KINDS: dict[str, Callable[[Streams], Options]] = {
     "fifo": lambda _: {"order": fifo()},
     "lifo": lambda _: {"order": lifo()},
@@ -92,7 +96,7 @@ KINDS: dict[str, Callable[[Streams], Options]] = {
         "rate_per_key": _rate_per_key(s),
     },
     "rates": lambda s: {
-        "order": s.pick("spec.order", (fifo(), lifo(), priority(), fair_round_robin())),
+        "order": s.pick("spec.order", ANY_ORDER),
         "rates": _rates(s),
     },
     "budgets": lambda s: {
@@ -109,7 +113,7 @@ KINDS: dict[str, Callable[[Streams], Options]] = {
     },
     "lanes": lambda s: {"order": s.pick("spec.order", (fifo(), fair_round_robin())), "lanes": 9},
     "bounded": lambda s: {
-        "order": s.pick("spec.order", (fifo(), lifo(), priority(), fair_round_robin())),
+        "order": s.pick("spec.order", ANY_ORDER),
         "backpressure": bounded(
             s.pick("spec.depth", (5, 20, 60)),
             s.pick("spec.on_full", _POLICIES),
@@ -117,7 +121,7 @@ KINDS: dict[str, Callable[[Streams], Options]] = {
         ),
     },
     "ring-buffer": lambda s: {
-        "order": s.pick("spec.order", (fifo(), lifo(), priority(), fair_round_robin())),
+        "order": s.pick("spec.order", ANY_ORDER),
         "backpressure": ring_buffer(s.pick("spec.depth", (5, 20, 60))),
     },
     "fail-fast": lambda s: {

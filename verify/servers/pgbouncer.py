@@ -81,7 +81,8 @@ class Pooler(Server):
     def _end_sessions(self, url: str) -> None:
         name = database_of(url)
         self.execute(
-            f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'"  # noqa: S608 - our own name
+            "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity "  # noqa: S608 - our own name
+            f"WHERE datname = '{name}'"
         )
 
     @property

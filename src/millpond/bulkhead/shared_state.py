@@ -174,7 +174,7 @@ class SharedState:
         self._announce("release", permit.id, permit.weight, permit.revision)
 
     def wake_settled(self, settled: Iterable[Waiter]) -> None:
-        """Wake every caller in `settled`, and do what was postponed."""
+        """Wake every caller in `settled`, and do the postponed work."""
         self.wake(settled)
         if self.alert:
             self.catch_up()
@@ -288,7 +288,7 @@ class SharedState:
             )
 
     def catch_up(self) -> None:
-        """Do what was postponed, take back slots of collected permits, end finished drains."""
+        """Do the postponed work, take back slots of collected permits, end finished drains."""
         while self.drains or self._has_postponed():
             self._run_postponed()
             with self.lock:
@@ -323,7 +323,7 @@ class SharedState:
             self.close()
 
     def _update_alert(self) -> None:
-        """Inside a section: set `alert` anew."""
+        """Inside a section: set `alert` again."""
         self.alert = self.watched or bool(self.drains)
         # Last: what comes up is first noted, and then sets the alert.
         if self._has_postponed():

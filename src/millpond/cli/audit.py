@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from millpond.cli.exits import Exit
-from millpond.cli.store_options import DURATION, POOL, TASK_ID, carry_out, command
+from millpond.cli.render import emit
+from millpond.cli.store_options import DURATION, POOL, TASK_ID, command, on_store
 
 if TYPE_CHECKING:
     from millpond.cli.open_store import OpenStore
@@ -64,16 +64,13 @@ def main(**options: Any) -> int:  # noqa: ANN401 - the options above
     Each line is one change of a task's status, or one operator command. `position` numbers the
     records. The application sets how long records are kept.
     """
-    from millpond.cli.open_store import open_store
 
-    async def print_records() -> int:
-        async with open_store(options["store"], options["app"]) as store:
-            reader = AuditReader(store, options, await store.pools(options["pools"]))
-            await reader.skip()
-            await reader.print_records()
-        return Exit.CLEAN
+    async def print_records(store: OpenStore) -> None:
+        reader = AuditReader(store, options, await store.pools(options["pools"]))
+        await reader.skip()
+        await reader.print_records()
 
-    return carry_out(print_records())
+    return on_store(options, print_records)
 
 
 class AuditReader:
@@ -130,7 +127,6 @@ class AuditReader:
 
     def _print(self, record: Record, position: int) -> None:
         from millpond.cli.json_shapes import record_json
-        from millpond.cli.render import emit
 
         emit(record_json(record, position), one_line=True)
         if self._left is not None:

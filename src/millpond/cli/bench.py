@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from millpond.cli.exits import Exit, Refusal
+from millpond.cli.render import aligned_pairs, emit, short
 from millpond.cli.store_options import command, refusal_for
 from millpond.pool.internals import internals_of
 
@@ -172,8 +173,6 @@ def _rate(count: int, begun: float, ended: float) -> float:
 
 
 def _print_figures(found: dict[str, Any], *, as_json: bool) -> None:
-    from millpond.cli.render import aligned_pairs, emit, short
-
     if as_json:
         emit(found)
         return

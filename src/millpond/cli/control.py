@@ -13,13 +13,14 @@ from millpond.cli.iterate_tasks import (
     iterate_tasks,
     selection_options,
 )
+from millpond.cli.render import answer, counted, emit, note, say
 from millpond.cli.store_options import (
     DURATION,
     POOL,
     TASK_ID,
-    carry_out,
     command,
     confirm,
+    on_store,
     operator,
     yes,
 )
@@ -75,16 +76,13 @@ def resume(**options: Any) -> int:  # noqa: ANN401 - the options above
 def _pause_or_resume(
     options: dict[str, Any], order: Callable[[str, str | None, str | None], Command], done: str
 ) -> int:
-    from millpond.cli.open_store import open_store
-
     pool, lane, key = options["pool"], options["lane"], options["key"]
 
-    async def switch() -> int:
-        async with open_store(options["store"], options["app"]) as store:
-            view, unit = await _pool_and_unit(store, pool, lane, key)
-            await store.runtime.control.order(order(view.spec.name, unit, operator()))
-            after = await store.pool(view.spec.name)
-        _report(
+    async def switch(store: OpenStore) -> None:
+        view, unit = await _pool_and_unit(store, pool, lane, key)
+        await store.runtime.control.order(order(view.spec.name, unit, operator()))
+        after = await store.pool(view.spec.name)
+        answer(
             {
                 "pool": after.spec.name,
                 "unit": unit,
@@ -95,10 +93,9 @@ def _pause_or_resume(
             as_json=options["as_json"],
         )
         if unit is not None and after.paused and not options["as_json"]:
-            _note(f"the pool {after.spec.name} itself is paused")
-        return Exit.CLEAN
+            note(f"the pool {after.spec.name} itself is paused")
 
-    return carry_out(switch())
+    return on_store(options, switch)
 
 
 async def _pool_and_unit(
@@ -118,22 +115,6 @@ def _name(view: PoolView, unit: str | None) -> str:
     return f"{'lane' if view.spec.strict else 'key'} {unit} of {view.spec.name}"
 
 
-def _report(document: dict[str, Any], sentence: str, *, as_json: bool) -> None:
-    from millpond.cli.render import emit, say
-    from millpond.core.escape import plain
-
-    if as_json:
-        emit(document)
-    else:
-        say(plain(sentence))
-
-
-def _note(sentence: str) -> None:
-    from millpond.cli.render import note
-
-    note(sentence)
-
-
 @command("resize", json=_JSON)
 @pool
 @click.argument("limit", type=click.IntRange(0), required=False, metavar="[N]")
@@ -150,21 +131,19 @@ def resize(**options: Any) -> int:  # noqa: ANN401 - the options above
     Running tasks are not stopped: a lower limit is reached as they end. The new limit overrides
     the application's until --reset.
     """
-    from millpond.cli.open_store import open_store
     from millpond.core.control import Resize
 
     limit, reset = options["limit"], options["reset"]
     if (limit is None) != reset:
         raise Refusal(Exit.USAGE, "give either N or --reset")
 
-    async def change() -> int:
-        async with open_store(options["store"], options["app"]) as store:
-            before = await store.pool(options["pool"])
-            order = Resize(before.spec.name, limit, options["revision"], operator())
-            await store.runtime.control.order(order)
-            after = await store.pool(before.spec.name)
+    async def change(store: OpenStore) -> None:
+        before = await store.pool(options["pool"])
+        order = Resize(before.spec.name, limit, options["revision"], operator())
+        await store.runtime.control.order(order)
+        after = await store.pool(before.spec.name)
         now, declared = after.spec.max_concurrent, after.declared.max_concurrent
-        _report(
+        answer(
             {
                 "pool": after.spec.name,
                 "before": before.spec.max_concurrent,
@@ -179,9 +158,8 @@ def resize(**options: Any) -> int:  # noqa: ANN401 - the options above
             f" (revision {after.revision})",
             as_json=options["as_json"],
         )
-        return Exit.CLEAN
 
-    return carry_out(change())
+    return on_store(options, change)
 
 
 @command("purge", json=_JSON)
@@ -191,30 +169,22 @@ def resize(**options: Any) -> int:  # noqa: ANN401 - the options above
 @yes
 def purge(**options: Any) -> int:  # noqa: ANN401 - the options above
     """Cancel all waiting tasks of a pool, or of one lane or key; running tasks go on."""
-    from millpond.cli.open_store import open_store
-    from millpond.cli.render import counted
     from millpond.core.control import Purge
 
-    async def cancel_waiting() -> int:
-        async with open_store(options["store"], options["app"]) as store:
-            view, unit = await _pool_and_unit(
-                store, options["pool"], options["lane"], options["key"]
-            )
-            name = _name(view, unit)
-            waiting = counted(view.queued, "task waits", "tasks wait")
-            confirm(
-                f"Cancel all waiting tasks of {name} ({waiting} in the pool)?", yes=options["yes"]
-            )
-            order = Purge(view.spec.name, unit, by=operator())
-            count = (await store.runtime.control.order(order)).count
-        _report(
+    async def cancel_waiting(store: OpenStore) -> None:
+        view, unit = await _pool_and_unit(store, options["pool"], options["lane"], options["key"])
+        name = _name(view, unit)
+        waiting = counted(view.queued, "task waits", "tasks wait")
+        confirm(f"Cancel all waiting tasks of {name} ({waiting} in the pool)?", yes=options["yes"])
+        order = Purge(view.spec.name, unit, by=operator())
+        count = (await store.runtime.control.order(order)).count
+        answer(
             {"pool": view.spec.name, "unit": unit, "cancelled": count},
             f"{counted(count, 'task')} of {name} cancelled",
             as_json=options["as_json"],
         )
-        return Exit.CLEAN
 
-    return carry_out(cancel_waiting())
+    return on_store(options, cancel_waiting)
 
 
 @command("cancel", json=_JSON)
@@ -245,27 +215,21 @@ def cancel(**options: Any) -> int:  # noqa: ANN401 - the options above
         raise Refusal(Exit.USAGE, "give either ids of tasks or --pool")
     if options["tasks"]:
         _refuse_narrowing(options, ("lane", *NARROWING, "waiting"))
-        return carry_out(_cancel_some(options))
+        return on_store(options, lambda store: _cancel_some(store, options))
     is_narrow = any(options[name] for name in ("function", "labels", "error", "waiting"))
     if is_narrow or options["newer_than"] is not None:
-        return carry_out(_cancel_matching(options))
-    return carry_out(_cancel_all(options))
+        return on_store(options, lambda store: _cancel_matching(store, options))
+    return on_store(options, lambda store: _cancel_all(store, options))
 
 
-async def _cancel_some(options: dict[str, Any]) -> int:
-    from millpond.cli.open_store import open_store
-    from millpond.cli.render import counted
-
+async def _cancel_some(store: OpenStore, options: dict[str, Any]) -> int:
     tasks: Sequence[int] = list(dict.fromkeys(options["tasks"]))
-    async with open_store(options["store"], options["app"]) as store:
-        before = await store.view.status(tasks)
-        live = [t for t, was in zip(tasks, before, strict=True) if was in ("queued", "running")]
-        if live:
-            confirm(f"Cancel {counted(len(live), 'task')}?", yes=options["yes"])
-        for at in range(0, len(live), AT_ONCE):
-            some = tuple(live[at : at + AT_ONCE])
-            await store.runtime.control.cancel(some, interrupt=options["interrupt"], by=operator())
-        after = await store.view.status(tasks)
+    before = await store.view.status(tasks)
+    live = [t for t, was in zip(tasks, before, strict=True) if was in ("queued", "running")]
+    if live:
+        confirm(f"Cancel {counted(len(live), 'task')}?", yes=options["yes"])
+    await _cancel(store, live, interrupt=options["interrupt"])
+    after = await store.view.status(tasks)
     return _report_tasks(tasks, before, after, live, "cancel", as_json=options["as_json"])
 
 
@@ -279,8 +243,6 @@ def _report_tasks(
     as_json: bool,
 ) -> int:
     """Print the status of each task before and after; unknown ones make the command fail."""
-    from millpond.cli.render import emit, say
-
     changes = [
         {"id": str(task), "before": was, "after": now}
         for task, was, now in zip(tasks, before, after, strict=True)
@@ -308,32 +270,24 @@ def _outcome(before: str, after: str, order: str) -> str:
     return f"{after}, was {before}"
 
 
-async def _cancel_matching(options: dict[str, Any]) -> int:
+async def _cancel_matching(store: OpenStore, options: dict[str, Any]) -> int:
     """Cancel the tasks of a pool that match; they are read first, and cancelled by their ids."""
-    from millpond.cli.open_store import open_store
-    from millpond.cli.render import counted
-
     states = ("queued",) if options["waiting"] else ("queued", "running")
-    async with open_store(options["store"], options["app"]) as store:
-        view, _ = await _pool_and_unit(store, options["pool"], options["lane"], options["key"])
-        narrowed = {name: options[name] for name in NARROWING}
-        found: dict[int, None] = {}
-        for state in states:
-            selection = TaskSelection(pools=(view.spec.name,), state=state, **narrowed)
-            async for task, _ in iterate_tasks(store, selection):
-                if options["lane"] in (None, task.lane):
-                    found[task.new.id] = None
-        if found:
-            confirm(
-                f"Cancel {counted(len(found), 'task')} of {view.spec.name}?", yes=options["yes"]
-            )
-        tasks = list(found)
-        for at in range(0, len(tasks), AT_ONCE):
-            some = tuple(tasks[at : at + AT_ONCE])
-            await store.runtime.control.cancel(some, interrupt=options["interrupt"])
-        after = await store.view.status(tasks)
+    view, _ = await _pool_and_unit(store, options["pool"], options["lane"], options["key"])
+    narrowed = {name: options[name] for name in NARROWING}
+    found: dict[int, None] = {}
+    for state in states:
+        selection = TaskSelection(pools=(view.spec.name,), state=state, **narrowed)
+        async for task, _ in iterate_tasks(store, selection):
+            if options["lane"] in (None, task.lane):
+                found[task.new.id] = None
+    if found:
+        confirm(f"Cancel {counted(len(found), 'task')} of {view.spec.name}?", yes=options["yes"])
+    tasks = list(found)
+    await _cancel(store, tasks, interrupt=options["interrupt"])
+    after = await store.view.status(tasks)
     running = sum(status == "running" for status in after)
-    _report(
+    answer(
         {
             "pool": view.spec.name,
             "found": len(tasks),
@@ -347,31 +301,32 @@ async def _cancel_matching(options: dict[str, Any]) -> int:
     return Exit.CLEAN
 
 
-async def _cancel_all(options: dict[str, Any]) -> int:
-    from millpond.cli.open_store import open_store
-    from millpond.cli.render import counted
+async def _cancel(store: OpenStore, tasks: Sequence[int], *, interrupt: bool) -> None:
+    for at in range(0, len(tasks), AT_ONCE):
+        some = tuple(tasks[at : at + AT_ONCE])
+        await store.runtime.control.cancel(some, interrupt=interrupt, by=operator())
+
+
+async def _cancel_all(store: OpenStore, options: dict[str, Any]) -> int:
     from millpond.core.control import CancelAll
 
-    async with open_store(options["store"], options["app"]) as store:
-        view, unit = await _pool_and_unit(store, options["pool"], options["lane"], options["key"])
-        name, age = _name(view, unit), options["older_than"]
-        which = "" if age is None else f" that are older than {age:g} s"
-        live = f"{view.running} running and {view.queued} waiting in the pool"
-        confirm(f"Cancel all tasks of {name}{which} ({live})?", yes=options["yes"])
-        before = None if age is None else store.now() - age
-        order = CancelAll(
-            view.spec.name, before, unit, interrupt=options["interrupt"], by=operator()
-        )
-        answer = await store.runtime.control.order(order)
-    running = len(answer.cancelled)
-    _report(
+    view, unit = await _pool_and_unit(store, options["pool"], options["lane"], options["key"])
+    name, age = _name(view, unit), options["older_than"]
+    which = "" if age is None else f" that are older than {age:g} s"
+    live = f"{view.running} running and {view.queued} waiting in the pool"
+    confirm(f"Cancel all tasks of {name}{which} ({live})?", yes=options["yes"])
+    before = None if age is None else store.now() - age
+    order = CancelAll(view.spec.name, before, unit, interrupt=options["interrupt"], by=operator())
+    cancelled = await store.runtime.control.order(order)
+    running = len(cancelled.cancelled)
+    answer(
         {
             "pool": view.spec.name,
             "unit": unit,
-            "cancelled": answer.count - running,
+            "cancelled": cancelled.count - running,
             "told_to_stop": running,
         },
-        f"{counted(answer.count - running, 'task')} of {name} cancelled"
+        f"{counted(cancelled.count - running, 'task')} of {name} cancelled"
         + (f", {running} running asked to stop" if running else ""),
         as_json=options["as_json"],
     )
@@ -398,7 +353,8 @@ def redrive(**options: Any) -> int:  # noqa: ANN401 - the options above
         raise Refusal(Exit.USAGE, "give either ids of tasks or --pool")
     if options["tasks"]:
         _refuse_narrowing(options, NARROWING)
-    return carry_out(_redrive_some(options) if options["tasks"] else _redrive_all(options))
+    redriven = _redrive_some if options["tasks"] else _redrive_all
+    return on_store(options, lambda store: redriven(store, options))
 
 
 def _refuse_narrowing(options: dict[str, Any], names: Sequence[str]) -> None:
@@ -409,26 +365,18 @@ def _refuse_narrowing(options: dict[str, Any], names: Sequence[str]) -> None:
             raise Refusal(Exit.USAGE, f"--{option} goes with --pool, not with ids")
 
 
-async def _redrive_some(options: dict[str, Any]) -> int:
-    from millpond.cli.open_store import open_store
-
+async def _redrive_some(store: OpenStore, options: dict[str, Any]) -> int:
     tasks: Sequence[int] = list(dict.fromkeys(options["tasks"]))
-    async with open_store(options["store"], options["app"]) as store:
-        before = await store.view.status(tasks)
-        parked = {t for t in tasks if (found := await store.view.task(t)) and found.parked}
-        before = tuple(
-            "parked" if t in parked else was for t, was in zip(tasks, before, strict=True)
-        )
-        able = [t for t, was in zip(tasks, before, strict=True) if was in REDRIVEN]
-        await _redrive(store, able)
-        after = await store.view.status(tasks)
+    before = await store.view.status(tasks)
+    parked = {t for t in tasks if (found := await store.view.task(t)) and found.parked}
+    before = tuple("parked" if t in parked else was for t, was in zip(tasks, before, strict=True))
+    able = [t for t, was in zip(tasks, before, strict=True) if was in REDRIVEN]
+    await _redrive(store, able)
+    after = await store.view.status(tasks)
     return _report_tasks(tasks, before, after, able, "redrive", as_json=options["as_json"])
 
 
-async def _redrive_all(options: dict[str, Any]) -> int:
-    from millpond.cli.open_store import open_store
-    from millpond.cli.render import counted
-
+async def _redrive_all(store: OpenStore, options: dict[str, Any]) -> int:
     state = "cancelled" if options["cancelled"] else "parked" if options["parked"] else "failed"
     selection = TaskSelection(
         pools=options["pools"],
@@ -436,15 +384,14 @@ async def _redrive_all(options: dict[str, Any]) -> int:
         **{name: options[name] for name in NARROWING},
         callbacks=options["callbacks"],
     )
-    async with open_store(options["store"], options["app"]) as store:
-        tasks = [task async for task in _ids(store, selection)]
-        pools = ", ".join(await store.pools(options["pools"]))
-        found = f"{len(tasks):,} {state} {'task' if len(tasks) == 1 else 'tasks'} of {pools}"
-        if tasks:
-            confirm(f"Queue {found} again?", yes=options["yes"])
-        count = await _redrive(store, tasks)
+    tasks = [task async for task in _ids(store, selection)]
+    pools = ", ".join(await store.pools(options["pools"]))
+    found = f"{len(tasks):,} {state} {'task' if len(tasks) == 1 else 'tasks'} of {pools}"
+    if tasks:
+        confirm(f"Queue {found} again?", yes=options["yes"])
+    count = await _redrive(store, tasks)
     left = len(tasks) - count
-    _report(
+    answer(
         {"pools": pools.split(", "), "found": len(tasks), "redriven": count},
         f"{counted(count, 'task')} of {pools} queued again"
         + (f"; {left} not: their code or their key is gone" if left else ""),

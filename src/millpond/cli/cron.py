@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from millpond.cli.exits import Exit, Refusal
-from millpond.cli.store_options import carry_out, command, confirm, yes
+from millpond.cli.render import Column, answer, emit, note, short, table
+from millpond.cli.store_options import command, confirm, on_store, yes
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -40,26 +41,23 @@ def main(names: tuple[str, ...], order: str | None, **options: Any) -> int:  # n
     After --remove, an application that still declares a schedule restores it when it opens the
     store. --pause lasts. --fire also fires a paused schedule.
     """
-    from millpond.cli.open_store import open_store
-
     if order is not None and not names:
         raise Refusal(Exit.USAGE, f"--{order} needs the name of a schedule")
 
-    async def show() -> int:
-        async with open_store(options["store"], options["app"]) as store:
-            found = await _named(store, names)
-            if order == "remove":
-                confirm(f"Remove {len(found)} schedule(s)?", yes=options["yes"])
-            if order is not None:
-                answers = await _carry_out(store, order, [one.id for one in found])
-                if order == "fire":
-                    _show_fired(answers, as_json=options["as_json"])
-                    return Exit.CLEAN
-                found = [] if order == "remove" else await _named(store, names)
-            _show(found, store, as_json=options["as_json"])
+    async def show(store: OpenStore) -> int:
+        found = await _named(store, names)
+        if order == "remove":
+            confirm(f"Remove {len(found)} schedule(s)?", yes=options["yes"])
+        if order is not None:
+            answers = await _carry_out(store, order, [one.id for one in found])
+            if order == "fire":
+                _show_fired(answers, as_json=options["as_json"])
+                return Exit.CLEAN
+            found = [] if order == "remove" else await _named(store, names)
+        _show(found, store, as_json=options["as_json"])
         return Exit.CLEAN
 
-    return carry_out(show())
+    return on_store(options, show)
 
 
 async def _named(store: OpenStore, names: Sequence[str]) -> list[ScheduleInfo]:
@@ -91,20 +89,15 @@ async def _carry_out(store: OpenStore, order: str, names: Sequence[str]) -> dict
 
 def _show_fired(fired: dict[str, list[int]], *, as_json: bool) -> None:
     """Print the tasks that each schedule submitted."""
-    from millpond.cli.render import emit, say
-    from millpond.core.escape import plain
-
-    if as_json:
-        emit(
-            [{"id": name, "tasks": [str(task) for task in tasks]} for name, tasks in fired.items()]
-        )
-    else:
-        say(*(plain(f"{name} fired: {' '.join(map(str, tasks))}") for name, tasks in fired.items()))
+    shown = {name: [str(task) for task in tasks] for name, tasks in fired.items()}
+    answer(
+        [{"id": name, "tasks": tasks} for name, tasks in shown.items()],
+        *(f"{name} fired: {' '.join(tasks)}" for name, tasks in shown.items()),
+        as_json=as_json,
+    )
 
 
 def _show(found: list[ScheduleInfo], store: OpenStore, *, as_json: bool) -> None:
-    from millpond.cli.render import Column, emit, note, table
-
     if as_json:
         emit([facts(one, store.now()) for one in found])
         return
@@ -135,8 +128,6 @@ def facts(one: ScheduleInfo, now: float) -> Facts:
 
 def row(schedule: Facts) -> list[str]:
     """Return the table row of a schedule."""
-    from millpond.cli.render import short
-
     does = f"{schedule['task']} into {schedule['into']}" if schedule["task"] else ""
     emits = f"emits {schedule['emits']}" if schedule["emits"] else ""
     pace = (

@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from millpond.cli.exits import Exit, Refusal
-from millpond.cli.store_options import DURATION, carry_out, command, operator
+from millpond.cli.render import Column, bare, note, say, short, table
+from millpond.cli.render import emit as write
+from millpond.cli.store_options import DURATION, command, on_store, operator
+from millpond.core.escape import plain
 from millpond.pool.internals import internals_of
 
 if TYPE_CHECKING:
@@ -77,13 +80,9 @@ def _read(text: str | None) -> Any:  # noqa: ANN401 - whatever JSON can say
 
 
 def _send(emitted: Any, options: dict[str, Any]) -> int:  # noqa: ANN401 - a function of a store
-    from millpond.cli.open_store import open_store
-    from millpond.cli.render import emit as write
-
-    async def send() -> int:
-        async with open_store(options["store"], options["app"]) as store:
-            emission = await emitted(store)
-            receipts = await _receipts(emission, options["wait"])
+    async def send(store: OpenStore) -> int:
+        emission = await emitted(store)
+        receipts = await _receipts(emission, options["wait"])
         facts: Facts = {
             "name": emission.event.name,
             "id": emission.event_id,
@@ -99,7 +98,7 @@ def _send(emitted: Any, options: dict[str, Any]) -> int:  # noqa: ANN401 - a fun
         failed = any(one.outcome in _FAILED for one in receipts or ())
         return Exit.NOTHING if failed else Exit.CLEAN
 
-    return carry_out(send())
+    return on_store(options, send)
 
 
 async def _receipts(emission: Emission, seconds: float | None) -> list[Receipt] | None:
@@ -116,8 +115,6 @@ async def _receipts(emission: Emission, seconds: float | None) -> list[Receipt] 
 
 
 def _receipt_facts(receipt: Receipt) -> Facts:
-    from millpond.cli.render import bare
-
     facts: Facts = bare(receipt)
     for name in ("task_id", "delivery_id"):
         if facts.get(name):
@@ -126,9 +123,6 @@ def _receipt_facts(receipt: Receipt) -> Facts:
 
 
 def _show_emission(emission: Emission, receipts: list[Receipt] | None) -> None:
-    from millpond.cli.render import Column, note, say, table
-    from millpond.core.escape import plain
-
     say(plain(emission.event_id))
     if emission.duplicate:
         note(f"duplicate: event {emission.event_id} of {emission.event.name} is already stored")
@@ -158,27 +152,21 @@ def _show_emission(emission: Emission, receipts: list[Receipt] | None) -> None:
 @click.option("--payload", "payloads", is_flag=True, help="Also show their payloads.")
 def main(name: str | None, **options: Any) -> int:  # noqa: ANN401 - the options above
     """Show stored events, all or of one NAME, oldest first."""
-    from millpond.cli.open_store import open_store
-    from millpond.cli.render import emit as write
 
-    async def show() -> int:
-        async with open_store(options["store"], options["app"]) as store:
-            limit = options["limit"]
-            found = await store.millpond.events(name, after=options["after"], limit=limit + 1)
-            page, more = found[:limit], len(found) > limit
-            if options["as_json"]:
-                shown = [_event_facts(one, payload=options["payloads"]) for one in page]
-                write({"events": shown, "next": page[-1].seq if more else None})
-            else:
-                _show_events(page, store, payload=options["payloads"], more=more)
-        return Exit.CLEAN
+    async def show(store: OpenStore) -> None:
+        limit = options["limit"]
+        found = await store.millpond.events(name, after=options["after"], limit=limit + 1)
+        page, more = found[:limit], len(found) > limit
+        if options["as_json"]:
+            shown = [_event_facts(one, payload=options["payloads"]) for one in page]
+            write({"events": shown, "next": page[-1].seq if more else None})
+        else:
+            _show_events(page, store, payload=options["payloads"], more=more)
 
-    return carry_out(show())
+    return on_store(options, show)
 
 
 def _event_facts(event: EventInfo, *, payload: bool) -> Facts:
-    from millpond.cli.render import bare
-
     facts: Facts = bare(event)
     facts["task_id"] = str(event.task_id)
     facts["deliveries"] = {trigger: str(task) for trigger, task in event.deliveries.items()}
@@ -189,8 +177,6 @@ def _event_facts(event: EventInfo, *, payload: bool) -> Facts:
 
 def _show_events(page: Sequence[EventInfo], store: OpenStore, *, payload: bool, more: bool) -> None:
     import json
-
-    from millpond.cli.render import Column, note, short, table
 
     if not page:
         note(
@@ -227,22 +213,18 @@ def triggers(ids: tuple[str, ...], **options: Any) -> int:  # noqa: ANN401 - the
     is named trigger/ID: `millpond pause trigger/ID`, `millpond dead --pool trigger/ID` and
     `millpond redrive --pool trigger/ID` work as for any pool.
     """
-    from millpond.cli.open_store import open_store
-
     if options["remove"] and not ids:
         raise Refusal(Exit.USAGE, "--remove needs the ids of triggers")
 
-    async def show() -> int:
-        async with open_store(options["store"], options["app"]) as store:
+    async def show(store: OpenStore) -> None:
+        found = await _triggers(store, ids)
+        if options["remove"]:
+            for view in found:
+                await _remove(store, view)
             found = await _triggers(store, ids)
-            if options["remove"]:
-                for view in found:
-                    await _remove(store, view)
-                found = await _triggers(store, ids)
-            _show_triggers(found, store, as_json=options["as_json"])
-        return Exit.CLEAN
+        _show_triggers(found, store, as_json=options["as_json"])
 
-    return carry_out(show())
+    return on_store(options, show)
 
 
 async def _triggers(store: OpenStore, ids: Sequence[str]) -> list[PoolView]:
@@ -278,9 +260,6 @@ async def _remove(store: OpenStore, view: PoolView) -> None:
 
 
 def _show_triggers(found: Sequence[PoolView], store: OpenStore, *, as_json: bool) -> None:
-    from millpond.cli.render import Column, note, table
-    from millpond.cli.render import emit as write
-
     shown = [_trigger_facts(view) for view in found]
     if as_json:
         write(shown)

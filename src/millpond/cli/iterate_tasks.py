@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import click
 
 from millpond.cli.exits import Exit, Refusal
-from millpond.cli.store_options import DURATION, POOL
+from millpond.cli.store_options import DURATION, POOL, TOO_LARGE, number_below
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -180,6 +180,7 @@ def _parse_place(place: str | None) -> tuple[str | None, int]:
     if place is None:
         return None, 0
     seq, colon, pool = place.partition(":")
-    if not (colon and seq.isascii() and seq.isdecimal()):
+    number = number_below(TOO_LARGE, seq)
+    if not colon or number is None:
         raise Refusal(Exit.USAGE, f"--after {place!r} is not a place: write SEQ:POOL")
-    return pool, int(seq)
+    return pool, number

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 import click
 
 from millpond.cli.exits import Exit
+from millpond.cli.render import answer, emit, say
 from millpond.cli.store_options import command, refusal_for
+from millpond.core.escape import plain
 
 if TYPE_CHECKING:
     from millpond.pool.store_url import Place
@@ -87,8 +89,6 @@ def _statements(grants_wanted: tuple[str, ...], place: Place) -> list[str]:
 
 
 def _print(statements: list[str], *, as_json: bool) -> int:
-    from millpond.cli.render import emit
-
     if as_json:
         emit({"grants": statements})
     else:
@@ -169,26 +169,16 @@ def _tables(place: Place, *, allowed: bool) -> int:
 
 
 def _print_missing_functions(place: str, version: int, *, as_json: bool) -> int:
-    from millpond.cli.render import emit, say
-    from millpond.core.escape import plain
-
-    if as_json:
-        facts = {"store": place, "before": version, "version": version, "needed": version}
-        emit({**facts, "functions": "missing"})
-    else:
-        say(
-            plain(
-                f"{place}: schema {version}, without the functions of this release: "
-                "run `millpond migrate`"
-            )
-        )
+    facts = {"store": place, "before": version, "version": version, "needed": version}
+    answer(
+        {**facts, "functions": "missing"},
+        f"{place}: schema {version}, without the functions of this release: run `millpond migrate`",
+        as_json=as_json,
+    )
     return Exit.BROKE
 
 
 def _print_versions(place: str, before: int, now: int, needed: int, *, as_json: bool) -> None:
-    from millpond.cli.render import emit, say
-    from millpond.core.escape import plain
-
     if as_json:
         emit({"store": place, "before": before, "version": now, "needed": needed})
     elif now != needed:

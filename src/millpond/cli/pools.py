@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from millpond.cli.exits import Exit
-from millpond.cli.store_options import POOL, carry_out, command
+from millpond.cli.render import Column, emit, note, say, short, table
+from millpond.cli.store_options import POOL, command, on_store
+from millpond.core.escape import plain
 
 if TYPE_CHECKING:
     from millpond.cli.json_shapes import Facts
@@ -29,15 +30,12 @@ def main(names: tuple[str, ...], *, lanes: bool, as_json: bool, **where: Any) ->
     kept (`millpond dead` lists them). A pool or key held back by Throttled is shown with the time
     left; `millpond resume` ends the hold.
     """
-    from millpond.cli.open_store import open_store
 
-    async def show() -> int:
-        async with open_store(**where) as store:
-            found = await read(store, names, lanes=lanes)
-            _show(found, store.shown, as_json=as_json)
-        return Exit.CLEAN
+    async def show(store: OpenStore) -> None:
+        found = await read(store, names, lanes=lanes)
+        _show(found, store.shown, as_json=as_json)
 
-    return carry_out(show())
+    return on_store(where, show)
 
 
 async def read(store: OpenStore, names: tuple[str, ...], *, lanes: bool) -> list[Facts]:
@@ -57,8 +55,6 @@ async def read(store: OpenStore, names: tuple[str, ...], *, lanes: bool) -> list
 
 
 def _show(pools: list[Facts], place: str, *, as_json: bool) -> None:
-    from millpond.cli.render import Column, emit, note, say, table
-
     if as_json:
         emit(pools)
         return
@@ -85,8 +81,6 @@ def _show(pools: list[Facts], place: str, *, as_json: bool) -> None:
 
 def row(pool: Facts) -> list[str]:
     """Return the table row of a pool."""
-    from millpond.cli.render import short
-
     return [
         pool["name"],
         pool["state"],
@@ -104,9 +98,6 @@ def row(pool: Facts) -> list[str]:
 
 def holds(pool: Facts) -> list[str]:
     """Return a sentence for each hold of a pool, and how to end it."""
-    from millpond.cli.render import short
-    from millpond.core.escape import plain
-
     name, sentences = plain(pool["name"]), []
     if pool["held_for"]:
         sentences.append(
@@ -123,17 +114,12 @@ def holds(pool: Facts) -> list[str]:
 
 def times(quantiles: Facts) -> str:
     """Return the median and the 90th percentile."""
-    from millpond.cli.render import short
-
     if not quantiles["samples"]:
         return ""
     return f"{short(quantiles['p50'])}/{short(quantiles['p90'])}"
 
 
 def _show_lanes(pool: Facts) -> None:
-    from millpond.cli.render import Column, say, table
-    from millpond.core.escape import plain
-
     say("", f"lanes of {plain(pool['name'])}:")
     columns = [
         Column("LANE"),

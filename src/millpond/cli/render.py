@@ -10,9 +10,7 @@ import json
 import math
 import sys
 import time
-from typing import TYPE_CHECKING, Any, Literal
-
-import msgspec
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from millpond.core.escape import plain
 
@@ -50,7 +48,7 @@ MIN_WIDTH = 8
 """A name is never cut shorter than this."""
 
 
-class Column(msgspec.Struct, frozen=True):
+class Column(NamedTuple):
     """A column of a table."""
 
     title: str
@@ -161,8 +159,18 @@ def emit(document: object, *, one_line: bool = False) -> None:
     sys.stdout.write(json.dumps(document, indent=None if one_line else 2) + "\n")
 
 
+def answer(document: object, *lines: str, as_json: bool) -> None:
+    """Write a document for programs, or lines for people."""
+    if as_json:
+        emit(document)
+    else:
+        say(*map(plain, lines))
+
+
 def bare(value: object) -> Any:  # noqa: ANN401 - whatever JSON can say
     """Return a value as JSON types; NaN and infinity become null."""
+    import msgspec
+
     return _safe(msgspec.to_builtins(value))
 
 

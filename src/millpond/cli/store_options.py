@@ -17,15 +17,18 @@ from millpond.cli.exits import OPERATOR_EXITS, Exit, Refusal
 from millpond.core.escape import plain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 
     from click.shell_completion import CompletionItem
+
+    from millpond.cli.open_store import OpenStore
 
 Given = TypeVar("Given", bound="Callable[..., Any]")
 
 _UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhdw]?)")
-_TOO_LARGE = 1 << 63
+TOO_LARGE = 1 << 63
+"""No id and no place is so large."""
 
 
 class StoreCommand(click.Command):
@@ -89,9 +92,19 @@ class TaskIds(click.ParamType):  # type: ignore[type-arg] # generic in late rele
     ) -> int:
         """Return the number."""
         text = str(value)
-        if not (text.isascii() and text.isdecimal() and int(text) < _TOO_LARGE):
+        found = number_below(TOO_LARGE, text)
+        if found is None:
             self.fail(f"{text!r} is not a task id: ids are numbers", param, ctx)
-        return int(text)
+        return found
+
+
+def number_below(limit: int, text: str) -> int | None:
+    """Return the whole number that a text is, if it is below a limit; None otherwise."""
+    # `int` itself raises for thousands of digits.
+    if not (text.isascii() and text.isdecimal() and len(text) <= len(str(limit))):
+        return None
+    found = int(text)
+    return found if found < limit else None
 
 
 class PoolName(click.ParamType):  # type: ignore[type-arg] # generic in late releases only
@@ -181,6 +194,17 @@ def carry_out(work: Coroutine[Any, Any, int]) -> int:
         raise refusal_for(error) from error
 
 
+def on_store(where: Mapping[str, Any], work: Callable[[OpenStore], Awaitable[int | None]]) -> int:
+    """Open the store that the options choose, carry out some work on it, and close it."""
+    from millpond.cli.open_store import open_store
+
+    async def opened() -> int:
+        async with open_store(where["store"], where["app"]) as store:
+            return await work(store) or Exit.CLEAN
+
+    return carry_out(opened())
+
+
 def refusal_for(error: Exception) -> Refusal:
     """Return the refusal, with its exit code, for an error of the library."""
     from millpond import errors
@@ -192,6 +216,8 @@ def refusal_for(error: Exception) -> Refusal:
         (errors.UnknownEvent, Exit.NOTHING),
         (errors.IdempotencyConflict, Exit.NOTHING),
         (errors.ConfigError, Exit.USAGE),
+        (errors.BadPayload, Exit.USAGE),
+        (errors.PayloadTooLarge, Exit.USAGE),
         (errors.StaleRevision, Exit.NOTHING),
         (errors.StoreError, Exit.STORE),
         (errors.BadStoreURL, Exit.STORE),

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from millpond.cli.exits import Exit, Refusal
-from millpond.cli.store_options import DURATION, POOL, carry_out, command, operator
+from millpond.cli.render import answer, bare, note
+from millpond.cli.store_options import DURATION, POOL, command, on_store, operator
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,20 +38,17 @@ def main(pool: str, function: str, **options: Any) -> int:  # noqa: ANN401 - the
     `-` reads the JSON from stdin. The application is not loaded: a worker checks the arguments. It
     parks a task that it does not understand. Without --attempts a task has 3.
     """
-    from millpond.cli.open_store import open_store
-
     arguments = _object(options["arguments"])
 
-    async def send() -> int:
-        async with open_store(options["store"], options["app"]) as store:
-            (name,) = await store.pools([pool])
-            handle = await store.millpond.submit(name, function, arguments, **_given(options))
-            if not await _is_known(store, function):
-                _note(f"no worker that is running knows {function}; the task waits for one")
-            facts = await _outcome(handle, options["wait"])
+    async def send(store: OpenStore) -> int:
+        (name,) = await store.pools([pool])
+        handle = await store.millpond.submit(name, function, arguments, **_given(options))
+        if not await _is_known(store, function):
+            note(f"no worker that is running knows {function}; the task waits for one")
+        facts = await _outcome(handle, options["wait"])
         return _report(facts, as_json=options["as_json"])
 
-    return carry_out(send())
+    return on_store(options, send)
 
 
 def _object(text: str | None) -> dict[str, Any]:
@@ -60,7 +58,7 @@ def _object(text: str | None) -> dict[str, Any]:
         return {}
     try:
         found = json.loads(sys.stdin.read() if text == "-" else text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise Refusal(Exit.USAGE, f"the arguments are not JSON: {error}") from None
     if not isinstance(found, dict):
         message = 'the arguments must be an object by name, such as {"to": "ada"}'
@@ -121,13 +119,7 @@ async def _outcome(handle: Handle[Any], wait: float | None) -> Facts:
 
 
 def _report(facts: Facts, *, as_json: bool) -> int:
-    from millpond.cli.render import bare, emit, say
-    from millpond.core.escape import plain
-
-    if as_json:
-        emit(bare(facts))
-    else:
-        say(plain(f"{facts['id']}  {_sentence(facts)}"))
+    answer(bare(facts), f"{facts['id']}  {_sentence(facts)}", as_json=as_json)
     is_bad = facts["status"] in ("failed", "cancelled", "rejected")
     return Exit.NOTHING if is_bad else Exit.CLEAN
 
@@ -141,9 +133,3 @@ def _sentence(facts: Facts) -> str:
         return f"completed: {json.dumps(facts['result'])}"
     again = "; its idempotency key was known" if facts["duplicate"] else ""
     return f"{facts['status']} in {facts['pool']}{again}"
-
-
-def _note(sentence: str) -> None:
-    from millpond.cli.render import note
-
-    note(sentence)

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from millpond.cli.exits import Exit
-from millpond.cli.store_options import TASK_ID, carry_out, command
+from millpond.cli.render import Column, aligned_pairs, answer, emit, moment, say, short, table
+from millpond.cli.store_options import TASK_ID, command, on_store
+from millpond.core.escape import plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -28,33 +29,23 @@ def main(task: int, *, why: bool, payload: bool, as_json: bool, **where: Any) ->
     Attempts and history are read from the audit log, which is kept for a week unless the
     application says otherwise. The store keeps only the latest error.
     """
-    from millpond.cli.open_store import open_store
 
-    async def show() -> int:
-        async with open_store(**where) as store:
-            if why:
-                await _say_why(store, task, as_json=as_json)
-            else:
-                await _show(store, task, payload=payload, as_json=as_json)
-        return Exit.CLEAN
+    async def show(store: OpenStore) -> None:
+        if why:
+            await _say_why(store, task, as_json=as_json)
+        else:
+            await _show(store, task, payload=payload, as_json=as_json)
 
-    return carry_out(show())
+    return on_store(where, show)
 
 
 async def _say_why(store: OpenStore, task: int, *, as_json: bool) -> None:
-    from millpond.cli.render import emit, say
-    from millpond.core.escape import plain
-
     reason = await store.why(task)
-    if as_json:
-        emit({"id": str(task), "why": reason})
-    else:
-        say(plain(reason))
+    answer({"id": str(task), "why": reason}, reason, as_json=as_json)
 
 
 async def _show(store: OpenStore, task: int, *, payload: bool, as_json: bool) -> None:
     from millpond.cli.json_shapes import attempts, record_json, task_json
-    from millpond.cli.render import emit
 
     found = await store.view.task(task)
     if found is None:
@@ -105,8 +96,6 @@ def _decoded(stored: bytes) -> Any:  # noqa: ANN401 - whatever it is
 def _print(
     facts: Facts, why: str, runs: Sequence[Facts], records: Sequence[Record], task: Task
 ) -> None:
-    from millpond.cli.render import aligned_pairs, say
-    from millpond.core.escape import plain
     from millpond.runtime.error_info import read
 
     aligned_pairs(list(_lines(facts, why)))
@@ -123,8 +112,6 @@ def _print(
 def _lines(facts: Facts, why: str) -> Iterator[tuple[str, str]]:
     """Yield the names and values to print for a task; empty values are left out."""
     import json
-
-    from millpond.cli.render import moment, short
 
     yield "task", facts["id"]
     yield "function", facts["function"]
@@ -158,8 +145,6 @@ def _lines(facts: Facts, why: str) -> Iterator[tuple[str, str]]:
 
 
 def _print_attempts(runs: Sequence[Facts]) -> None:
-    from millpond.cli.render import Column, moment, say, short, table
-
     say("", "attempts")
     columns = [
         Column("ATTEMPT", right=True),
@@ -184,8 +169,6 @@ def _print_attempts(runs: Sequence[Facts]) -> None:
 
 
 def _print_history(records: Sequence[Record]) -> None:
-    from millpond.cli.render import Column, moment, say, table
-
     say("", "history")
     columns = [Column("WHEN"), Column("WHAT"), Column("THEN"), Column("DETAIL")]
     rows = [
@@ -202,7 +185,6 @@ def _print_history(records: Sequence[Record]) -> None:
 
 def _detail(record: Record) -> str:
     """Return the last column of a history row."""
-    from millpond.cli.render import short
     from millpond.core.lifecycle import Transition
 
     parts = [record.reason or ""]

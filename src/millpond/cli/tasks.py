@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from millpond.cli.exits import Exit
 from millpond.cli.iterate_tasks import TaskSelection, iterate_tasks, selection_options
-from millpond.cli.store_options import carry_out, command
+from millpond.cli.render import Column, emit, note, on_terminal, say, short, table
+from millpond.cli.store_options import command, on_store
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -70,7 +70,6 @@ _WHOLE = ("ID", "STATUS", *_RIGHT)
 
 def _row(task: Task, now: float) -> list[str]:
     from millpond.cli.json_shapes import ran, view_of, waited
-    from millpond.cli.render import short
 
     return [
         str(task.new.id),
@@ -86,7 +85,6 @@ def _row(task: Task, now: float) -> list[str]:
 
 
 def _dead_row(task: Task, now: float) -> list[str]:
-    from millpond.cli.render import short
     from millpond.runtime.error_info import read
 
     return [
@@ -103,33 +101,26 @@ def _dead_row(task: Task, now: float) -> list[str]:
 def _list(
     options: dict[str, Any], row: Callable[[Task, float], list[str]], titles: tuple[str, ...]
 ) -> int:
-    from millpond.cli.open_store import open_store
-    from millpond.cli.render import on_terminal
-
     where = {name: options.pop(name) for name in ("store", "app")}
     as_json, only_ids, most = options.pop("as_json"), options.pop("ids"), options.pop("limit")
     selection = TaskSelection(**options)
     turns = on_terminal() and sys.stdin.isatty() and most is None and not (as_json or only_ids)
 
-    async def show() -> int:
-        async with open_store(**where) as store:
-            listing = Listing(store, iterate_tasks(store, selection), row, titles)
-            if turns:
-                await listing.turn_pages()
-            else:
-                size = most or (sys.maxsize if only_ids else AT_ONCE)
-                await listing.one_page(size, as_json=as_json, only_ids=only_ids)
-            if selection.state == "failed" and not (selection.callbacks or as_json or only_ids):
-                await _mention_failed_callbacks(store, selection)
-        return Exit.CLEAN
+    async def show(store: OpenStore) -> None:
+        listing = Listing(store, iterate_tasks(store, selection), row, titles)
+        if turns:
+            await listing.turn_pages()
+        else:
+            size = most or (sys.maxsize if only_ids else AT_ONCE)
+            await listing.one_page(size, as_json=as_json, only_ids=only_ids)
+        if selection.state == "failed" and not (selection.callbacks or as_json or only_ids):
+            await _mention_failed_callbacks(store, selection)
 
-    return carry_out(show())
+    return on_store(where, show)
 
 
 async def _mention_failed_callbacks(store: OpenStore, selection: TaskSelection) -> None:
     """Print a note if callbacks failed as well."""
-    from millpond.cli.render import note
-
     async for _ in iterate_tasks(store, selection._replace(callbacks=True, after=None)):
         note("callbacks failed, too; --callbacks lists them")
         return
@@ -145,8 +136,6 @@ class Listing:
         row: Callable[[Task, float], list[str]],
         titles: tuple[str, ...],
     ) -> None:
-        from millpond.cli.render import Column
-
         self._store = store
         self._tasks = tasks
         self._row = row
@@ -170,7 +159,6 @@ class Listing:
     async def one_page(self, size: int, *, as_json: bool, only_ids: bool) -> None:
         """Print one page, and how to get the next."""
         from millpond.cli.json_shapes import task_json
-        from millpond.cli.render import emit, note, say
 
         page = await self._page(size)
         following = page[-1][1] if self._ahead is not None else None
@@ -193,8 +181,6 @@ class Listing:
                 return
 
     def _print(self, page: list[tuple[Task, str]]) -> None:
-        from millpond.cli.render import note, table
-
         if not page:
             note(f"no matching tasks in {self._store.shown}")
             return

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from millpond.cli.exits import Exit, Refusal
+from millpond.cli.render import emit, on_terminal
 from millpond.cli.store_options import DURATION, POOL, carry_out, command
 
 
@@ -27,8 +28,6 @@ def main(names: tuple[str, ...], *, every: float, as_json: bool, **options: Any)
     Keys: up and down (or k and j) select a pool and show its lanes; p pauses it, r resumes it, +
     and - change its limit, q quits. Rates are tasks per second.
     """
-    from millpond.cli.render import on_terminal
-
     left: int | None = options.pop("looks")
     every = max(every, 0.1)
     if as_json:
@@ -47,7 +46,6 @@ async def _print(
 
     from millpond.cli.open_store import open_store
     from millpond.cli.poll_view import PoolPoller
-    from millpond.cli.render import emit
 
     async with open_store(**where) as store:
         poller = PoolPoller(store, names)

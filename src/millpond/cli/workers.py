@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from millpond.cli.exits import Exit
-from millpond.cli.store_options import carry_out, command
+from millpond.cli.render import Column, bare, emit, note, say, short, table
+from millpond.cli.store_options import command, on_store
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -27,18 +27,15 @@ def main(*, tasks: bool, as_json: bool, **where: Any) -> int:  # noqa: ANN401
     renewed in time; other workers take its tasks over. The name of a worker begins with its host
     and process id.
     """
-    from millpond.cli.open_store import open_store
 
-    async def show() -> int:
-        async with open_store(**where) as store:
-            found = await read(store)
-            if as_json:
-                _emit(found)
-            else:
-                _show(found, store.shown, tasks=tasks)
-        return Exit.CLEAN
+    async def show(store: OpenStore) -> None:
+        found = await read(store)
+        if as_json:
+            _emit(found)
+        else:
+            _show(found, store.shown, tasks=tasks)
 
-    return carry_out(show())
+    return on_store(where, show)
 
 
 async def read(store: OpenStore) -> list[Facts]:
@@ -98,14 +95,10 @@ def _task_facts(task: Held, now: float) -> Facts:
 
 
 def _emit(found: list[Facts]) -> None:
-    from millpond.cli.render import bare, emit
-
     emit(bare(found))
 
 
 def _show(found: list[Facts], shown: str, *, tasks: bool) -> None:
-    from millpond.cli.render import Column, note, say, short, table
-
     if not found:
         note(f"no workers in {shown}")
         return
@@ -137,8 +130,6 @@ def _show(found: list[Facts], shown: str, *, tasks: bool) -> None:
 
 
 def _show_tasks(found: list[Facts]) -> None:
-    from millpond.cli.render import Column, short, table
-
     columns = [
         Column("ID", uncut=True),
         Column("POOL"),

@@ -23,7 +23,7 @@ from millpond.core import validation as check
 # A window has this many samples for every slot, and never fewer than the second number.
 _SAMPLES_PER_SLOT = 2
 _FEWEST_SAMPLES = 10
-# After a change the server needs this many latencies to show what it makes of it.
+# After a change the server needs this many latencies to show its effect.
 _SETTLING = 1.5
 # What is added beyond the gradient: a share of the limit, and at least half a slot.
 _HEADROOM = 1 / 20
@@ -188,7 +188,7 @@ class Limiter(msgspec.Struct, array_like=True):
         target = self._exact * gradient + max(_LEAST_HEADROOM, self._exact * _HEADROOM)
         if gradient >= _SIGN_OF_LOAD:
             target = self._exact + _SMOOTHING * (target - self._exact)
-        # A limit that nobody reaches says nothing about a higher one.
+        # A limit that is never reached says nothing about a higher one.
         if self._busiest < self.limit or self._caution:
             target = min(target, self._exact)
         self._set(target)

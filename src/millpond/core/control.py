@@ -12,7 +12,7 @@ from millpond.core.spec import BudgetSpec, PoolSpec
 from millpond.core.task import Call, Fence, NewTask, check_labels
 from millpond.errors import ConfigError
 
-# An order of a person says who gave it (`by`), such as `cli:ada`: the audit tells it.
+# An order of a person says who gave it (`by`), such as `cli:ada`: the audit shows it.
 
 
 def _check_unit(unit: str | None) -> None:
@@ -122,7 +122,7 @@ class CancelAll(msgspec.Struct, frozen=True, tag=True):
     page: CommandPage | None = None
     limit: int = 1000
     interrupt: bool = False
-    """Whether the handlers of those that run are to be interrupted, and not only told."""
+    """Whether the handlers of those that run are interrupted too, and not only asked to stop."""
     by: str | None = None
 
     def __post_init__(self) -> None:
@@ -139,7 +139,7 @@ class Cancel(msgspec.Struct, frozen=True, tag=True):
 
     tasks: tuple[int, ...]
     interrupt: bool = False
-    """Whether the handlers of those that run are to be interrupted, and not only told."""
+    """Whether the handlers of those that run are interrupted too, and not only asked to stop."""
     of: str | None = None
     """Only tasks of this pool; None = of any."""
     by: str | None = None

@@ -68,7 +68,7 @@ class Gate(Generic[TicketT]):
 
     | verb | what it does | what it answers |
     |---|---|---|
-    | `take(weight)` | admits one caller if nobody waits and there is room | True or False |
+    | `take(weight)` | admits one caller if no caller waits and there is room | True or False |
     | `try_enter(weight)` | the same; a refusal is counted | None or the reason |
     | `enter(ticket)` | admits, queues or refuses | the ticket's outcome |
     | `wait(ticket)` | queues or refuses: `enter` after a `take` that failed | the outcome |
@@ -76,7 +76,7 @@ class Gate(Generic[TicketT]):
     | `withdraw(ticket, reason)` | refuses a ticket that still waits | tickets |
     | `cancel(ticket)` | its caller is gone: out of the queue, or its room is passed on | tickets |
     | `adjust(delta)` | a caller inside turned out heavier or lighter | tickets |
-    | `resize(...)` | new limits, a new revision; nobody inside loses room | tickets |
+    | `resize(...)` | new limits, a new revision; no caller inside loses room | tickets |
     | `retune(max_concurrent)` | a new limit without a revision, for a limit that adapts | tickets |
     | `close()` | refuses everyone who waits and everyone to come | tickets |
     | `refusal(weight)` | why a caller would not get in; changes nothing | None or the reason |
@@ -166,7 +166,7 @@ class Gate(Generic[TicketT]):
         if (
             len(self._waiting) < self.max_queue
             and ticket.weight <= self._heaviest
-            # Closed, or switched off: those who wait keep their place, nobody new may join them.
+            # Closed, or switched off: those who wait keep their place, no new caller may join them.
             and self._ceiling
         ):
             ticket.place = place = self._next_place
@@ -272,7 +272,7 @@ class Gate(Generic[TicketT]):
         return in_flight < self._ceiling and in_flight + self._excess + weight <= self._heaviest
 
     def _grant(self) -> list[TicketT]:
-        """Admit from the head of the queue while there is room; nobody overtakes the first."""
+        """Admit from the head of the queue while there is room; no caller overtakes the first."""
         granted: list[TicketT] = []
         waiting = self._waiting
         place = self._first_place

@@ -71,6 +71,11 @@ class Run(msgspec.Struct, kw_only=True):
         self.live += 1
         self.total += counted
 
+    def dropped(self) -> None:
+        """Add one task that a full queue did not take: it ended before it was stored."""
+        self.total += 1
+        self.ended[Status.REJECTED] = self.ended.get(Status.REJECTED, 0) + 1
+
     def remember(self, tasks: Iterable[int]) -> None:
         """Note tasks for the callback, if there is one and it can get their results."""
         if self.new.on_complete is not None:

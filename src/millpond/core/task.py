@@ -199,6 +199,10 @@ def check_labels(option: str, labels: Mapping[str, str]) -> None:
     if len(labels) > bounds.MAX_LABELS:
         raise ConfigError(option, f"{len(labels)} labels", f"are more than {bounds.MAX_LABELS}")
     for label, value in labels.items():
+        if check.surely_fits(label, bounds.MAX_LABEL_NAME) and check.surely_fits(
+            value, bounds.MAX_LABEL
+        ):
+            continue
         check.storable(f"{option} key", label, bounds.MAX_LABEL_NAME, least=0)
         check.storable(f"{option}[{label!r}]", value, bounds.MAX_LABEL, least=0)
 

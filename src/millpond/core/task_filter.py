@@ -28,6 +28,8 @@ class TaskFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Submitted at this moment or later."""
     before: float | None = None
     """Submitted earlier than this moment."""
+    ended_before: float | None = None
+    """Not ended yet, or earlier than this moment."""
     run: int | None = None
 
     @property
@@ -51,6 +53,11 @@ class TaskFilter(msgspec.Struct, frozen=True, kw_only=True):
             and (self.run is None or task.new.run == self.run)
             and (self.since is None or task.submitted_at >= self.since)
             and (self.before is None or task.submitted_at < self.before)
+            and (
+                self.ended_before is None
+                or task.finished_at is None
+                or task.finished_at < self.ended_before
+            )
             and (not self.labels or self.labels.items() <= task.new.labels.items())
             and (self.error is None or self.error.casefold() in error_words(task).casefold())
         )
@@ -83,7 +90,7 @@ def error_words(task: Task) -> str:
         return task.reason or ""
     try:
         words = _decode(task.error)
-        told = f"{words.type}: {words.message}"
+        text = f"{words.type}: {words.message}"
     except msgspec.MsgspecError:
-        told = task.error.decode("utf-8", "replace")
-    return f"{task.reason} {told}" if task.reason else told
+        text = task.error.decode("utf-8", "replace")
+    return f"{task.reason} {text}" if task.reason else text

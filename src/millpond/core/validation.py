@@ -46,6 +46,15 @@ def storable(option: str, value: object, most: int, *, least: int = 1) -> str:
     return given
 
 
+def surely_fits(value: object, most: int) -> bool:
+    """Return whether a value is short ASCII text that every store can keep, or none at all.
+
+    It makes no message, so it costs a fraction of `storable`: bodies of stored tasks are checked
+    whenever they are read.
+    """
+    return isinstance(value, str) and len(value) <= most and value.isascii() and "\0" not in value
+
+
 def fits(value: object, most: int) -> bool:
     """Return whether a value is text of 1 to `most` bytes that every store can keep."""
     try:

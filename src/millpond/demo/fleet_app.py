@@ -56,6 +56,29 @@ def make(url: str | None = None) -> Millpond:
     return mp
 
 
+def make_live(url: str | None = None) -> Millpond:
+    """Return the application of `millpond demo --serve`: act 3, and something for each page."""
+    mp = make(url)
+    visits = mp.pool("visits", max_concurrent=4)
+
+    @visits.task
+    async def greet(event: dict[str, str]) -> str:
+        """Greet a customer who has joined."""
+        await asyncio.sleep(0.2)
+        return f"welcome, {event['customer']}"
+
+    @visits.task
+    async def visit(ctx: Context, street: str, houses: int) -> str:
+        """Ring at each house of a street: tasks of the same run."""
+        await asyncio.sleep(0.4)
+        await ctx.submit_many(visit.bind(f"{street} {house}", 0) for house in range(1, houses + 1))
+        return street
+
+    mp.trigger("greeting", on="customer.joined", into=visits, task=greet)
+    mp.cron("evening-round", every=60, task=visit.bind("Pond Street", 3))
+    return mp
+
+
 def lay_out(file: Path) -> None:
     """Create the ledger: a table in the store's file, without a unique key, so it shows repeats."""
     with contextlib.closing(sqlite3.connect(file)) as database, database:

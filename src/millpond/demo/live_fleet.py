@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from importlib.util import find_spec
+from itertools import count
 from typing import TYPE_CHECKING
 
 from millpond.demo import fleet_app as depot
@@ -28,6 +29,9 @@ WEIGHTS = (4, 2, 1)
 UNREADABLE = 0.04
 """Part of the labels that cannot be printed: dead letters to look at and to redrive."""
 PAUSE = 0.5
+STREETS = ("Mill Lane", "Weir Road", "Sluice Street")
+ROUND = 8.0
+"""Seconds between two rounds of visits."""
 KILL_EVERY, ABSENT = 20.0, 4.0
 """Seconds between two kills, and until another worker takes the place of a killed one."""
 
@@ -46,11 +50,12 @@ async def serve_fleet(scene: Scene, port: int, started: Callable[[str], None]) -
     from millpond.server.serving import serve  # noqa: PLC0415
 
     dice = dice_of(scene.seed)
-    async with depot.make(url_of(scene)) as mp:
+    async with depot.make_live(url_of(scene)) as mp:
         depot.lay_out(scene.file)
-        with WorkerProcesses(url_of(scene), scene.file, WORKERS, EACH) as crew:
+        with WorkerProcesses(url_of(scene), scene.file, WORKERS, EACH, make="make_live") as crew:
             busy = [
                 asyncio.create_task(_keep_submitting(mp, dice)),
+                asyncio.create_task(_keep_visiting(mp, dice)),
                 asyncio.create_task(_keep_killing(crew, dice)),
             ]
             try:
@@ -75,6 +80,19 @@ def _call(mp: Millpond, dice: random.Random) -> BoundCall[None]:
         return mp.tasks["pack"].bind(seconds, tenant)
     house = 0 if dice.random() < UNREADABLE / 0.3 else dice.randint(1, 99)
     return mp.tasks["label"].bind(seconds, tenant, house)
+
+
+async def _keep_visiting(mp: Millpond, dice: random.Random) -> None:
+    """Open a run of visits and emit an event, round after round."""
+    visits, visit = mp.get_pool("visits"), mp.tasks["visit"]
+    for number in count(1):
+        streets = [visit.bind(name, dice.randint(2, 5)) for name in STREETS]
+        async with visits.run(f"round-{number}") as run:
+            for street in streets:
+                await run.submit(street)
+        joined = {"customer": f"customer-{number}"}
+        await mp.emit("customer.joined", joined, event_id=f"customer-{number}")
+        await asyncio.sleep(ROUND)
 
 
 async def _keep_killing(crew: WorkerProcesses, dice: random.Random) -> None:

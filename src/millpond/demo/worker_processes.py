@@ -86,10 +86,13 @@ class Hand:
 class WorkerProcesses:
     """Several workers on one file. On exit of the block, all are ended."""
 
-    def __init__(self, url: str, file: Path, many: int, concurrency: int) -> None:
+    def __init__(
+        self, url: str, file: Path, many: int, concurrency: int, *, make: str = "make"
+    ) -> None:
         self._file = file
         self._many = many
-        self._command = [sys.executable, "-m", "millpond", "worker", "millpond.demo.fleet_app:make"]
+        self._command = [sys.executable, "-m", "millpond", "worker"]
+        self._command += [f"millpond.demo.fleet_app:{make}"]
         self._command += ["--store", url, "--concurrency", str(concurrency)]
         self._command += ["--log-level", "warning"]
         self.hands: list[Hand] = []

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from millpond.bulkhead import Bulkhead
 from millpond.bulkhead.permit import is_failure
@@ -15,6 +15,9 @@ from millpond.core.validation import Seconds
 
 if TYPE_CHECKING:
     from millpond.bulkhead import Permit
+
+Inner = TypeVar("Inner")
+"""The kind of transport inside."""
 
 MOST_HOSTS = 1000
 """Bulkheads that are kept. Beyond that the idle ones are dropped, the oldest first."""
@@ -124,18 +127,30 @@ class Body(HeldUntilClosed):
             self._release()
 
 
-class AsyncTransport:
-    """The transport of an asynchronous client, around another one."""
+class HostTransport(Generic[Inner]):
+    """What a transport around another one has, whichever client uses it."""
 
     _body: Callable[..., Any]
+    _make_inner: Callable[[], Inner]
 
-    def __init__(self, inner: Any, bulkheads: HostBulkheads) -> None:  # noqa: ANN401
-        self._inner = inner
-        self._bulkheads = bulkheads
+    def __init__(
+        self,
+        max_concurrent: int | Adaptive,
+        *,
+        max_queue: int = 0,
+        timeout: Seconds | None = None,
+        transport: Inner | None = None,
+    ) -> None:
+        self._bulkheads = HostBulkheads(max_concurrent, max_queue=max_queue, timeout=timeout)
+        self._inner: Any = transport or self._make_inner()
 
     def bulkhead(self, host: str) -> Bulkhead:
         """Return the bulkhead of a host, to read its `stats()` or to `resize` it."""
         return self._bulkheads.of(host)
+
+
+class AsyncTransport(HostTransport[Inner]):
+    """The transport of an asynchronous client, around another one."""
 
     async def handle_async_request(self, request: Any) -> Any:  # noqa: ANN401
         """Send a request once its host has a free slot; the body holds the slot."""
@@ -154,18 +169,8 @@ class AsyncTransport:
         await self._inner.aclose()
 
 
-class Transport:
+class Transport(HostTransport[Inner]):
     """The transport of a client for threads, around another one."""
-
-    _body: Callable[..., Any]
-
-    def __init__(self, inner: Any, bulkheads: HostBulkheads) -> None:  # noqa: ANN401
-        self._inner = inner
-        self._bulkheads = bulkheads
-
-    def bulkhead(self, host: str) -> Bulkhead:
-        """Return the bulkhead of a host, to read its `stats()` or to `resize` it."""
-        return self._bulkheads.of(host)
 
     def handle_request(self, request: Any) -> Any:  # noqa: ANN401
         """Send a request once its host has a free slot; the body holds the slot."""

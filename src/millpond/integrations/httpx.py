@@ -12,13 +12,10 @@ from __future__ import annotations
 
 import httpx
 
-from millpond.core.adaptive import Adaptive
-from millpond.core.validation import Seconds
 from millpond.integrations.host_bulkheads import (
     AsyncBody,
     AsyncTransport,
     Body,
-    HostBulkheads,
     Transport,
 )
 
@@ -31,35 +28,15 @@ class _Body(Body, httpx.SyncByteStream):
     """A body as httpx knows it."""
 
 
-class AsyncBulkheadTransport(AsyncTransport, httpx.AsyncBaseTransport):
+class AsyncBulkheadTransport(AsyncTransport[httpx.AsyncBaseTransport], httpx.AsyncBaseTransport):
     """For `httpx.AsyncClient`: one bulkhead per host, around `transport`."""
 
     _body = _AsyncBody
-
-    def __init__(
-        self,
-        max_concurrent: int | Adaptive,
-        *,
-        max_queue: int = 0,
-        timeout: Seconds | None = None,
-        transport: httpx.AsyncBaseTransport | None = None,
-    ) -> None:
-        bulkheads = HostBulkheads(max_concurrent, max_queue=max_queue, timeout=timeout)
-        super().__init__(transport or httpx.AsyncHTTPTransport(), bulkheads)
+    _make_inner = httpx.AsyncHTTPTransport
 
 
-class BulkheadTransport(Transport, httpx.BaseTransport):
+class BulkheadTransport(Transport[httpx.BaseTransport], httpx.BaseTransport):
     """For `httpx.Client`, which threads use: one bulkhead per host, around `transport`."""
 
     _body = _Body
-
-    def __init__(
-        self,
-        max_concurrent: int | Adaptive,
-        *,
-        max_queue: int = 0,
-        timeout: Seconds | None = None,
-        transport: httpx.BaseTransport | None = None,
-    ) -> None:
-        bulkheads = HostBulkheads(max_concurrent, max_queue=max_queue, timeout=timeout)
-        super().__init__(transport or httpx.HTTPTransport(), bulkheads)
+    _make_inner = httpx.HTTPTransport

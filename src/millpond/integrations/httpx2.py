@@ -12,13 +12,10 @@ from __future__ import annotations
 
 import httpx2
 
-from millpond.core.adaptive import Adaptive
-from millpond.core.validation import Seconds
 from millpond.integrations.host_bulkheads import (
     AsyncBody,
     AsyncTransport,
     Body,
-    HostBulkheads,
     Transport,
 )
 
@@ -31,35 +28,15 @@ class _Body(Body, httpx2.SyncByteStream):
     """A body as httpx2 knows it."""
 
 
-class AsyncBulkheadTransport(AsyncTransport, httpx2.AsyncBaseTransport):
+class AsyncBulkheadTransport(AsyncTransport[httpx2.AsyncBaseTransport], httpx2.AsyncBaseTransport):
     """For `httpx2.AsyncClient`: one bulkhead per host, around `transport`."""
 
     _body = _AsyncBody
-
-    def __init__(
-        self,
-        max_concurrent: int | Adaptive,
-        *,
-        max_queue: int = 0,
-        timeout: Seconds | None = None,
-        transport: httpx2.AsyncBaseTransport | None = None,
-    ) -> None:
-        bulkheads = HostBulkheads(max_concurrent, max_queue=max_queue, timeout=timeout)
-        super().__init__(transport or httpx2.AsyncHTTPTransport(), bulkheads)
+    _make_inner = httpx2.AsyncHTTPTransport
 
 
-class BulkheadTransport(Transport, httpx2.BaseTransport):
+class BulkheadTransport(Transport[httpx2.BaseTransport], httpx2.BaseTransport):
     """For `httpx2.Client`, which threads use: one bulkhead per host, around `transport`."""
 
     _body = _Body
-
-    def __init__(
-        self,
-        max_concurrent: int | Adaptive,
-        *,
-        max_queue: int = 0,
-        timeout: Seconds | None = None,
-        transport: httpx2.BaseTransport | None = None,
-    ) -> None:
-        bulkheads = HostBulkheads(max_concurrent, max_queue=max_queue, timeout=timeout)
-        super().__init__(transport or httpx2.HTTPTransport(), bulkheads)
+    _make_inner = httpx2.HTTPTransport

@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 def check_names(pool: object, function: object) -> None:
     """Raise for a submit by name that is given a call or a function: name the right call."""
-    if callable(pool) or isinstance(pool, BoundCall) or not isinstance(function, str):
+    if not (isinstance(pool, str) or hasattr(pool, "spec")) or not isinstance(function, str):
         raise TypeError(
             'mp.submit("pool", "function", {...}) takes names; a call or a function goes to a '
             "pool: pool.submit(...), with pool = mp.pool(name) or mp.get_pool(name)"

@@ -30,8 +30,8 @@ def delegated(
     """Return a method that calls `method` of the part in the attribute of that name."""
 
     @functools.wraps(method)
-    def call_part(whole: object, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        return method(getattr(whole, part), *args, **kwargs)
+    def call_part(owner: object, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return method(getattr(owner, part), *args, **kwargs)
 
     return call_part
 
@@ -45,10 +45,10 @@ def on_loop(
     """
 
     @functools.wraps(method)
-    def call_part(whole: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:  # noqa: ANN401
-        bridge = whole._bridge  # noqa: SLF001 - of our own classes
+    def call_part(owner: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:  # noqa: ANN401
+        bridge = owner._bridge  # noqa: SLF001 - of our own classes
         call = bridge.write if writes else bridge.call
-        result: R = call(method, getattr(whole, part), *args, **kwargs)
+        result: R = call(method, getattr(owner, part), *args, **kwargs)
         return result
 
     return call_part

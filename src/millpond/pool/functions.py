@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from millpond.core import validation as check
 from millpond.errors import ConfigError, DuplicateName
 from millpond.pool.context import Context, SyncContext
 from millpond.pool.internals import internals_of
-from millpond.pool.registered import KeyOf, Registered
+from millpond.pool.registered import Registered, Registration
 from millpond.pool.task import TaskFunction
 from millpond.pool.task_handler import TaskHandler
 
@@ -31,48 +31,26 @@ class Functions:
         self,
         pool: OwnPool | None,
         fn: Callable[..., Any] | None,
-        *,
-        name: str | None,
-        key: KeyOf | None,
-        aliases: Iterable[str],
-        executor: str | None,
-        defaults: Mapping[str, Any],
-        batch: tuple[int, float] | None = None,
-        ignore_result: bool = False,
+        given: Registration,
     ) -> Any:  # noqa: ANN401 - a task, or the decorator that makes one
         """Register a function under its name and aliases."""
-        if batch is not None and pool is not None and pool.spec.strict:
+        if given.batch is not None and pool is not None and pool.spec.strict:
             raise ConfigError("batch_task", pool.name, "does not work with lanes or ordered")
         if fn is None:
-            return lambda given: self.register(
-                pool,
-                given,
-                name=name,
-                key=key,
-                aliases=aliases,
-                executor=executor,
-                defaults=defaults,
-                batch=batch,
-                ignore_result=ignore_result,
-            )
+            return lambda decorated: self.register(pool, decorated, given)
         if not callable(fn):
             raise TypeError(f"task() decorates a function, not {fn!r}")
         own_name = getattr(fn, "__name__", "")
-        if name is None and own_name in ("", "<lambda>"):
-            raise ConfigError("name", name, f"is required for {fn!r}, which has no name of its own")
+        if given.name is None and own_name in ("", "<lambda>"):
+            raise ConfigError("name", None, f"is required for {fn!r}, which has no name of its own")
         registered = Registered(
             fn,
-            name=check.name("name", own_name if name is None else name),
+            name=check.name("name", own_name if given.name is None else given.name),
             context_types=(Context, SyncContext),
             largest=self._owner.max_payload,
             find_pool=self._find_pool,
             pool=None if pool is None else internals_of(pool),
-            key=key,
-            aliases=aliases,
-            executor=executor,
-            batch=batch,
-            defaults=defaults,
-            ignore_result=ignore_result,
+            given=given,
         )
         return self._add(registered, pool)
 

@@ -23,7 +23,7 @@ CancelMode = Literal["cooperative", "interrupt"]
 
 
 class LastKnown(Generic[R_co]):
-    """What a handle shows of its task: the last known state. `refresh()` reads it anew."""
+    """What a handle shows of its task: the last known state. `refresh()` reads it again."""
 
     __slots__ = ("_internals",)
 

@@ -281,7 +281,7 @@ async def _limited(seconds: float, fn: Callable[[], Coroutine[Any, Any, T]]) -> 
 
 
 OVER = object()
-"""The answer in place of an item when there are no more."""
+"""The answer in place of an item when there are none left."""
 
 
 class Steps(Generic[T]):

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
+    from millpond.pool.registered import Registration
     from millpond.pool.sync_millpond import SyncMillpond
     from millpond.pool.task import TaskFunction
     from millpond.runtime.observe.hooks import Counts
@@ -159,8 +160,8 @@ class Millpond(RegistersTasks):
 
     # Declaring
 
-    def _register(self, fn: Callable[..., Any] | None, **given: Any) -> Any:  # noqa: ANN401
-        return self._pools.functions.register(None, fn, **given)
+    def _register(self, fn: Callable[..., Any] | None, given: Registration) -> Any:  # noqa: ANN401
+        return self._pools.functions.register(None, fn, given)
 
     @property
     def tasks(self) -> Mapping[str, TaskFunction[..., Any, Any]]:

@@ -10,8 +10,8 @@ import msgspec
 from millpond.core import validation as check
 from millpond.core.task import Call
 from millpond.errors import BadPayload
+from millpond.pool.payload.codec import plain_json
 
-_encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
 
 
@@ -31,7 +31,9 @@ class NamedCall:
     def encode(self) -> Call:
         """Return the call as data; BadPayload for arguments that cannot be stored."""
         try:
-            payload = _encode(self._arguments)
+            payload = plain_json(self._arguments)
+        except RecursionError as error:
+            raise self._bad("they are nested too deeply") from error
         except (TypeError, ValueError, msgspec.MsgspecError) as error:
             raise self._bad(str(error)) from error
         if len(payload) > self._largest:

@@ -105,7 +105,7 @@ def _known() -> str:
     return ", ".join(sorted(NAMES))
 
 
-def _whole(name: str, value: object) -> int:
+def _integer(name: str, value: object) -> int:
     return check.integer(name, value, least=bounds.MIN_PRIORITY)
 
 
@@ -159,13 +159,18 @@ def policy(name: str, value: object) -> Policy | None:
 
 
 def _on_complete(name: str, value: object) -> object:
-    if value is not None and not hasattr(value, "_as_callback"):
+    return None if value is None else must_be_callback(name, value)
+
+
+def must_be_callback(name: str, value: object) -> object:
+    """Return what a callback may be; ConfigError for anything else."""
+    if not hasattr(value, "_as_callback"):
         raise ConfigError(name, value, "must be a call, such as notify.bind(channel='#ops')")
     return value
 
 
 _CHECKS: dict[str, Any] = {
-    "priority": _whole,
+    "priority": _integer,
     "key": _key,
     "labels": _labels,
     "idempotency_key": _key,

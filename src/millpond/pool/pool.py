@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from millpond.pool.declared_pool import DeclaredPool
     from millpond.pool.functions import Functions
+    from millpond.pool.registered import Registration
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -54,8 +55,8 @@ class Pool(PoolProperties, RegistersBatchTasks):
     def __repr__(self) -> str:
         return f"<pool {self.id}>"
 
-    def _register(self, fn: Callable[..., Any] | None, **given: Any) -> Any:  # noqa: ANN401
-        return self._functions.register(self, fn, **given)
+    def _register(self, fn: Callable[..., Any] | None, given: Registration) -> Any:  # noqa: ANN401
+        return self._functions.register(self, fn, given)
 
     # Submitting
 

@@ -183,6 +183,9 @@ class Pools:
         try:
             return self.get_pool(pool)
         except UnknownPool:
+            if not pool.isascii():
+                # No pool has such a name, and a store may not even be able to look for it.
+                raise
             found = await self._owner.runtime.view.pool(pool, measured=False)
             if found is None:
                 raise

@@ -173,6 +173,7 @@ class ProcessLife:
 
     def open_in_thread(self) -> None:
         """Open on a loop of its own, unless it is open on any loop of this process."""
+        self._must_not_be_stranded()
         if self._is_usable():
             return
         with self._in_thread:
@@ -190,12 +191,18 @@ class ProcessLife:
         with self._in_thread:
             if not self._owner.is_open:
                 return
+            self._must_not_be_stranded()
             with contextlib.suppress(NotOpen):  # it closed in the meantime
                 self._owner.bridge.check_thread()
                 if self._owned is not None:
                     self.leave_in_thread()
                 else:
                     self._owner.bridge.call(self.close)
+
+    def _must_not_be_stranded(self) -> None:
+        """Raise AlreadyOpen if it was left open on a loop that has ended: nothing answers there."""
+        if self._owner.is_open and self._owner.runtime.loop.is_closed():
+            raise AlreadyOpen(_LOOP_OVER)
 
     def _is_usable(self) -> bool:
         """Return whether threads can use it: open in this process, and not closing."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from types import FunctionType
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from types import FunctionType, MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 from millpond.core import validation as check
 from millpond.core.task import Call
@@ -22,6 +22,21 @@ KeyOf: TypeAlias = str | Callable[..., str | None]
 Executor: TypeAlias = Literal["thread", "process"]
 
 
+class Registration(NamedTuple):
+    """What a function is registered with."""
+
+    name: str | None = None
+    key: KeyOf | None = None
+    aliases: Iterable[str] = ()
+    executor: str | None = None
+    batch: tuple[int, float] | None = None
+    """Size and linger of a batch task; None for any other."""
+    defaults: Mapping[str, Any] = MappingProxyType({})
+    """Options of each of its calls."""
+    ignore_result: bool = False
+    """Whether results are dropped: nothing is stored, and a caller gets None."""
+
+
 class Registered:
     """A function with what is needed to call it as a task: types, key, options, executor."""
 
@@ -34,12 +49,7 @@ class Registered:
         largest: int,
         find_pool: Callable[[str], DeclaredPool],
         pool: DeclaredPool | None = None,
-        key: KeyOf | None = None,
-        aliases: Iterable[str] = (),
-        executor: str | None = None,
-        batch: tuple[int, float] | None = None,
-        defaults: Mapping[str, Any] | None = None,
-        ignore_result: bool = False,
+        given: Registration,
     ) -> None:
         self.fn = fn
         self.name = name
@@ -47,11 +57,9 @@ class Registered:
         """The pool that its calls go to where none is named."""
         self.find_pool = find_pool
         """Finds a pool of its Millpond by the stored name."""
-        self.aliases = tuple(check.name("aliases", alias) for alias in aliases)
-        self.defaults: Mapping[str, Any] = defaults or {}
-        """Options of each of its calls."""
-        self.ignore_result = ignore_result
-        """Whether results are dropped: nothing is stored, and a caller gets None."""
+        self.aliases = tuple(check.name("aliases", alias) for alias in given.aliases)
+        self.defaults = given.defaults
+        self.ignore_result = given.ignore_result
         self._context_types = context_types
         self._largest = largest
         self.signature = Signature(
@@ -59,14 +67,13 @@ class Registered:
             name=name,
             context_types=context_types,
             outcome_types=(Failed,),
-            batch=batch is not None,
+            batch=given.batch is not None,
             largest=largest,
         )
-        self._key = _checked_key(self.signature, key)
-        self.where = _where(fn, executor)
+        self._key = _checked_key(self.signature, given.key)
+        self.where = _where(fn, given.executor)
         _check_kind(fn, name, self.where)
-        self.batch = batch
-        """Size and linger of a batch task; None for any other."""
+        self.batch = given.batch
 
     def key_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
         """Return the key of a call, from its `key=` parameter or function."""

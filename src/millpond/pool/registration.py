@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -21,7 +21,7 @@ from millpond.core.validation import Seconds
 from millpond.pool.context import Context, SyncContext
 from millpond.pool.options import checked, policy
 from millpond.pool.outcome import Outcome, RunOutcome
-from millpond.pool.registered import Executor, KeyOf
+from millpond.pool.registered import Executor, KeyOf, Registration
 from millpond.pool.task import TaskFunction
 from millpond.runtime.jobs.batch_call import Failed
 
@@ -116,18 +116,7 @@ class RegistersTasks:
     """The part of a Millpond or pool that registers functions."""
 
     @abstractmethod
-    def _register(
-        self,
-        fn: Callable[..., Any] | None,
-        *,
-        name: str | None,
-        key: KeyOf | None,
-        aliases: Iterable[str],
-        executor: str | None,
-        defaults: Mapping[str, Any],
-        batch: tuple[int, float] | None = None,
-        ignore_result: bool = False,
-    ) -> Any:  # noqa: ANN401 - a task, or the decorator that makes one
+    def _register(self, fn: Callable[..., Any] | None, given: Registration) -> Any:  # noqa: ANN401
         """Register a function; without one, return the decorator that does."""
 
     @overload
@@ -193,15 +182,9 @@ class RegistersTasks:
 
         Registered by a pool, its calls go to that pool where none is named.
         """
-        return self._register(
-            fn,
-            name=name,
-            key=key,
-            aliases=aliases,
-            executor=executor,
-            defaults=default_options(timeout, retry, priority),
-            ignore_result=ignore_result,
-        )
+        defaults = default_options(timeout, retry, priority)
+        given = Registration(name, key, aliases, executor, None, defaults, ignore_result)
+        return self._register(fn, given)
 
 
 class RegistersBatchTasks(RegistersTasks):
@@ -225,16 +208,10 @@ class RegistersBatchTasks(RegistersTasks):
         It returns one result per item, or `Failed(error)` for an item that failed.
         """
         check.integer("size", size, least=1)
-        return self._register(  # type: ignore[no-any-return]
-            None,
-            name=name,
-            key=key,
-            aliases=aliases,
-            executor=None,
-            defaults=default_options(timeout, retry, priority),
-            batch=(size, check.seconds("linger", linger)),
-            ignore_result=ignore_result,
-        )
+        batch = (size, check.seconds("linger", linger))
+        defaults = default_options(timeout, retry, priority)
+        given = Registration(name, key, aliases, None, batch, defaults, ignore_result)
+        return self._register(None, given)  # type: ignore[no-any-return]
 
 
 def default_options(timeout: object, retry: Policy | None, priority: int | None) -> dict[str, Any]:

@@ -54,7 +54,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     held_until: float | None
     """Until when a Throttled holds the pool back; None = it does not."""
     held_for: float | None
-    """Seconds that are left of it."""
+    """Seconds until it ends."""
     held_units: dict[str, float]
     """Lanes or keys that are held back on their own, and until when; the first hundred."""
     blocked_submitters: int

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from millpond.pool.budget import SyncBudget
     from millpond.pool.pool import Pool
     from millpond.pool.process_life import ProcessLife
+    from millpond.pool.registered import Registration
     from millpond.pool.runtime_owner import Resources
     from millpond.pool.sync_pool import SyncPool
     from millpond.pool.task import TaskFunction
@@ -100,8 +101,8 @@ class SyncMillpond(RegistersTasks):
     def __repr__(self) -> str:
         return f"<sync {self._twin!r}>"
 
-    def _register(self, fn: Callable[..., Any] | None, **given: Any) -> Any:  # noqa: ANN401
-        return self._services.pools.functions.register(None, fn, **given)
+    def _register(self, fn: Callable[..., Any] | None, given: Registration) -> Any:  # noqa: ANN401
+        return self._services.pools.functions.register(None, fn, given)
 
     @property
     def counts(self) -> Counts:

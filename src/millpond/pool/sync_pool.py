@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from millpond.pool.declared_pool import DeclaredPool
+    from millpond.pool.registered import Registration
     from millpond.pool.runs.pool_runs import PoolRuns
     from millpond.pool.runs.report import RunReport
     from millpond.pool.task import BoundCall, CallableWithItem, CallableWithoutArguments
@@ -49,8 +50,8 @@ class SyncPool(PoolProperties, RegistersBatchTasks):
     def __repr__(self) -> str:
         return f"<sync <pool {self.id}>>"
 
-    def _register(self, fn: Callable[..., Any] | None, **given: Any) -> Any:  # noqa: ANN401
-        return self._pool_register(fn, **given)
+    def _register(self, fn: Callable[..., Any] | None, given: Registration) -> Any:  # noqa: ANN401
+        return self._pool_register(fn, given)
 
     # Submitting
 

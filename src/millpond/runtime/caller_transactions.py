@@ -1,7 +1,7 @@
 """Caller transactions: tasks that were submitted inside a transaction of the caller.
 
 No event says when that transaction ends. So its connection is polled, soon at first and then less
-often. What was committed is then announced, as a submit of our own would be.
+often. Committed tasks are then announced, as a submit of our own would be.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class JoinedSubmit(msgspec.Struct, frozen=True):
 
 
 class OpenTransaction:
-    """A connection and what was submitted over it, until its transaction is known to be over."""
+    """A connection and the tasks submitted over it, until its transaction is known to be over."""
 
     def __init__(self, connection: Any) -> None:  # noqa: ANN401 - of any driver
         self.connection = connection

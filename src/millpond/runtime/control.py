@@ -115,7 +115,7 @@ class Control:
                 worker.give_back_prefetched(pool)
 
     def give_back_prefetched(self, pool: str | None = None) -> None:
-        """Give back what workers have prefetched: an order may concern some of it."""
+        """Give back what workers have prefetched: an order may concern it."""
         for worker in self._workers:
             worker.give_back_prefetched(pool)
 

@@ -150,7 +150,7 @@ class Sender:
             if answered.done():
                 continue
             try:
-                # The store takes the same id once, whatever became of the first try.
+                # The store takes the same id once, however the first try ended.
                 answer = await self._stored([msgspec.structs.replace(batch, again=True)])
             except Exception as alone:  # noqa: BLE001 - the caller gets it
                 if not answered.done():
@@ -163,7 +163,7 @@ class Sender:
                 answered.set_result(answer.batches[0])
 
     def close(self, error: BaseException) -> None:
-        """Fail what waits to be sent, and take no more."""
+        """Fail what waits to be sent, and refuse new tasks."""
         self._closed = error
         _fail(self._next, error)
         self._next.clear()

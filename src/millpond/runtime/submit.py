@@ -266,7 +266,7 @@ class Submitter:
                         parked.answer.set_result(answer)
 
     def close(self, error: BaseException) -> None:
-        """End every wait with an error, and take no more."""
+        """End every wait with an error, and refuse new tasks."""
         self._sender.close(error)
         for lines in list(self._lines.values()):
             for standing in lines.values():

@@ -470,6 +470,8 @@ class BulkFilter(Taken, frozen=True, kw_only=True):
     max_age: Seconds | None = None
     before: float | None = None
     """Submitted before this moment."""
+    ended_before: float | None = None
+    """Not ended yet, or before this moment: what a count has not seen is left out."""
 
 
 class Bulk(Taken, frozen=True, kw_only=True):
@@ -478,7 +480,7 @@ class Bulk(Taken, frozen=True, kw_only=True):
     action: Literal["cancel", "redrive"]
     filter: BulkFilter
     expect: Count
-    """The count that was shown before; another one is refused with 409, and nothing is done."""
+    """The count that was shown before; if there are more, 409 refuses it, and nothing is done."""
 
 
 class Changed(msgspec.Struct, frozen=True, kw_only=True):
@@ -585,6 +587,8 @@ class RunDetail(msgspec.Struct, frozen=True, kw_only=True):
 
     run: RunItem
     tasks: list[TaskItem]
+    ended: list[TaskItem]
+    """The latest of its tasks that have ended, as far as a short search of its pool finds them."""
     at: float
 
 

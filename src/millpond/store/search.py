@@ -5,6 +5,8 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING, TypeAlias
 
+import msgspec
+
 from millpond.store.protocol import Cursor, Place, SearchPage
 
 if TYPE_CHECKING:
@@ -52,7 +54,8 @@ Candidate: TypeAlias = "tuple[Place, Task | None]"
 def needles(wanted: TaskFilter) -> list[bytes]:
     """Return what the stored body of every task that is wanted holds, as it stands there."""
     texts = [wanted.function, wanted.key, *wanted.labels.values()]
-    return [text.encode("utf-8", "replace") for text in texts if text]
+    found = [text.encode("utf-8", "replace") for text in texts if text]
+    return found if wanted.run is None else [*found, msgspec.msgpack.encode(wanted.run)]
 
 
 def page_of(

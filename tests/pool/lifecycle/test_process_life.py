@@ -182,6 +182,11 @@ def test_a_loop_that_ended_without_close_is_named(mp: Millpond) -> None:
     asyncio.run(_only_open(mp))
     with pytest.raises(AlreadyOpen, match="has ended"):
         asyncio.run(_only_open(mp))
+    # From a thread, too, and not only at the first use.
+    with pytest.raises(AlreadyOpen, match="has ended"):
+        mp.sync.open()
+    with pytest.raises(AlreadyOpen, match="has ended"):
+        mp.sync.close()
 
 
 async def _only_open(mp: Millpond) -> None:

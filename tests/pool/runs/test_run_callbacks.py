@@ -193,11 +193,15 @@ async def test_a_callback_is_checked_where_it_is_given() -> None:
     async with studio.mp:
         with pytest.raises(ConfigError, match="must be a call"):
             await studio.pool.when_all([], then=studio.publish)  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match="must be a call"):
+            await studio.pool.when_all([studio.shrink.bind("a")], then=None)  # type: ignore[arg-type]
         with pytest.raises(ConfigError, match="must take the outcome"):
             await studio.pool.when_all([studio.shrink.bind("a")], then=no_outcome.bind())
         async with studio.pool.run() as run:
             with pytest.raises(ConfigError, match="must be a call"):
                 await run.on_complete("publish")  # type: ignore[arg-type]
+            with pytest.raises(ConfigError, match="must be a call"):
+                await run.on_complete(None)  # type: ignore[arg-type]
         assert 0 == (await studio.pool.snapshot()).total
         with pytest.raises(ConfigError, match="is not open"):
             await studio.pool.run().on_complete(studio.publish.bind("summer"))

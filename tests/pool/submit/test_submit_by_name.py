@@ -1,6 +1,7 @@
 """`mp.submit("pool", "function", {...})`: a submit without the code of the function."""
 
 import asyncio
+import math
 from pathlib import Path
 from typing import Any
 
@@ -89,12 +90,44 @@ async def test_what_cannot_be_submitted_by_name_is_refused() -> None:
     async with mp:
         with pytest.raises(UnknownPool):
             await mp.submit("post", "send")
+        with pytest.raises(UnknownPool):
+            await mp.submit("\ud800", "send")
+        for odd in (None, 7, b"mail", ["mail"]):
+            with pytest.raises(TypeError, match="takes names"):
+                await mp.submit(odd, "send")  # type: ignore[arg-type]
         with pytest.raises(ConfigError, match="arguments"):
             await mp.submit("mail", "send", ["ada"])  # type: ignore[arg-type]
         with pytest.raises(BadPayload, match="cannot be stored"):
             await mp.submit("mail", "send", {"to": object()})
         with pytest.raises(BadPayload, match="the limit is 100"):
             await mp.submit("mail", "send", {"to": "a" * 100})
+
+
+@pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf])
+async def test_a_number_that_json_cannot_hold_is_refused_and_not_made_null(odd: float) -> None:
+    """However deep it is, by name and in an event; `None` itself is a value."""
+    mp = Millpond()
+    pool = mp.pool("mail")
+    async with mp:
+        for arguments in ({"to": odd}, {"to": {"a": [1, (None, odd)]}}):
+            with pytest.raises(BadPayload, match="JSON cannot hold"):
+                await mp.submit("mail", "send", arguments)
+            with pytest.raises(BadPayload, match="JSON cannot hold"):
+                await mp.emit("sent", arguments)
+        assert [] == await pool.tasks()
+        await mp.submit("mail", "send", {"to": {"a": [None]}})
+
+
+async def test_arguments_that_are_nested_too_deeply_are_refused() -> None:
+    """As such, not with an error of the interpreter."""
+    mp = Millpond()
+    mp.pool("mail")
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    async with mp:
+        with pytest.raises(BadPayload, match="nested too deeply"):
+            await mp.submit("mail", "send", {"to": deep})
 
 
 def test_threads_submit_by_name_too() -> None:

@@ -189,3 +189,13 @@ async def due_in_order(two: Two) -> None:
     two.now += 5.0
     for _ in range(4):
         await leased(two, 1)
+
+
+async def closure_of_a_freed_key(two: Two) -> None:
+    """A key comes free for a closure: its process gets it, and no other."""
+    await two.do("control", orders.Register("theirs", 1e6, owner="them"))
+    await two.do("submit", batch(1, "a"))
+    running = await leased(two)
+    await two.do("submit", batch(2, "a", owner="them"))
+    await two.do("settle", (tuple(end(one) for one in running), ask()))
+    await two.do("lease", LeaseRequest(pool="p", worker="theirs", want=1))

@@ -320,6 +320,12 @@ MUTANTS = (
         ("fair and limited", "fair by twos"),
     ),
     Mutant(
+        "freed_key_forgets_whose_closure_waits",
+        "CASE WHEN bool_or(owner > '') THEN 'owned' END",
+        "NULL",
+        ("closure of a freed key",),
+    ),
+    Mutant(
         "one_more_of_a_key",
         "g.tasks > 1 AND (g.unit = '' OR (r.per_key IS NULL OR u.running + 1 < r.per_key)",
         "g.tasks > 1 AND (g.unit = '' OR (r.per_key IS NULL OR u.running < r.per_key)",
@@ -1162,6 +1168,7 @@ SCENES: dict[str, Callable[[Schema], Coroutine[Any, Any, None]]] = {
     "slots go on": of_kind(outcomes.slots_go_on, "ahead"),
     "in turn": of_kind(outcomes.in_turn, "fair and limited"),
     "due in order": of_kind(outcomes.due_in_order, "fair"),
+    "closure of a freed key": of_kind(outcomes.closure_of_a_freed_key, "fair and limited"),
     "server takes all": _server_takes_all,
     "low points": _lows,
     "inbox first": _inbox_first,

@@ -10,8 +10,11 @@ import pytest
 from verify.fuzz.concurrent import play_concurrently
 from verify.fuzz.differential import load, play, replay
 from verify.fuzz.inbox import play_inbox
-from verify.fuzz.kinds import DANGEROUS, KINDS
+from verify.fuzz.kinds import DANGEROUS, KINDS, spec_of
+from verify.fuzz.streams import Streams
 from verify.servers.schemas import Schemas
+
+from millpond.core.spec import Order, OrderKind, PoolSpec
 
 FOUND = sorted((Path(__file__).parent / "found").glob("*.jsonl"))
 
@@ -26,6 +29,18 @@ CHOSEN = [
     *((kind, 0) for kind in KINDS if kind not in DANGEROUS),
 ]
 """The kinds of which the server does the most by itself are played three times as often."""
+
+
+@pytest.mark.parametrize("order", OrderKind)
+def test_every_order_has_histories_of_a_pool_without_other_options(order: OrderKind) -> None:
+    """A new member of OrderKind fails here until a kind of pool has it, and nothing else."""
+    pools = [spec_of(kind, Streams(0)) for kind in KINDS]
+    assert order in [
+        pool.order.kind
+        for pool in pools
+        if pool
+        == PoolSpec(name=pool.name, max_concurrent=pool.max_concurrent, order=Order(kind=order))
+    ]
 
 
 @pytest.mark.rows("TR-01")

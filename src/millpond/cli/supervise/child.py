@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -21,6 +22,7 @@ class Child:
     """A worker process, from its start to its end."""
 
     def __init__(self, number: int, command: Sequence[str], now: float) -> None:
+        """Start the process; OSError if the system cannot."""
         self.number = number
         self.started_at = self.last_beat_at = now
         self.beat = Beat(STARTING)
@@ -39,6 +41,9 @@ class Child:
                 # A terminal's Ctrl-C then reaches the parent alone, which passes it on once.
                 process_group=0,
             )
+        except BaseException:
+            os.close(self.fd)
+            raise
         finally:
             os.close(theirs)
 
@@ -58,7 +63,9 @@ class Child:
                 return False
             *lines, self._rest = (self._rest + got).split(b"\n")
             if lines:
-                self.beat = msgspec.json.decode(lines[-1], type=Beat)
+                # A beat of another version, or of none, is still a sign of life.
+                with contextlib.suppress(msgspec.DecodeError):
+                    self.beat = msgspec.json.decode(lines[-1], type=Beat)
                 self.last_beat_at = now
                 self.served = self.served or self.beat.state != STARTING
 

@@ -7,9 +7,12 @@ it then reports exactly that.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import socket
+import sys
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
@@ -19,13 +22,16 @@ from millpond.cli.exits import Exit, Refusal
 from millpond.core.log_fields import about
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 log = logging.getLogger("millpond.cli")
 
 LOOPBACK = "127.0.0.1"
 REQUEST_WITHIN = 5.0
-"""Seconds for a client to send its request."""
+"""Seconds for a client to send its request; then its connection is closed."""
+
+MOST_CLIENTS = 64
+"""Connections at a time; one more closes the oldest, so that a probe always gets an answer."""
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
@@ -99,7 +105,45 @@ class _Server(ThreadingHTTPServer):
         self.address_family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
         self.host = address.host
         self.health = health
+        self._clients: dict[socket.socket, float] = {}
+        """Open connections, each with when it began, the oldest first."""
+        self._guard = threading.Lock()
         super().__init__((address.host, address.port), _Request)
+
+    def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401 - as there
+        """Answer a client in a thread; close the oldest connections beyond the bound."""
+        with self._guard:
+            self._clients[request] = time.monotonic()
+            too_many = list(self._clients)[:-MOST_CLIENTS]
+        _hang_up(too_many)
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:  # noqa: ANN401 - as there
+        """Forget a client that was answered, or has left."""
+        with self._guard:
+            self._clients.pop(request, None)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """Close connections that take too long; called twice a second.
+
+        The timeout of a socket is that of one read: a client that sends byte by byte has none.
+        """
+        latest = time.monotonic() - REQUEST_WITHIN
+        with self._guard:
+            slow = [one for one, since in self._clients.items() if since < latest]
+        _hang_up(slow)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401, ARG002
+        """Log an error of an answer; a client that hangs up is none."""
+        error = sys.exception()
+        if not isinstance(error, OSError):
+            log.warning(
+                "cannot answer a health probe: %s",
+                error,
+                exc_info=error,
+                extra=about("worker.health_failed", reason=type(error).__name__),
+            )
 
     def server_bind(self) -> None:
         """Bind without the reverse lookup of the host name, which may take seconds."""
@@ -107,6 +151,13 @@ class _Server(ThreadingHTTPServer):
         self.socket.bind(self.server_address)
         self.server_address = self.socket.getsockname()
         self.server_name, self.server_port = self.host, self.server_address[1]
+
+
+def _hang_up(clients: Sequence[socket.socket]) -> None:
+    """End connections; the thread of each then sees the end of its request."""
+    for one in clients:
+        with contextlib.suppress(OSError):
+            one.shutdown(socket.SHUT_RDWR)
 
 
 class _Request(BaseHTTPRequestHandler):

@@ -114,7 +114,8 @@ class Supervisor:
     def health(self) -> Health:
         """Return the health of all processes together; any thread may call this."""
         now = time.monotonic()
-        children = [place.child for place in self._places if place.child is not None]
+        # The loop may end a process while this thread looks: each place is read once.
+        children = [child for place in self._places if (child := place.child) is not None]
         stalled = [one for one in children if one.is_stalled(now)]
         is_ready = len(children) == len(self._places) and all(
             one.beat.state == READY for one in children
@@ -189,7 +190,8 @@ class Supervisor:
             if self._counted > 2:
                 child.kill()
                 self._code = Exit.LOST
-            else:
+            elif self._counted > 1 or not child.stopping:
+                # One that a reload stops has its first signal: another would end its grace.
                 child.send(signal.SIGTERM)
 
     def _stop_because(self, code: Exit) -> None:
@@ -212,7 +214,11 @@ class Supervisor:
                 return
 
     def _start(self, place: Place, now: float) -> None:
-        place.child = child = Child(place.number, self._options.command, now)
+        try:
+            place.child = child = Child(place.number, self._options.command, now)
+        except OSError as error:
+            self._could_not_start(place, error, now)
+            return
         place.kill_at = None
         self._selector.register(child.fd, selectors.EVENT_READ, child)
         log.info(
@@ -220,6 +226,18 @@ class Supervisor:
             place.number,
             child.pid,
             extra=about("supervisor.process_started", place=place.number, pid=child.pid),
+        )
+
+    def _could_not_start(self, place: Place, error: OSError, now: float) -> None:
+        """Try again later: no memory, no file descriptor, or a Python that is being replaced."""
+        delay = place.restarts.delay_after(0.0)
+        place.start_at = now + delay
+        log.warning(
+            "could not start process %d: %s; trying again in %g s",
+            place.number,
+            error,
+            delay,
+            extra=about("supervisor.process_not_started", place=place.number, reason=str(error)),
         )
 
     def _reap(self, now: float) -> None:

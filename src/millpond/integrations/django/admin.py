@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -16,6 +17,8 @@ from millpond.integrations.django.models import FailedTask
 
 LIMIT = 100
 """Failed tasks of one pool that the page shows."""
+
+_ID = re.compile("[0-9]{1,19}")
 
 
 @dataclass(frozen=True)
@@ -96,8 +99,9 @@ def redrive(choices: list[str]) -> int:
     """Queue chosen tasks again; return how many."""
     count = 0
     for backend in backends():
-        prefix = f"{backend.alias}/"
-        ids = [int(one.removeprefix(prefix)) for one in choices if one.startswith(prefix)]
+        named = (one.rpartition("/") for one in choices)
+        # A form may hold anything; what is no id names no task.
+        ids = [int(one) for alias, _, one in named if alias == backend.alias and _ID.fullmatch(one)]
         for pool in backend.millpond.sync.pools() if ids else ():
             count += pool.redrive(ids)
     return count

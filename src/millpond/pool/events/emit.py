@@ -43,10 +43,10 @@ from millpond.pool.events.trigger import Trigger
 from millpond.pool.internals import internals_of
 from millpond.pool.new_task import new_task
 from millpond.pool.options import checked, policy
-from millpond.pool.payload.codec import ENCODER
+from millpond.pool.payload.codec import plain_json
 from millpond.pool.pool import Pool
 from millpond.pool.pool_submitter import PoolSubmitter
-from millpond.pool.registered import Invocation, Registered
+from millpond.pool.registered import Invocation, Registered, Registration
 from millpond.pool.sync_pool import SyncPool
 from millpond.pool.task_handler import TaskHandler
 from millpond.runtime.jobs.batch_call import Failed
@@ -114,7 +114,7 @@ class Events:
             context_types=(Context, SyncContext),
             largest=self._owner.max_payload + envelope,
             find_pool=lambda found: internals_of(self._pools.get_pool(found)),
-            batch=batch,
+            given=Registration(batch=batch),
         )
         handler = TaskHandler(registered, functions.decoder_of, self._owner.hooks)
         self._owner.handlers[name] = handler.handler()
@@ -266,7 +266,7 @@ class Events:
             event_id = f"{self._owner.runtime.new_id():016x}"
         check.storable("event_id", event_id, bounds.MAX_EVENT_ID)
         try:
-            data = msgspec.json.decode(ENCODER.encode(payload))
+            data = msgspec.json.decode(plain_json(payload))
         except Exception as error:  # a user's own class may raise anything
             raise BadPayload(
                 f"the payload of event {name!r} cannot be stored: {error}",

@@ -42,7 +42,7 @@ class Receipt(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Its id."""
     outcome: Result
     """`submitted`; `duplicate`: the event has a task from before; `rejected`: the pool refused or
-    dropped it, for good; `skipped`: the trigger made no call of it; `failed`: it is a dead letter
+    dropped it, for good; `skipped`: the trigger made no call for it; `failed`: it is a dead letter
     of the trigger; `cancelled`."""
     pool: str | None = None
     """The stored name of the pool it was submitted to."""

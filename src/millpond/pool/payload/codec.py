@@ -127,7 +127,7 @@ class Codec:
             return f"cannot be stored: {error}"
         wanted = f"must be {shown(self.annotation)}"
         if isinstance(error, msgspec.ValidationError) and _MISMATCH.fullmatch(str(error)):
-            # msgspec speaks of the JSON it saw; the caller knows what was given.
+            # msgspec speaks of the JSON it saw; the caller knows the given value.
             return f"{wanted}, not {type(value).__name__}"
         return f"{wanted}: {error}"
 
@@ -135,6 +135,28 @@ class Codec:
 def _is_no_number(value: object) -> bool:
     """Whether a value is an infinity or nan."""
     return isinstance(value, float) and not math.isfinite(value)
+
+
+def plain_json(value: object) -> bytes:
+    """Return `value` as JSON; ValueError for an infinity or nan in it, which would become null."""
+    stored = ENCODER.encode(value)
+    # Where the bytes hold no null, no number was lost.
+    if b"null" in stored:
+        _must_be_finite(msgspec.to_builtins(value, enc_hook=from_model, str_keys=True))
+    return stored
+
+
+def _must_be_finite(plain: object) -> None:
+    left = [plain]
+    while left:
+        value = left.pop()
+        if _is_no_number(value):
+            message = f"it holds {value}, which JSON cannot hold"
+            raise ValueError(message)
+        if isinstance(value, dict):
+            left += value.values()
+        elif isinstance(value, (list, tuple, set, frozenset)):
+            left += value
 
 
 def _in_order(value: object) -> bytes:

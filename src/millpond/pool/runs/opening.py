@@ -10,7 +10,7 @@ from millpond.core import validation as check
 from millpond.core.admit import Reason
 from millpond.core.run import NewRun, OnError, RunView
 from millpond.errors import RunOverBudget
-from millpond.pool.options import checked
+from millpond.pool.options import must_be_callback
 from millpond.pool.pool_submitter import PoolSubmitter
 from millpond.pool.refusals import error_of
 from millpond.runtime.observe.probe import submission
@@ -31,7 +31,7 @@ def new_run(
     max_tasks: int | None,
     *,
     holder: str | None = None,
-    on_complete: Callback | None = None,
+    on_complete: Call | None = None,
 ) -> NewRun:
     """Return a run to open."""
     if name is not None:
@@ -45,13 +45,13 @@ def new_run(
         on_error=OnError(check.one_of("on_error", on_error, ("skip", "fail"))),
         max_tasks=max_tasks,
         holder=holder,
-        on_complete=None if on_complete is None else encoded_callback(on_complete),
+        on_complete=on_complete,
     )
 
 
 def encoded_callback(given: Callback) -> Call:
     """Return a callback as data; ConfigError if it is no call."""
-    checked({"on_complete": given})
+    must_be_callback("on_complete", given)
     return given._as_callback()  # noqa: SLF001 - of a Callback
 
 

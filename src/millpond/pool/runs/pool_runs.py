@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from millpond.core import validation as check
 from millpond.core.validation import Seconds
 from millpond.pool.runs.idle import drain_idle
-from millpond.pool.runs.opening import new_run, submit_run
+from millpond.pool.runs.opening import encoded_callback, new_run, submit_run
 from millpond.pool.runs.report import RunReport
 from millpond.pool.runs.run import Run
 from millpond.pool.runs.stream import Stream
@@ -93,7 +93,7 @@ class PoolRuns:
         """Submit calls as a run with a callback; a run of a known name is not submitted again."""
         pool = self._pool
         await pool.ready()
-        new = new_run(pool, run, on_error, None, on_complete=then)
+        new = new_run(pool, run, on_error, None, on_complete=encoded_callback(then))
         return await submit_run(pool, new, seed_of_run(calls))
 
     def stream(

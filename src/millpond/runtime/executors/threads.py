@@ -52,7 +52,7 @@ class Threads:
         result: Any,  # noqa: ANN401 - whatever the function returned
         error: BaseException | None,
     ) -> None:
-        """Tell the loop how a function ended; a loop that is gone does not want to know."""
+        """Report to the loop how a function ended, unless the loop is closed."""
         try:
             self._loop.call_soon_threadsafe(self._deliver, thread, done, result, error)
         except RuntimeError:
@@ -81,7 +81,7 @@ class Threads:
 
 
 class _Thread:
-    """One daemon thread that does what is put before it until it is told to go."""
+    """One daemon thread that calls functions from a queue until it is stopped."""
 
     def __init__(self, owner: Threads) -> None:
         self.work: SimpleQueue[Any] = SimpleQueue()
@@ -94,7 +94,7 @@ class _Thread:
             done, fn = given
             try:
                 result, error = fn(), None
-            except BaseException as raised:  # noqa: BLE001 - it goes to whoever waits
+            except BaseException as raised:  # noqa: BLE001 - it goes to the waiting caller
                 result, error = None, raised
             must_not_be_child(self._process)
             self._owner.report(self, done, result, error)

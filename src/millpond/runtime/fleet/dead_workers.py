@@ -1,8 +1,14 @@
-"""Dead workers: free what dead processes held, as soon as lock files or sessions show it."""
+"""Dead workers: how they are found, and how what they held is freed.
+
+On the same host `LockFiles` finds dead processes: the kernel frees the lock of a process that ends.
+On a server `Absences` finds workers whose process has had no session for some seconds. Where
+neither shows a death, the lease expires, and maintenance recovers the tasks (`maintain.py`).
+"""
 
 from __future__ import annotations
 
 import logging
+import time
 from typing import TYPE_CHECKING
 
 from millpond.core.control import DeclareDead
@@ -20,8 +26,66 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("millpond.maintenance")
 
+LOOK_EVERY = 0.25
+"""Seconds between two checks of the lock files."""
+
+GRACE = 4.25
+"""Seconds without a session after which a worker is declared dead."""
+
 AGAIN_AFTER = 1.0
 """Seconds until dead processes are tried again whose workers could not be removed."""
+
+
+class LockFiles:
+    """Finds dead processes by their lock files, without the store; for one thread."""
+
+    def __init__(self, presence: Presence) -> None:
+        self._presence = presence
+        self.check_at = 0.0
+        """When they are checked next, by the monotonic clock."""
+        self._unreadable = False
+
+    def gone(self) -> tuple[str, ...]:
+        """Return the dead processes, if it is time to check."""
+        if time.monotonic() < self.check_at:
+            return ()
+        self.check_at = time.monotonic() + LOOK_EVERY
+        try:
+            gone = self._presence.gone()
+        except Exception as error:  # noqa: BLE001 - a dead process still loses its leases
+            if not self._unreadable:
+                log.warning(
+                    "cannot read the lock files of other processes (%s); trying again",
+                    error,
+                    extra=about("presence.unreadable", reason=type(error).__name__),
+                )
+            self._unreadable = True
+            return ()
+        self._unreadable = False
+        return gone
+
+
+class Absences:
+    """Since when registered workers were seen without a session, each with its lease's end."""
+
+    def __init__(self, grace: float = GRACE) -> None:
+        self._grace = grace
+        self._since: dict[tuple[str, float], float] = {}
+
+    def seen(self, missing: Sequence[tuple[str, float]], now: float) -> list[tuple[str, float]]:
+        """Note which workers have no session now; return those that had none for too long.
+
+        A worker that renewed has another end of its lease, and so another beginning here.
+        """
+        self._since = {one: self._since.get(one, now) for one in missing}
+        return [one for one, since in self._since.items() if now - since >= self._grace]
+
+    def __bool__(self) -> bool:
+        return bool(self._since)
+
+    def forget(self) -> None:
+        """Start over: all sessions may have ended at once, with the server."""
+        self._since = {}
 
 
 class DeadWorkers:

@@ -2,8 +2,8 @@
 
 It leads for two thirds of a lease and renews after each third. So whenever a store was away for so
 long that leases of live workers may have expired, the leadership has expired before them, and the
-store refuses a `recover` that was on its way all that time. The leader then asks anew, sees that it
-took long, and gives all workers time to renew first.
+store refuses a `recover` that was on its way all that time. The leader then asks again, sees that
+it took long, and gives all workers time to renew first.
 """
 
 from __future__ import annotations

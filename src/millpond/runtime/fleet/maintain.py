@@ -40,7 +40,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.25, 5.0
 """Seconds to wait after the store failed, doubling."""
 
 STEP = 5.0
-"""Seconds by which the clock must be set for timers to be set anew."""
+"""Seconds by which the clock must be set for timers to be set again."""
 
 RECOVER_EVERY = 0.2
 """Seconds between two recoveries by a leader, however often it is nudged."""
@@ -241,7 +241,7 @@ class Maintenance:
         self._drift = drift
 
     def _look_after_a_step(self) -> None:
-        """Set timers anew if the clock was set."""
+        """Set timers again if the clock was set."""
         env = self._env
         now = env.clock()
         drift = now - env.steady()

@@ -204,7 +204,7 @@ class Pruner:
         return pools
 
     async def _anything_kept(self, pool: str) -> bool:
-        """Return whether the store has ended tasks of a pool; if not, its next end starts anew."""
+        """Return whether the store has ended tasks of a pool; if not, its next end starts again."""
         for name in (pool, pool + CALLBACKS):
             view = await self._env.view.pool(name, measured=False)
             if view is not None and view.kept:

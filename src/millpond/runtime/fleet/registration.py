@@ -79,7 +79,7 @@ class Registration:
         self._renewals.keep(worker, sent)
 
     def stop_renewing(self, worker: WorkerProtocol) -> None:
-        """Renew the leases of a worker no more."""
+        """Stop renewing the leases of a worker."""
         self._renewals.drop(worker)
 
     def register_again(self, worker: WorkerProtocol) -> None:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from millpond.core.log_fields import about
 from millpond.core.plan import sooner
+from millpond.runtime.fleet.dead_workers import LockFiles
 from millpond.runtime.fleet.lease_times import RENEWALS_PER_LEASE, SLOW
 
 if TYPE_CHECKING:
@@ -34,9 +35,6 @@ if TYPE_CHECKING:
     from millpond.store.shared import Renewer
 
 log = logging.getLogger("millpond.renewal")
-
-LOOK_EVERY = 0.25
-"""Seconds between two checks of the lock files."""
 
 FIRST_PAUSE = 0.05
 """Seconds to wait after a renewal failed, doubling up to a tenth of the lease."""
@@ -101,7 +99,7 @@ class Renewals:
             self._thread.keep(kept)
 
     def drop(self, worker: WorkerProtocol) -> None:
-        """Renew a worker no more: it has deregistered, or the store has lost it."""
+        """Stop renewing a worker: it has deregistered, or the store has lost it."""
         kept = self._kept.pop(worker, None)
         if kept is None:
             return
@@ -186,13 +184,12 @@ class RenewalThread:
         self._answered = answered
         self._found_dead = found_dead
         self._make = env.shared_store.renewer
-        self._presence = env.shared_store.presence
+        presence = env.shared_store.presence
+        self._lock_files = None if presence is None else LockFiles(presence)
         self._renewer: Renewer | None = None
         self._kept: dict[Kept, None] = {}
         self._changed = threading.Condition()
         self._over = False
-        self._check_at = 0.0
-        self._locks_unreadable = False
         self._thread: threading.Thread | None = None
         self._ended: asyncio.Future[None] | None = None
 
@@ -211,7 +208,7 @@ class RenewalThread:
             self._changed.notify()
 
     def drop(self, kept: Kept) -> None:
-        """Renew a worker no more; the answer to a renewal under way is dropped."""
+        """Stop renewing a worker; the answer to a renewal under way is dropped."""
         with self._changed:
             self._kept.pop(kept, None)
 
@@ -246,7 +243,8 @@ class RenewalThread:
             while (due := self._next()) is not None:
                 for kept in due:
                     self._renew(kept)
-                self._check_locks()
+                if self._lock_files is not None and (gone := self._lock_files.gone()):
+                    self._post(self._found_dead, gone)
         finally:
             self._close()
             self._post(self._set_ended)
@@ -259,11 +257,11 @@ class RenewalThread:
             while not self._over and not self._loop.is_closed():
                 now = time.monotonic()
                 due = [kept for kept in self._kept if self._make and kept.due <= now]
-                if due or (self._presence is not None and self._check_at <= now):
-                    return due
                 moments = [kept.due for kept in self._kept] if self._make else []
-                if self._presence is not None:
-                    moments.append(self._check_at)
+                if self._lock_files is not None:
+                    moments.append(self._lock_files.check_at)
+                if moments and min(moments) <= now:
+                    return due
                 self._changed.wait(max(min(moments) - now, 0.0) if moments else None)
             return None
 
@@ -308,26 +306,6 @@ class RenewalThread:
         if renewer is not None:
             with contextlib.suppress(Exception):
                 renewer.close()
-
-    def _check_locks(self) -> None:
-        """Find dead processes; this does not use the store."""
-        if self._presence is None or time.monotonic() < self._check_at:
-            return
-        self._check_at = time.monotonic() + LOOK_EVERY
-        try:
-            gone = self._presence.gone()
-        except Exception as error:  # noqa: BLE001 - a dead process still loses its leases
-            if not self._locks_unreadable:
-                log.warning(
-                    "cannot read the lock files of other processes (%s); trying again",
-                    error,
-                    extra=about("presence.unreadable", reason=type(error).__name__),
-                )
-            self._locks_unreadable = True
-            return
-        self._locks_unreadable = False
-        if gone:
-            self._post(self._found_dead, gone)
 
     def _post(self, call: Callable[..., None], *args: object) -> None:
         """Call something on the loop, unless the loop is closed."""

@@ -27,6 +27,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from millpond.core.log_fields import about
+from millpond.runtime.fleet.dead_workers import Absences
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -43,9 +44,6 @@ ASK_EVERY, ASK_IDLE_EVERY = 1.0, 3.0
 WATCH_EVERY, WATCH_CLOSELY = 0.5, 0.25
 """The same for one that watches and runs handlers, and while another has no session."""
 
-GRACE = 4.25
-"""Seconds without a session after which a worker is declared dead."""
-
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 1.0
 """Seconds before the session is opened again, doubling."""
 
@@ -54,29 +52,6 @@ READY_WITHIN = 5.0
 
 GIVE_UP_AFTER = 2.0
 """Seconds for which closing waits for a question that is on its way."""
-
-
-class Absences:
-    """Since when registered workers were seen without a session, each with its lease's end."""
-
-    def __init__(self, grace: float = GRACE) -> None:
-        self._grace = grace
-        self._since: dict[tuple[str, float], float] = {}
-
-    def seen(self, missing: Sequence[tuple[str, float]], now: float) -> list[tuple[str, float]]:
-        """Note which workers have no session now; return those that had none for too long.
-
-        A worker that renewed has another end of its lease, and so another beginning here.
-        """
-        self._since = {one: self._since.get(one, now) for one in missing}
-        return [one for one, since in self._since.items() if now - since >= self._grace]
-
-    def __bool__(self) -> bool:
-        return bool(self._since)
-
-    def forget(self) -> None:
-        """Start over: all sessions may have ended at once, with the server."""
-        self._since = {}
 
 
 class SessionKeeper:
@@ -112,6 +87,8 @@ class SessionKeeper:
         self._ended: asyncio.Future[None] | None = None
         self._pause = FIRST_PAUSE
         self._missed = False
+        self._waits_badly = False
+        """Whether the last wait failed, which was logged."""
 
     @property
     def is_open(self) -> bool:
@@ -169,13 +146,32 @@ class SessionKeeper:
                 elif not self._open(session):
                     return
                 self._post(_resolve, self._ready)
-                self._wait(session, woken, self._interval if self.is_open else self._pause)
+                self._pass_time(session, woken, self._interval if self.is_open else self._pause)
         finally:
             self.begun_at = inf
             session.close()
             woken.close()
             self._post(_resolve, self._ready)
             self._post(_resolve, self._ended)
+
+    def _pass_time(self, session: WorkerSession, woken: socket.socket, seconds: float) -> None:
+        """Wait for the next question; without a file descriptor for that, sleep.
+
+        A thread that ended here would stop all handlers of this process for good.
+        """
+        try:
+            self._wait(session, woken, seconds)
+        except Exception as error:  # noqa: BLE001 - the next question finds what is wrong
+            if not self._waits_badly:
+                log.warning(
+                    "cannot watch the session of this process (%s); asking at intervals",
+                    error,
+                    extra=about("session.unwatched", reason=type(error).__name__),
+                )
+            self._waits_badly = True
+            time.sleep(min(seconds, LONGEST_PAUSE))
+            return
+        self._waits_badly = False
 
     def _wait(self, session: WorkerSession, woken: socket.socket, seconds: float) -> None:
         """Wait for the next question; a session that the server ends is noticed at once."""

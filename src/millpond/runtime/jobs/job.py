@@ -205,7 +205,7 @@ class WorkerProtocol(Protocol):
 
 
 class Job:
-    """One attempt: what was leased, which worker runs it, and what its handler has asked for.
+    """One attempt: its lease, which worker runs it, and what its handler has asked for.
 
     What most jobs never set is an attribute of the class: making one is on the hot path.
     """

@@ -1,4 +1,4 @@
-"""Evictions: tell telemetry which tasks a full queue dropped to take new ones."""
+"""Evictions: report to telemetry which tasks a full queue dropped to take new ones."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
     worker: str | None = None
     """The worker, where it is about one and not about a task."""
     error: ErrorInfo | None = None
-    """What was raised, where something was."""
+    """The exception, if there was one."""
 
 
 class Hooks:

@@ -37,7 +37,7 @@ class Report:
             self.timer = self._env.loop.call_later(EVERY, self._due)
 
     def stop(self) -> None:
-        """Report no more."""
+        """Stop reporting."""
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None

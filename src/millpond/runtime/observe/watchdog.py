@@ -63,7 +63,7 @@ class Watchdog:
             self._check_later()
 
     def stop(self) -> None:
-        """Check no more."""
+        """Stop checking."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -153,12 +153,12 @@ def waiting_for(runtime: HasWaits, task: int | None) -> AbstractAsyncContextMana
 
 def limits_of(task: Task) -> tuple[Limit, ...]:
     """Return the limits a task needs a place of, while it is queued."""
-    whole = (task.new.pool, None)
-    return (whole,) if task.unit is None else (whole, (task.new.pool, task.unit))
+    whole_pool = (task.new.pool, None)
+    return (whole_pool,) if task.unit is None else (whole_pool, (task.new.pool, task.unit))
 
 
 def _held(job: Job) -> tuple[Limit, ...]:
     leased = job.leased
     unit = leased.lane if leased.lane is not None else leased.key
-    whole = (leased.pool, None)
-    return (whole,) if unit is None else (whole, (leased.pool, unit))
+    whole_pool = (leased.pool, None)
+    return (whole_pool,) if unit is None else (whole_pool, (leased.pool, unit))

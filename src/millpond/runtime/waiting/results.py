@@ -50,7 +50,7 @@ class Waiting:
         """What handlers raised, the latest, until retention forgets it."""
         self._recent_kept = RECENT_KEPT_OF_SHARED if env.shared else RECENT_KEPT
         self.era = object()
-        """Of this opening of the Millpond: what was alive in another era is not known here."""
+        """Of this opening of the Millpond: tasks of another era are not known here."""
         self._closed: BaseException | None = None
         """The error for those who begin to wait after the Millpond closed."""
         self._recent: dict[int, TaskResult | None] = {}

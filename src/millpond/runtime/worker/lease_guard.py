@@ -105,7 +105,7 @@ class LeaseGuard:
             self._queues.look_everywhere()
 
     def stop(self) -> None:
-        """Check no more."""
+        """Stop checking."""
         if self._timer is not None:
             self._timer.cancel()
         self._timer = None

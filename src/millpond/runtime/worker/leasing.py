@@ -32,7 +32,7 @@ class Leasing:
     _settling: Settling
 
     def apply(self, ask: LeaseRequest, answer: LeaseAnswer) -> None:
-        """Start what was leased, and note when to ask again."""
+        """Start the leased tasks, and note when to ask again."""
         state, pool = self._state, ask.pool
         if answer.wakes or answer.ended or answer.finished_runs or answer.emptied:
             state.services.answers.apply(answer, leased_for=(self._worker, pool))

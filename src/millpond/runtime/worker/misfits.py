@@ -27,13 +27,13 @@ MOST_REPORTED = 1000
 
 
 class Misfits:
-    """Decides what becomes of tasks that cannot run here, and logs each kind once."""
+    """Decides what happens to tasks that cannot run here, and logs each kind once."""
 
     def __init__(self, state: WorkerState) -> None:
         self._state = state
         self._counts = state.services.hooks.counts
         self._reported: set[tuple[str, str]] = set()
-        """Pools, and what was logged about them."""
+        """Pools, and what the log says about them."""
 
     def unreadable(self, job: Job, error: Unreadable) -> Unfit:
         """Return the outcome of a task that cannot be read here: parked, or failed as corrupt."""

@@ -65,7 +65,7 @@ class Prefetch:
         ]
 
     def take_in(self, pool: str, answer: LeaseAnswer) -> None:
-        """Hold what was claimed, and no longer what the store has started itself."""
+        """Hold the claimed tasks, and no longer those that the store has started itself."""
         if answer.claimed or answer.leased:
             self.none_left.discard(pool)
         started = {leased.fence for leased in answer.leased}

@@ -1,4 +1,4 @@
-"""Settling: decide what becomes of a task when its attempt ends; the next turn stores it."""
+"""Settling: decide what happens to a task when its attempt ends; the next turn stores it."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ class Settling:
         self._state.stuck_since.pop(job, None)
         self._queues.slot_freed(pool)
 
-    # Giving back, and starting what was prefetched
+    # Giving back, and starting prefetched tasks
 
     def give_back(self, leased: Leased) -> None:
         """Give back a task that must not start here any more: not charged."""

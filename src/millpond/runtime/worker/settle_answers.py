@@ -41,7 +41,7 @@ class SettleAnswers:
         ask: LeaseRequest | None,
         answer: SettleAnswer,
     ) -> None:
-        """Report how these attempts ended, and start what was leased."""
+        """Report how these attempts ended, and start the leased tasks."""
         services, count = self._services, len(ended)
         if (
             answer.settled.count(Settled.APPLIED) == count
@@ -114,7 +114,7 @@ class SettleAnswers:
 
 
 def _probe(probes: Probes, ended: list[tuple[Settlement, Job, Any]], answer: SettleAnswer) -> None:
-    """Tell telemetry how each attempt ended, but for those that are looked up first."""
+    """Report to telemetry how each attempt ended, but for those that are looked up first."""
     for (decided, job, _), settled, after in zip(ended, answer.settled, answer.after, strict=True):
         if job.body is not NO_CODE and not (settled is Settled.STALE and job.unsure):
             probes.settled(job, decided, settled, after)

@@ -86,7 +86,7 @@ class Slot:
         self.task.add_done_callback(self._over, context=context)
 
     def wake(self) -> None:
-        """Tell an idle slot that there are jobs to take."""
+        """Wake an idle slot: there are jobs to take."""
         self.called = True
         wake, self._wake = self._wake, None
         if wake is not None and not wake.done():
@@ -149,7 +149,7 @@ class Slot:
             self.task.uncancel()
             if not self.task.cancelling():
                 # Before Python 3.13 a task that cancelled itself still has it coming. And while
-                # this waits, the job may be told to stop once more.
+                # this waits, the job may be asked to stop once more.
                 with contextlib.suppress(asyncio.CancelledError):
                     await asyncio.sleep(0)
 

@@ -43,7 +43,7 @@ class Registrar(Protocol):
         """Register a worker under a new name, in the background."""
 
     def stop_renewing(self, worker: WorkerProtocol, /) -> None:
-        """Renew the leases of a worker no more."""
+        """Stop renewing the leases of a worker."""
 
     async def deregister(self, worker: WorkerProtocol, /) -> None:
         """Remove a worker from the store."""

@@ -129,10 +129,11 @@ async def _one_changed(request: Request, action: str, task: int, count: int) -> 
 
 @router.post("/tasks/bulk", **_changed("What was done.", takes=contract.Bulk))
 async def bulk(request: Request) -> Response:
-    """Cancel or redrive the tasks that meet conditions, up to 10,000, if they are as many as said.
+    """Cancel or redrive the tasks that meet conditions, up to 10,000, if no more than said.
 
-    Count them first (`GET /tasks/count`): a count that is another by now is refused, and nothing
-    is done.
+    Count them first (`GET /tasks/count`), and pass the moment of the count as `before` and
+    `ended_before`, so that none has joined since. Fewer are fine: the others have moved on. If
+    there are more, nothing is done.
     """
     site = site_of(request)
     body = await body_of(request, contract.Bulk)
@@ -148,10 +149,11 @@ async def bulk(request: Request) -> Response:
         min_age=chosen.min_age,
         max_age=chosen.max_age,
         before=chosen.before,
+        ended_before=chosen.ended_before,
     )
     names = await site.pool_names(chosen.pool)
     tasks, more = await every(site, names, wanted, most=MOST_COUNTED)
-    if len(tasks) != body.expect:
+    if len(tasks) > body.expect:
         message = f"{len(tasks):,} tasks meet the conditions now, and {body.expect:,} were expected"
         fields = {"count": len(tasks), "expect": body.expect, "more": more}
         raise Refused(409, "count_changed", message, fields=fields)

@@ -56,6 +56,7 @@ def wanted(
     min_age: float | None = None,
     max_age: float | None = None,
     before: float | None = None,
+    ended_before: float | None = None,
 ) -> TaskFilter:
     """Return the conditions that a request names."""
     until = now - min_age if min_age is not None else None
@@ -69,6 +70,7 @@ def wanted(
         error=error,
         since=None if max_age is None else now - max_age,
         before=until,
+        ended_before=ended_before,
         run=None if run is None else number(run),
     )
 

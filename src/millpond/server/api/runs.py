@@ -8,14 +8,23 @@ from fastapi import APIRouter, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
+from millpond.core import bounds
 from millpond.core.run import RunView
+from millpond.core.task_filter import TaskFilter
 from millpond.server import contract, cursors, shapes
 from millpond.server.api import parameters as given
 from millpond.server.openapi import operation
 from millpond.server.refusals import Refused
 from millpond.server.site import Site, answer, site_of
+from millpond.store import search
 
 router = APIRouter(tags=["runs"])
+
+MOST_ENDED = 100
+"""Ended tasks of a run that its page shows."""
+
+SCAN = 200
+"""Rows that are read to find them."""
 
 Which = Annotated[Literal["open", "finished"], Query(description="Open or finished runs.")]
 
@@ -64,9 +73,27 @@ async def show_run(request: Request, run: given.OneRun, pool: given.Pool = None)
         contract.RunDetail(
             run=shapes.run_item(view),
             tasks=[shapes.task_item(task, now) for task in tasks],
+            ended=await _ended(site, view, now),
             at=now,
         )
     )
+
+
+async def _ended(site: Site, run: RunView, now: float) -> list[contract.TaskItem]:
+    """Return the latest tasks of a run that have ended.
+
+    None ended after its run: the search begins there, however much has ended since.
+    """
+    until = bounds.MAX_MOMENT if run.finished_at is None else run.finished_at
+    page = await site.view.search(
+        [run.pool],
+        TaskFilter(run=run.id),
+        after=(run.pool, (until, search.FIRST[1])),
+        limit=MOST_ENDED,
+        scan=SCAN,
+        now=now,
+    )
+    return [shapes.task_item(task, now) for task in page.tasks]
 
 
 async def _found(site: Site, run: str, pool: str | None) -> RunView:

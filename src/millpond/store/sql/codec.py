@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from operator import attrgetter
 from typing import Any, TypeAlias
 
 import msgspec
@@ -521,6 +522,10 @@ ENDED_ID = 23
 """The index of the id behind the columns of an ended row."""
 
 
+_FIELDS = Task.__struct_fields__
+_values_of = attrgetter(*_FIELDS)
+
+
 def plain(task: Task) -> Task:
     """Return a copy of a task without its row: for a view."""
-    return Task(**{name: getattr(task, name) for name in Task.__struct_fields__})
+    return Task(**dict(zip(_FIELDS, _values_of(task), strict=True)))

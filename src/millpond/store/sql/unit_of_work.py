@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
+from millpond.core import bounds
 from millpond.core.audit import AuditNote, Record
 from millpond.core.lease import RegisteredWorker, tokens
 from millpond.core.lifecycle import Status, Transition
@@ -239,6 +240,10 @@ class SqlTables(Tables):
             else:
                 self.tasks.of_newer[row[task]] = pools.newer[row[pool]]
         return known
+
+    def listed_ids(self, identifiers: Sequence[int]) -> object:
+        """Return ids of tasks as one argument, without those that no task can have."""
+        return self.listed([one for one in identifiers if _may_be_an_id(one)])
 
     def left_alone(self) -> object:
         """Return the ids of pools that only a newer version understands, as one argument."""
@@ -493,7 +498,7 @@ class SqlTables(Tables):
 
     def was_removed(self, identifier: int) -> bool:
         """Return whether retention removed a task, as far as that is remembered."""
-        return self.ask("was_removed", (self.listed([identifier]),)).fetchone() is not None
+        return self.ask("was_removed", (self.listed_ids([identifier]),)).fetchone() is not None
 
     def of_run(self, run: int) -> list[Task]:
         """Return the queued and running tasks of a run, its callbacks too."""
@@ -652,3 +657,8 @@ class SqlTables(Tables):
             else:
                 change.end(task, number)
         change.send(self)
+
+
+def _may_be_an_id(given: object) -> bool:
+    """Return whether a column of ids can hold what a caller asked for."""
+    return isinstance(given, int) and 0 <= given <= bounds.MAX_NUMBER

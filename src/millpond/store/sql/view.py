@@ -31,7 +31,7 @@ from millpond.store.protocol import (
     UnitView,
 )
 from millpond.store.sql.audit_reader import page_from, page_of_task, position_before, story_of
-from millpond.store.sql.codec import SEQ_BITS, plain
+from millpond.store.sql.codec import SEQ_BITS, SEQS, plain
 from millpond.store.sql.pool import SqlPool
 from millpond.store.sql.task_search import TaskSearch
 from millpond.store.verbs import budgets
@@ -111,7 +111,7 @@ class SqlView:
         """Return the status of each task, or "expired", or "unknown"."""
 
         def asked(tables: SqlTables) -> tuple[str, ...]:
-            ids = (tables.listed(list(tasks)),)
+            ids = (tables.listed_ids(tasks),)
             ask = tables.ask
             known: dict[int, str] = dict(ask("status_of", ids).fetchall())
             if len(known) < len(tasks):
@@ -125,7 +125,7 @@ class SqlView:
         """Return how tasks ended, all in one read."""
 
         def question(tables: SqlTables) -> StoredResults:
-            ids = (tables.listed(list(tasks)),)
+            ids = (tables.listed_ids(tasks),)
             missing = dict.fromkeys(tasks, "unknown")
             ended: dict[int, StoredResult] = {}
             for task, status, *result in tables.ask("results_of", ids).fetchall():
@@ -182,8 +182,9 @@ class SqlView:
         check.integer("limit", limit, least=1)
         check.integer("scan", scan, least=1)
         moment = rounded(self._clock() if now is None else now)
-        # Nearly every row fits a plain search, so that it reads no more than it returns.
-        size = min(limit + 1 if wanted.plain else _PAGE, scan + 1)
+        # Nearly every row fits a plain search, so that it reads no more than it returns. One row
+        # more tells that the search may go on: another page for that would cost as much again.
+        size = min(limit if wanted.plain else _PAGE, scan) + 1
 
         def asked(tables: SqlTables) -> SearchPage:
             return search.over_pools(
@@ -530,8 +531,9 @@ def _pool(tables: SqlTables, name: str) -> SqlPool:
 
 
 def _places(pool: SqlPool, after: int = 0) -> tuple[int, int]:
-    """Return the range of the places of a pool."""
-    return pool.number << SEQ_BITS | after, (pool.number + 1) << SEQ_BITS
+    """Return the range of the places of a pool, behind a seq that a caller may have made up."""
+    behind = min(max(after, 0), SEQS)
+    return pool.number << SEQ_BITS | behind, (pool.number + 1) << SEQ_BITS
 
 
 def _candidates(

@@ -27,7 +27,7 @@ from millpond.store.protocol import (
 )
 from millpond.store.verbs.bulk import settle_all
 from millpond.store.verbs.control import control as _control
-from millpond.store.verbs.control import leads, pool_named
+from millpond.store.verbs.control import pool_named
 from millpond.store.verbs.lease import lease as _lease
 from millpond.store.verbs.recover import more, next_recovery
 from millpond.store.verbs.recover import recover as _recover
@@ -35,6 +35,7 @@ from millpond.store.verbs.renew import renew as _renew
 from millpond.store.verbs.submit import admission
 from millpond.store.verbs.submit import submit as _submit
 from millpond.store.verbs.submit import take_committed as _take_committed
+from millpond.store.verbs.workers import leads
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

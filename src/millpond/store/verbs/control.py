@@ -41,11 +41,8 @@ from millpond.core.control import (
     Seal,
     UnpagedCommand,
     Update,
-    WorkerCommand,
 )
-from millpond.core.lease import RegisteredWorker
 from millpond.core.lifecycle import LIFECYCLE, Status, Transition
-from millpond.core.settle import event_of_leaving
 from millpond.core.spec import PoolSpec, changed_fixed_field, fifo
 from millpond.core.task import CALLBACKS, Call, Task, key_of
 from millpond.core.ticks import rounded
@@ -59,8 +56,6 @@ from millpond.errors import (
 )
 from millpond.store.verbs import budgets
 from millpond.store.verbs.flow import hold
-from millpond.store.verbs.prefetch import end_begun, give_back
-from millpond.store.verbs.recover import everything_held, remove_dead
 from millpond.store.verbs.settle import is_current
 from millpond.store.verbs.tables import (
     PoolTable,
@@ -69,6 +64,7 @@ from millpond.store.verbs.tables import (
     due_of,
     expiry_of,
 )
+from millpond.store.verbs.workers import claim_leadership, worker_command
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -99,9 +95,9 @@ def _unpaged_command(tables: Tables, command: UnpagedCommand, now: float) -> tup
         case ResizeBudget():
             return budgets.resize(tables, command, now), 0
         case Register() | Deregister() | DeclareDead() | Disown():
-            return _worker_command(tables, command, now), 0
+            return worker_command(tables, command, now), 0
         case ClaimLeadership():
-            return _claim_leadership(tables, command, now)
+            return claim_leadership(tables, command, now)
         case Cancel(_, interrupt):
             known = _named_tasks(tables, command, now)
             return sum(cancel(tables, task, now, interrupt=interrupt) for task in known), 0
@@ -463,112 +459,7 @@ def _attempt_command(tables: Tables, command: AttemptCommand) -> int:
     return 1
 
 
-# Workers and runs
-
-
-def _worker_command(tables: Tables, command: WorkerCommand, now: float) -> int:
-    if isinstance(command, Register):
-        return _register(tables, command, now)
-    worker = tables.workers.get(command.worker)
-    if worker is None:
-        return 0
-    if isinstance(command, DeclareDead):
-        if command.expires_at not in (None, worker.expires_at):
-            return 0
-        return remove_dead(tables, worker, now)
-    known = command.tasks if isinstance(command, Disown) else ()
-    held = [task for task in everything_held(tables, worker) if task.new.id not in known]
-    for task in held:
-        if isinstance(command, Deregister):
-            _left_with(tables, task, now)
-        elif task.claimed:
-            give_back(tables, task, now)
-        else:
-            tables.release(task, now)
-    return len(held) + (remove_dead(tables, worker, now) if isinstance(command, Deregister) else 0)
-
-
-def _left_with(tables: Tables, task: Task, now: float) -> None:
-    """Release a task of a worker that deregistered without settling it: it may have begun."""
-    event = event_of_leaving(task)
-    if event is Transition.FAIL and task.claimed:
-        end_begun(tables, task, Reason.STOPPED, now)
-    elif event is Transition.FAIL:
-        task.reason = Reason.STOPPED
-        tables.move(task, event, now)
-    elif task.claimed:
-        give_back(tables, task, now)
-    else:
-        tables.release(task, now)
-
-
-def _register(tables: Tables, command: Register, now: float) -> int:
-    known = None if command.functions is None else frozenset(command.functions)
-    before = tables.workers.get(command.worker)
-    if before is not None:
-        return _register_again(tables, before, known, command.signatures, now)
-    tables.workers_joined += 1
-    worker = RegisteredWorker(
-        id=command.worker,
-        owner=command.owner,
-        expires_at=now,
-        lease=command.lease,
-        number=tables.workers_joined,
-        functions=known,
-        signatures=dict(command.signatures),
-    )
-    tables.workers.add(worker.id, worker)
-    tables.renew(worker, command.lease, now)
-    _wake_parked(tables, now)
-    return 1
-
-
-def _register_again(
-    tables: Tables,
-    worker: RegisteredWorker,
-    known: frozenset[str] | None,
-    signatures: dict[str, str],
-    now: float,
-) -> int:
-    """Register a known worker again: it may know more functions than before."""
-    before = worker.functions
-    if before is None:
-        worker.signatures = {**worker.signatures, **signatures}
-    if not before or not known or known <= before:
-        return 0
-    worker.functions = before | known
-    worker.signatures = {**worker.signatures, **signatures}
-    worker.unknown -= known - before
-    _wake_parked(tables, now)
-    return 1
-
-
-def _wake_parked(tables: Tables, now: float) -> None:
-    """Wake the pools that have parked tasks."""
-    for pool in tables.pools.all():
-        if pool.parked.count:
-            tables.wake(pool.name, now)
-
-
-def _claim_leadership(tables: Tables, command: ClaimLeadership, now: float) -> tuple[int, int]:
-    """Let a process lead unless another holds an unexpired lead and is alive."""
-    leader = tables.leader
-    if leader.owner != command.owner:
-        if leader.until > now and tables.has_live_worker(leader.owner):
-            return 0, leader.generation
-        leader.owner = command.owner
-        leader.generation += 1
-    leader.until = rounded(now + command.lease)
-    return 1, leader.generation
-
-
-def leads(tables: Tables, generation: int, now: float) -> bool:
-    """Return whether a generation is the one that leads, and its time is not over.
-
-    A verb that was on its way for longer than that knows nothing of what happened meanwhile.
-    """
-    leader = tables.leader
-    return leader.generation == generation and leader.until > now
+# Runs
 
 
 def _seal(tables: Tables, identifier: int, holder: str) -> int:

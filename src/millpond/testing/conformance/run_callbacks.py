@@ -12,7 +12,7 @@ from millpond.core import control as orders
 from millpond.core.lifecycle import Status
 from millpond.core.run import NewRun, OnError
 from millpond.core.settle import RunEnding, Settled
-from millpond.core.spec import ring_buffer
+from millpond.core.spec import bounded, ring_buffer
 from millpond.core.task import Call
 from millpond.testing.conformance.lab import CALLBACKS, POOL, Lab, completed, failed
 from millpond.testing.conformance.scenario import StoreSuite, mark, scenario
@@ -147,6 +147,24 @@ class RunCallbacksConformance(StoreSuite):
         await self._open_called(lab)
         await lab.put()
         assert {"rejected": 1} == (await self._run_ending(lab)).ended
+
+    @scenario
+    async def test_a_dropped_task_of_a_run_is_counted(self, lab: Lab) -> None:
+        """A full pool that takes only some of a run's tasks does not make the run complete."""
+        await lab.declare(backpressure=bounded(1, "drop_newest"))
+        await self._open_called(lab, 3)
+        await lab.run_one()
+        ending = await self._run_ending(lab)
+        assert (3, {"completed": 1, "rejected": 2}) == (ending.total, ending.ended)
+
+    @scenario
+    async def test_a_run_of_dropped_tasks_only_has_them(self, lab: Lab) -> None:
+        """It ends at once, and nothing of it completed."""
+        await lab.declare(backpressure=bounded(1, "drop_newest"))
+        await lab.put()
+        await self._open_called(lab, 2)
+        ending = await self._run_ending(lab)
+        assert (2, {"rejected": 2}) == (ending.total, ending.ended)
 
     @scenario
     async def test_follow_ups_are_among_the_results(self, lab: Lab) -> None:

@@ -36,6 +36,30 @@ class ViewConformance(StoreSuite):
         )
 
     @scenario
+    async def test_an_id_that_no_task_can_have_is_unknown(self, lab: Lab) -> None:
+        """However large, and without harm to the other ids of the same call."""
+        await lab.declare()
+        known = await lab.put()
+        for odd in (1 << 63, 1 << 70, -1, -(1 << 70)):
+            assert await lab.view.task(odd) is None
+            assert ("queued", "unknown") == await lab.view.status([known, odd])
+            assert {odd: "unknown"} == dict((await lab.view.results([odd])).missing)
+            assert 0 == (await lab.control(orders.Redrive((odd,)))).count
+            assert 1 == (await lab.control(orders.Cancel((odd, known)))).count
+            await lab.control(orders.Redrive((known,)))
+
+    @scenario
+    async def test_a_page_behind_an_odd_place_has_tasks_of_its_pool_only(self, lab: Lab) -> None:
+        """A place before all tasks finds all of them; one behind all of them finds none."""
+        await lab.declare()
+        await lab.declare("other")
+        await lab.put()
+        there = await lab.put(pool="other")
+        for after, expected in ((-1, [there]), (-(1 << 70), [there]), (1 << 40, []), (1 << 70, [])):
+            page = await lab.view.tasks("other", after=after)
+            assert expected == [task.new.id for task in page.tasks]
+
+    @scenario
     async def test_a_new_pool_counts_nothing(self, lab: Lab) -> None:
         """Every count is zero, nothing is paused or closed, the revision is the first."""
         await lab.declare()

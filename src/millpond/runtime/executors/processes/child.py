@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from types import FrameType, ModuleType
     from typing import NoReturn
 
-# How much of an error's message and traceback is told.
+# How much of an error's message and traceback is sent.
 _LONGEST_TEXT = 32 * 1024
 _MAIN = "__mp_main__"
 _SIGTERM_EXIT = 128 + signal.SIGTERM
@@ -107,7 +107,7 @@ class Wire:
         self._identity = self._identify()
 
     def write(self, data: bytes) -> None:
-        """Write all of it; OSError if the wire is gone."""
+        """Write all bytes; OSError if the wire is gone."""
         if self._identify() != self._identity:
             raise OSError("the descriptor is not the wire any more")
         rest = memoryview(data)
@@ -177,7 +177,7 @@ class Child:
             channel.deliver(fields[0])
 
     def work(self) -> None:
-        """Run jobs until told to close."""
+        """Run jobs until the parent closes it."""
         while (job := self._jobs.get()) is not None:
             channel, fields = job
             kind, answer = _attempt(channel, fields)
@@ -330,10 +330,10 @@ def _kind(error: BaseException) -> str:
 
 
 def _text(error: BaseException) -> str:
-    for tell in (str, repr):
+    for describe in (str, repr):
         try:
-            return tell(error)
-        except BaseException:  # noqa: BLE001, S112 - one that cannot be told is one still
+            return describe(error)
+        except BaseException:  # noqa: BLE001, S112 - one that cannot be described is one still
             continue
     return object.__repr__(error)
 
@@ -347,7 +347,7 @@ _CALLERS = (
 
 
 def _traceback(error: BaseException) -> str:
-    """Return the traceback from the handler on; what it stands on here tells nobody anything."""
+    """Return the traceback from the handler on; the frames below it are ours."""
     try:
         import traceback  # noqa: PLC0415 - needed when something broke, and not small
 
@@ -355,12 +355,12 @@ def _traceback(error: BaseException) -> str:
         while trace is not None and _is_ours(trace.tb_frame):
             trace = trace.tb_next
         return "".join(traceback.format_exception(type(error), error, trace))
-    except BaseException:  # noqa: BLE001 - an error that cannot be told is still an error
+    except BaseException:  # noqa: BLE001 - an error that cannot be described is still an error
         return ""
 
 
 def _is_ours(frame: FrameType) -> bool:
-    """Whether a frame is one that calls the handler, here or in what was asked for by name."""
+    """Whether a frame is one that calls the handler, here or in the module that was named."""
     module = frame.f_globals.get("__name__", "")
     return frame.f_code.co_filename == __file__ or module in _CALLERS
 

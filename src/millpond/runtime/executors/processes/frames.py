@@ -11,7 +11,7 @@ import struct
 HEADER = struct.Struct("!Q16sB")
 LENGTH = struct.Struct("!Q")
 
-# The body of one frame; whoever announces more is not listened to.
+# The body of one frame; a peer that announces more is not read.
 LARGEST = 64 * 1024 * 1024
 
 # Down, from the parent.
@@ -27,7 +27,7 @@ BROKE = 6  # kind, message, traceback, data, LOADED or nothing
 LOADED = b"loaded"
 
 # The nonce of what belongs to no job.
-NOBODY = bytes(16)
+NO_NONCE = bytes(16)
 
 
 def packed(kind: int, nonce: bytes, *fields: bytes) -> bytes:

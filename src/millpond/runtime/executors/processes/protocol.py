@@ -92,7 +92,7 @@ class Line:
         self._is_taken = True
 
     def open(self, post: Callable[..., object]) -> None:
-        """Pass on what was kept, and from now on everything."""
+        """Pass on the kept messages, and from now on every message."""
         self.reached = True
         kept, self._kept, self._post = self._kept, None, post
         for kind, fields in kept or ():

@@ -29,7 +29,7 @@ _log = logging.getLogger("millpond.processes")
 
 # How long a child may take to be gone after SIGKILL before it is left to the kernel, in seconds.
 UNKILLABLE = 1.0
-# How long a child that hung up may take to tell by its exit why it did, in seconds.
+# Seconds in which a child that closed its socket may exit: its exit status says why.
 _HUNG_UP = 0.1
 _CHUNK = 256 * 1024
 # What a dead child can have left in its socket's buffer, in chunks: more than any kernel keeps.
@@ -43,7 +43,7 @@ _START = (
 
 
 class Supervised:
-    """A child process: takes one job at a time, and is gone for good once it is told to end.
+    """A child process: takes one job at a time, and is not used again once it is asked to end.
 
     Everything here runs in callbacks of the loop, so that no task can be cancelled halfway through
     an ending. `gone` is done when the process is reaped and nothing of it is left here.
@@ -54,13 +54,13 @@ class Supervised:
         self._grace = grace
         self._on_gone = on_gone
         self._process, self._socket, self._lifeline = _start()
-        self._nonce = frames.NOBODY
+        self._nonce = frames.NO_NONCE
         self._answer: asyncio.Future[Answer] | None = None
         self._on_message: OnMessage | None = None
         self._received = bytearray()
         self._unsent = bytearray()
         self._is_ending = False
-        # What its job is told when it is gone, if not the exit status.
+        # The answer to its job when it is gone, if not the exit status.
         self._verdict: Answer | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.gone: asyncio.Future[None] = self._loop.create_future()
@@ -82,7 +82,7 @@ class Supervised:
         """Send the job; None if the child cannot take it any more, so that it has not begun."""
         if not self.is_fit():
             return None
-        self._nonce = secrets.token_bytes(len(frames.NOBODY))
+        self._nonce = secrets.token_bytes(len(frames.NO_NONCE))
         name, path = _main_module() if job.module == "__main__" else ("", "")
         names = (job.module.encode(), job.qualname.encode())
         main = (name.encode(), os.fsencode(path))
@@ -93,7 +93,7 @@ class Supervised:
         return self._answer
 
     def post(self, kind: int, *fields: bytes) -> bool:
-        """Send a frame of the job under way; False if nobody is there to read it."""
+        """Send a frame of the job under way; False if the child does not read it."""
         if self.gone.done():
             return False
         self._unsent += frames.packed(kind, self._nonce, *fields)
@@ -107,7 +107,7 @@ class Supervised:
             self._loop.add_writer(self._socket, self._write)
             return True
         except OSError:
-            # It reads no more. How it ended is told by its exit.
+            # It does not read any more. Its exit status says how it ended.
             self._unsent.clear()
             self._loop.remove_writer(self._socket)
             return False
@@ -172,8 +172,8 @@ class Supervised:
         try:
             self._on_message(message)
         except Exception as error:  # noqa: BLE001 - the listener's fault is not the child's
-            told = {"message": "on_message of a process job raised", "exception": error}
-            self._loop.call_exception_handler(told)
+            context = {"message": "on_message of a process job raised", "exception": error}
+            self._loop.call_exception_handler(context)
 
     def _settle(self, answer: Answer) -> None:
         """End the job under way, if there is one."""
@@ -184,7 +184,7 @@ class Supervised:
     # Endings.
 
     def kill(self, verdict: Answer | None) -> None:
-        """End it by SIGTERM and after the grace by SIGKILL; its job is told `verdict`."""
+        """End it by SIGTERM and after the grace by SIGKILL; the answer to its job is `verdict`."""
         if not self._is_ending:
             self._on_message = None
             self._verdict = verdict
@@ -205,7 +205,7 @@ class Supervised:
         self._end_after(0)
 
     def _hung_up(self) -> None:
-        """It is about to exit, or its handler closed what was not its own."""
+        """It is about to exit, or its handler closed a descriptor of ours."""
         self._loop.remove_reader(self._socket)
         if not self._is_ending:
             self._is_ending = True

@@ -195,7 +195,7 @@ export async function bulk(action, filter, described) {
   const { label, system, ...rest } = filter;
   const body = {
     action,
-    filter: { ...cleaned(rest), label: [label ?? []].flat(), before: counted.at },
+    filter: { ...cleaned(rest), label: [label ?? []].flat(), before: counted.at, ended_before: counted.at },
     expect: counted.count,
   };
   return carryOut("tasks/bulk", body, (answer) =>

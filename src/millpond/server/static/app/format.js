@@ -68,6 +68,11 @@ export function moment(at, now) {
   return today ? clockTime.format(date) : dayTime.format(date);
 }
 
+// Three digits of the second, which order what happened within it.
+export function millis(at) {
+  return at === null || at === undefined ? "" : `.${String(Math.floor((at * 1000) % 1000)).padStart(3, "0")}`;
+}
+
 export function fullMoment(at) {
   return at === null || at === undefined ? "" : fullTime.format(new Date(at * 1000));
 }

@@ -16,6 +16,7 @@ export const PLACES = [
 ];
 
 export const OTHER_KEYS = [
+  ["Ctrl K", "Go to a page, a pool or a task"],
   ["/", "Find: go to the filter of the page"],
   ["j", "Next row"],
   ["k", "Previous row"],
@@ -26,6 +27,7 @@ export const OTHER_KEYS = [
 ];
 
 export const helpOpen = signal(false);
+export const paletteOpen = signal(false);
 
 const SEQUENCE = 1200;
 let goingUntil = 0;
@@ -70,9 +72,15 @@ const ACTIONS = {
 };
 
 addEventListener("keydown", (event) => {
-  if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
+  if (event.altKey || event.defaultPrevented) return;
   // An open dialog keeps its keys, and the browser closes it with Escape.
   if (document.querySelector("dialog[open]")) return;
+  if (event.ctrlKey || event.metaKey) {
+    if (event.key !== "k" || event.shiftKey) return;
+    event.preventDefault();
+    paletteOpen.value = true;
+    return;
+  }
   if (event.key === "Escape") {
     if (isTyping(event.target)) event.target.blur();
     else if (document.activeElement?.closest("[data-row]")) document.activeElement.blur();

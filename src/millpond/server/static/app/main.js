@@ -4,7 +4,7 @@ import { useEffect } from "preact/hooks";
 
 import { loadSession, session } from "./api.js";
 import { html } from "./html.js";
-import "./keys.js";
+import { paletteOpen } from "./keys.js";
 import { stop, watch } from "./live.js";
 import { Audit } from "./pages/audit.js";
 import { Dead } from "./pages/dead.js";
@@ -20,6 +20,7 @@ import { Workers } from "./pages/workers.js";
 import { route } from "./router.js";
 import { Dialogs } from "./ui/dialogs.js";
 import { Empty, Problem } from "./ui/parts.js";
+import { Palette } from "./ui/palette.js";
 import { Shell } from "./ui/shell.js";
 import { signal } from "@preact/signals";
 
@@ -83,7 +84,7 @@ function App() {
     stop();
     return html`<${Login} /><${Dialogs} />`;
   }
-  return html`<${Shell}><${Content} /></${Shell}><${Dialogs} />`;
+  return html`<${Shell}><${Content} /></${Shell}>${paletteOpen.value && html`<${Palette} />`}<${Dialogs} />`;
 }
 
 async function start() {

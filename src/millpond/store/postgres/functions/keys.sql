@@ -62,9 +62,12 @@ BEGIN
             UPDATE millpond_group AS g SET ready = 1
               FROM unnest(c.freed, c.freed_at) AS f (unit, o)
              WHERE g.pool = the_pool AND g.unit = f.unit AND g.ready = 0
-            RETURNING g.share, f.o
+            RETURNING g.share, g.owner, f.o
         )
-        SELECT array_agg(share), array_agg(o) INTO shares, freed_at FROM ready;
+        SELECT array_agg(share), array_agg(o),
+               -- Closures of a process take turns among themselves.
+               CASE WHEN bool_or(owner > '') THEN 'owned' END
+          INTO shares, freed_at, refused FROM ready;
         IF cardinality(c.freed) IS DISTINCT FROM cardinality(shares) THEN
             PERFORM millpond_miscounted('group', cardinality(c.freed), cardinality(shares));
         END IF;

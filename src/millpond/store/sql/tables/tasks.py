@@ -92,7 +92,7 @@ class SqlTasks:
         wanted = [i for i in identifiers if i not in here and i not in absent]
         if not wanted:
             return
-        asked = (self._tables.listed(wanted),)
+        asked = (self._tables.listed_ids(wanted),)
         missing = dict.fromkeys(wanted)
         for task in self._tables.look_at_live("live_tasks", asked):
             missing.pop(task.new.id, None)

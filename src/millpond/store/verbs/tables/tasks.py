@@ -94,6 +94,9 @@ class TaskTables(RunTables):
         self._records.append(record(ghost, Transition.REFUSE, None, at=now))
         totals = self.pools.require(new.pool).totals
         totals[ghost.status] = totals.get(ghost.status, 0) + 1
+        run = None if new.run is None else self.runs.get(new.run)
+        if run is not None:
+            run.dropped()
 
     def move(self, task: Task, event: Transition, now: float, *, cause: int | None = None) -> None:
         """Apply one transition to a task, with all its consequences."""

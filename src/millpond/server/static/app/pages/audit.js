@@ -1,4 +1,5 @@
 // The audit: what happened, the latest first, and who ordered what.
+import { millis } from "../format.js";
 import { html } from "../html.js";
 import { ownPools } from "../live.js";
 import { usePages } from "../load.js";
@@ -35,7 +36,7 @@ function Row({ record }) {
   const what = record.event ?? record.detail ?? record.kind;
   const icon = record.after && record.kind === "settle" ? record.after : ICONS[record.kind];
   return html`<tr data-row tabindex="-1">
-    <td class="audit-time"><${Moment} at=${record.at} /></td>
+    <td class="audit-time"><${Moment} at=${record.at} /><span class="none num wide-only">${millis(record.at)}</span></td>
     <td>
       <span class="task-name"><${StateIcon} state=${icon ?? "idle"} /><b class=${record.kind === "control" ? "accent" : ""}>${what.replaceAll("_", " ")}</b>
         ${record.task && html`<a class="plain" href=${href(["tasks", record.task])}><${Text} value=${record.function || record.task} /></a>`}
@@ -44,7 +45,7 @@ function Row({ record }) {
         ${record.event && record.detail && html`<span><${Text} value=${record.detail} /></span>`}
         ${record.reason && html`<span><${Text} value=${record.reason} /></span>`}
         ${record.by && html`<span>by <b><${Text} value=${record.by} /></b></span>`}
-        ${record.worker && html`<span>on <${Text} value=${record.worker} /></span>`}
+        ${record.worker && html`<span class="wide-only">on <${Text} value=${record.worker} /></span>`}
         ${record.key && html`<span>key <${Text} value=${record.key} /></span>`}
         </span>
       </span>

@@ -36,7 +36,7 @@ function Group({ group, most }) {
       <span class="dead-count num">${count(group.count)}</span>
       <div class="meter is-bad" aria-hidden="true"><span style=${{ width: `${share(group.count, most) * 100}%` }}></span></div>
       <div class="dead-actions">
-        <a class="button small" href=${href(["tasks", group.tasks[0]])}>Latest</a>
+        <a class="button small" href=${href(["tasks", group.tasks[0]])}>Latest task</a>
         <${Button} icon="redrive" small label=${`Redrive ${shortType(group.type)} of ${group.function}`} onClick=${() => bulk("redrive", filter, about)}>Redrive…</${Button}>
       </div>
     </div>

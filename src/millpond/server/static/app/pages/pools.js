@@ -25,7 +25,7 @@ const COLUMNS = [
   ["running", "Running", ""],
   ["queued", "Queued", "right"],
   ["oldest", "Oldest", "right wide-only"],
-  ["throughput", "Throughput", "spark-cell"],
+  ["throughput", "Throughput, 5 min", "spark-cell"],
   ["dead", "Dead", "right"],
 ];
 

@@ -7,7 +7,7 @@ import { usePages, useLoad } from "../load.js";
 import { href, route } from "../router.js";
 import { State } from "../ui/icons.js";
 import { Ago, Button, Empty, Facts, Heading, More, Note, Num, Panel, Problem, Skeleton, Stacked, Stat } from "../ui/parts.js";
-import { TaskTable } from "../ui/task_table.js";
+import { Tree } from "../ui/tree.js";
 import { Text } from "../ui/text.js";
 
 const ENDS = ["completed", "failed", "cancelled", "rejected"];
@@ -74,7 +74,8 @@ export function Run({ name }) {
     return html`<${Heading} title=${name} crumbs=${crumbs} />
       ${loaded.error ? html`<${Problem} error=${loaded.error} again=${loaded.again} />` : html`<${Skeleton} rows=${8} />`}`;
   }
-  const { run, tasks } = loaded.data;
+  const { run } = loaded.data;
+  const tasks = [...loaded.data.tasks, ...loaded.data.ended];
   const until = run.finished_at ?? now.value;
   return html`
     <${Heading} title=${run.name ?? run.id} crumbs=${crumbs} state=${html`<${State} state=${stateOf(run)} />`}>
@@ -89,8 +90,8 @@ export function Run({ name }) {
       ${ENDS.slice(0, 3).map((end) => html`<${Stat} key=${end} label=${capital(end)}><span class=${end === "failed" && run.ended.failed ? "bad" : ""}>${count(run.ended[end] ?? 0)}</span></${Stat}>`)}
       <${Stat} label=${run.finished ? "Took" : "For"} sub=${`opened ${ago(run.opened_at, now.value)}`}>${duration(until - run.opened_at)}</${Stat}>
     </dl>
-    <${Panel} title="Live tasks" aside=${run.live > tasks.length ? `the first ${plural(tasks.length, "task")}` : ""} class="flush">
-      ${tasks.length ? html`<${TaskTable} tasks=${tasks} withPool=${false} />` : html`<p class="nothing">${run.finished ? "All its tasks have ended." : "None at this moment."}</p>`}
+    <${Panel} title="Tree" aside=${run.total > tasks.length ? `${count(tasks.length)} of ${plural(run.total, "task")}, live ones and the latest` : plural(run.total, "task")} class="flush">
+      ${tasks.length ? html`<${Tree} run=${run} tasks=${tasks} />` : html`<p class="nothing">Its tasks have ended, and are not among the latest of their pool.</p>`}
     </${Panel}>
     <${Panel} title="Details"><${Facts} entries=${[["Id", html`<code>${run.id}</code>`], ["Pool", html`<a href=${href(["pools", run.pool])}><${Text} value=${run.pool} /></a>`], ["Finished", run.finished_at && html`<${Ago} at=${run.finished_at} />`]]} /></${Panel}>
   `;

@@ -25,7 +25,7 @@ function Row({ schedule }) {
       ${schedule.paused
         ? html`<span class="soft">paused</span>`
         : html`<span class="num strong">${schedule.next_at > now.value ? html`<${Ago} at=${schedule.next_at} />` : "due now"}</span>
-            <span class="row-more firings">${schedule.upcoming.slice(0, 4).map((at) => html`<${Moment} key=${at} at=${at} />`)}</span>`}
+            <span class="row-more firings">${schedule.upcoming.slice(0, 3).map((at) => html`<${Moment} key=${at} at=${at} />`)}</span>`}
     </td>
     <td class="act wide">
       <${Button} icon=${schedule.paused ? "play" : "pause"} quiet small label=${`${schedule.paused ? "Resume" : "Pause"} ${schedule.id}`} onClick=${() => (schedule.paused ? resumeSchedule(schedule) : pauseSchedule(schedule))} />

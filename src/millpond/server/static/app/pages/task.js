@@ -47,6 +47,17 @@ const OUTCOMES = {
   release: "queued",
 };
 
+// How an attempt ended, in a word.
+const ENDINGS = {
+  complete: "completed",
+  fail: "failed",
+  retry: "failed, tried again",
+  lose: "lost its worker",
+  exhaust: "lost its worker",
+  cancel: "cancelled",
+  release: "given back",
+};
+
 function Why({ task, why }) {
   // What an error or the state says already is not said twice.
   if (ENDED.has(task.status) && (why === task.status || task.error)) return null;
@@ -131,7 +142,7 @@ function Attempts({ attempts }) {
       <tbody>
         ${attempts.map(
           (one, index) => html`<tr key=${index}>
-            <td><span class="task-name"><${StateIcon} state=${OUTCOMES[one.outcome] ?? "failed"} /><span class="num">${one.attempt}</span> <span class="soft">${one.outcome}</span></span>
+            <td><span class="task-name"><${StateIcon} state=${OUTCOMES[one.outcome] ?? "failed"} /><span class="num">${one.attempt}</span> <span class="soft">${ENDINGS[one.outcome] ?? one.outcome}</span></span>
               ${one.reason && html`<span class="row-more"><span><${Text} value=${one.reason} /></span></span>`}</td>
             <td class="wide-only"><${Text} value=${one.worker ?? "–"} /></td>
             <td class="right num">${duration(one.waited)}</td>

@@ -2,7 +2,7 @@
 import { useEffect, useRef, useState } from "preact/hooks";
 
 import { bulk } from "../actions.js";
-import { capital } from "../format.js";
+import { capital, count } from "../format.js";
 import { html } from "../html.js";
 import { ownPools } from "../live.js";
 import { usePages } from "../load.js";
@@ -45,13 +45,28 @@ function described(filter) {
   return capital(text);
 }
 
+// How many tasks a tab shows, where live events say so: nothing is counted for it.
+const COUNTED = {
+  queued: (pool) => pool.queued - pool.scheduled - pool.parked,
+  scheduled: (pool) => pool.scheduled,
+  parked: (pool) => pool.parked,
+  running: (pool) => pool.running,
+  failed: (pool) => pool.dead,
+};
+
+function counted(state, { pool, ...others }) {
+  if (!COUNTED[state] || Object.keys(others).length) return null;
+  const pools = ownPools.value.filter((one) => !pool || one.name === pool);
+  return pools.reduce((sum, one) => sum + Math.max(COUNTED[state](one), 0), 0) || null;
+}
+
 function States({ filter }) {
   const { status, ...rest } = filter;
   return html`<nav class="tabs" aria-label="State">
     <a href=${href(["tasks"], rest)} aria-current=${status ? undefined : "true"}>All</a>
     ${STATES.map(
       (state) =>
-        html`<a key=${state} href=${href(["tasks"], { ...rest, status: state })} aria-current=${status === state ? "true" : undefined}><${StateIcon} state=${state} />${capital(state)}</a>`,
+        html`<a key=${state} href=${href(["tasks"], { ...rest, status: state })} aria-current=${status === state ? "true" : undefined}><${StateIcon} state=${state} />${capital(state)}${counted(state, rest) && html` <span class="tab-count num">${count(counted(state, rest))}</span>`}</a>`,
     )}
   </nav>`;
 }

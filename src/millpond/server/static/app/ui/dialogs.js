@@ -1,5 +1,5 @@
 // Questions before something changes, the help of the keyboard, and short messages.
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useLayoutEffect, useRef, useState } from "preact/hooks";
 
 import { dismiss, question, toasts } from "../actions.js";
 import { html } from "../html.js";
@@ -9,7 +9,8 @@ import { Text, Words } from "./text.js";
 
 export function Dialog({ title, onClose, children, class: name = "" }) {
   const box = useRef(null);
-  useEffect(() => {
+  // Before anything is painted: what is typed right after the key that opened it goes into it.
+  useLayoutEffect(() => {
     const dialog = box.current;
     const before = document.activeElement;
     dialog.showModal();

@@ -5,7 +5,7 @@ import { failed } from "../actions.js";
 import { logOut, session } from "../api.js";
 import { count, plural } from "../format.js";
 import { html } from "../html.js";
-import { PLACES, helpOpen } from "../keys.js";
+import { PLACES, helpOpen, paletteOpen } from "../keys.js";
 import { connection, deadLetters } from "../live.js";
 import { href, page, route } from "../router.js";
 import { isDark, toggleTheme } from "../theme.js";
@@ -77,6 +77,15 @@ function Brand() {
   return html`<a class="brand" href="#/pools"><img src="icons/millpond.svg" alt="" width="22" height="22" />Millpond</a>`;
 }
 
+// The drawer of a phone closes first: two dialogs would keep each other's focus.
+function GoTo({ before }) {
+  const open = () => {
+    before?.();
+    paletteOpen.value = true;
+  };
+  return html`<button type="button" class="go-to" aria-keyshortcuts="Control+K" onClick=${open}><${Icon} name="search" size=${14} /><span>Go to…</span><kbd aria-hidden="true">Ctrl K</kbd></button>`;
+}
+
 function Drawer({ close }) {
   const box = useRef(null);
   useEffect(() => {
@@ -89,6 +98,7 @@ function Drawer({ close }) {
   }} onPointerDown=${(event) => event.target === box.current && close()}>
     <div class="drawer-body">
       <div class="drawer-head"><${Brand} /><${Button} icon="close" quiet label="Close the menu" onClick=${close} /></div>
+      <${GoTo} before=${close} />
       <nav aria-label="Pages"><${Places} /></nav>
       <${Foot} />
     </div>
@@ -107,6 +117,7 @@ export function Shell({ children }) {
     <div class="shell">
       <aside class="side" aria-label="Millpond">
         <${Brand} />
+        <${GoTo} />
         <nav aria-label="Pages"><${Places} /></nav>
         <${Foot} />
       </aside>

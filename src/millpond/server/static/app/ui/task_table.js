@@ -7,7 +7,7 @@ import { StateIcon } from "./icons.js";
 import { Ago, Labels } from "./parts.js";
 import { Text } from "./text.js";
 
-function times(task) {
+export function times(task) {
   if (task.status === "running") {
     const done = task.progress === null ? "" : `${percent(task.progress)} · `;
     return `${done}${duration(Math.max(now.value - task.started_at, 0))}`;
@@ -16,7 +16,7 @@ function times(task) {
   return "–";
 }
 
-function Detail({ task }) {
+export function Detail({ task }) {
   if (task.error && task.state !== "completed") {
     return html`<span class="row-error"><b title=${task.error.type}><${Text} value=${shortType(task.error.type)} /></b> <${Text} value=${task.error.message} /></span>`;
   }
@@ -33,6 +33,7 @@ function Row({ task, withPool }) {
         <span class="state-only"><${StateIcon} state=${task.state} /><span class="sr">${task.state}: </span></span>
         <a class="row-link strong" href=${href(["tasks", task.id])}><${Text} value=${task.function} /></a>
         ${task.attempt > 1 && html`<span class="tag" title=${`attempt ${task.attempt} of ${task.attempts}`}>${task.attempt}/${task.attempts}</span>`}
+        ${task.key !== null && html`<span class="task-key phone-only"><${Text} value=${task.key} /></span>`}
         <${Labels} labels=${task.labels} />
         <span class="task-id num wide-only">${task.id}</span>
       </span>
