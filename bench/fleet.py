@@ -6,6 +6,7 @@ mix      the same with keys, labels, runs, retries and tenants in turn; detours:
 frozen   the worst submit of others while a process is frozen: T22
 keys     submits with an idempotency key against those without: T24
 network  drains over 1 ms of network against none: T25
+pools    two pools drained by two processes: T26
 few      2 workers x 8 slots x 20 ms handlers, ordinary disk: T28
 
 The server is PostgreSQL as it comes, but each flush of its log takes 2 ms longer (verify/servers/
@@ -30,6 +31,7 @@ from pathlib import Path
 import fleet_frozen
 import fleet_keys
 import fleet_network
+import fleet_pools
 import fleet_slots
 import fleet_submit
 from actors import fsync_cost
@@ -45,6 +47,7 @@ SECTIONS: dict[str, tuple[Callable[[FleetStage], Found], str]] = {
     "frozen": (fleet_frozen.measure, "T22"),
     "keys": (fleet_keys.measure, "T24"),
     "network": (fleet_network.measure, "T25"),
+    "pools": (fleet_pools.measure, "T26"),
     "few": (fleet_slots.measure_few, "T28"),
 }
 SETTINGS = {"max_connections": "200"}

@@ -9,7 +9,7 @@ mp = Millpond("sqlite:///newsletter.db")  # a file; or "postgresql://user@host/d
 mail = mp.pool(
     "mail",
     max_concurrent=8,  # over all workers together; 1 if you leave it out
-    rate=Rate(100, per=60),  # at most 100 starts per minute, over all workers together
+    rate=Rate(100, per=60),  # 100 starts per minute over all workers, after a burst of 100
     retry=Retry(attempts=5),  # exponential backoff; then it is kept as a dead letter
 )
 

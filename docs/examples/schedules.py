@@ -32,6 +32,14 @@ nightly = mp.cron(
     grace=600,
 )
 
+mp.cron(
+    "catch-up",
+    every=1,
+    task=report.bind("catch-up").options(idempotency_key="catch-up", dedupe="inflight"),
+)
+
+mp.cron("warm", "0 * * * *", task=report.bind("warm"), on_start=True)
+
 mp.cron("sweep", every=1, task=report.bind("sweep"))
 
 mp.cron("tick", every=1)
@@ -46,7 +54,7 @@ async def main() -> None:
         await nightly.pause()
         await nightly.resume()
         await nightly.remove()
-        while {"sweep", "audit"} > {kind for kind, _ in done}:
+        while {"sweep", "catch-up", "warm", "audit"} > {kind for kind, _ in done}:
             await asyncio.sleep(0.1)
     print(done)
 

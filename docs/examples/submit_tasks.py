@@ -32,6 +32,25 @@ async def once() -> None:
     await first
 
 
+async def newest() -> None:
+    """Of the submits that wait under one key, the last one runs."""
+    index = export.options(idempotency_key="index", dedupe="replace", delay=0.1)
+    first = await index.submit("september")
+    last = await index.submit("october")
+    print(first.id == last.id, await last)
+
+
+async def change() -> None:
+    """Move a task, give it another month, and start it after all."""
+    handle = await export.options(delay=3600).submit("november")
+    await mp.reschedule(handle.id, delay=7200)  # or run_at=a datetime with a time zone
+    await mp.update(handle.id, export.bind("december"), priority=5)
+    await mp.run_now(handle.id)
+    print(await handle)
+
+    assert handle.result == "december.csv"
+
+
 async def watch() -> None:
     """Follow the progress that the handler reports, then take the result."""
     handle = await export.submit("august")
@@ -44,6 +63,8 @@ async def main() -> None:
     async with mp:
         await later()
         await once()
+        await newest()
+        await change()
         await watch()
 
 

@@ -52,7 +52,9 @@ def test_a_search_prints_the_best_page_and_names_others(capsys: pytest.CaptureFi
 def test_without_words_all_pages_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     """In the order of the index."""
     assert 0 == docs.main([])
-    names = [line.split()[0] for line in capsys.readouterr().out.splitlines()]
+    listed, hint = capsys.readouterr().out.split("\n\n")
+    assert "millpond docs NAME" in hint
+    names = [line.split()[0] for line in listed.splitlines()]
     assert names == list(docs.pages())
     assert {"tutorial/01-first-bulkhead", "reference/errors", "glossary"} <= {*names}
 
@@ -63,6 +65,24 @@ def test_an_error_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
     out = capsys.readouterr().out
     assert out.startswith("## MILL-001\n\n`PoolFull`")
     assert 1 == out.count("## ")
+
+
+@pytest.mark.parametrize(
+    "name", ["orders_app.py", "examples/orders_app.py", "cookbook/unique_jobs.py", "Dockerfile"]
+)
+def test_a_program_is_printed_as_it_is(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """By its name, alone or with its folder, so that a reader can save it."""
+    assert 0 == docs.main([name])
+    (file,) = (ROOT / "docs/examples").rglob(name.rsplit("/", maxsplit=1)[-1])
+    assert file.read_text("utf-8").strip() == capsys.readouterr().out.strip()
+
+
+def test_a_program_that_is_not_there_is_refused() -> None:
+    """With the name of one that is, and never with a file elsewhere."""
+    with pytest.raises(Refusal, match=r"did you mean orders_app\.py"):
+        docs.main(["order_app.py"])
+    with pytest.raises(Refusal, match="no example is called"):
+        docs.main(["../../../pyproject.toml"])
 
 
 @pytest.mark.parametrize("word", ["MILL-999", "xyzzy"])

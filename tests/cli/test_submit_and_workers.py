@@ -165,3 +165,33 @@ def test_filters_and_ids_exclude_each_other(failures: None, millpond: Call) -> N
         answer = millpond(command, "1", "--function", "send")
         assert Exit.USAGE == answer.code
         assert "--function goes with --pool, not with ids" in answer.err
+
+
+def test_a_waiting_task_is_changed(place: Path, millpond: Call) -> None:
+    """Its time, priority and arguments; the audit says who did it."""
+    task = millpond("submit", "jobs", "job", '{"number": 7}', "--delay", "1h", "--json").json["id"]
+    changed = millpond("update", task, "--priority", "3", "--arguments", '{"number": 8}')
+    assert (Exit.CLEAN, f"{task}  changed\n") == (changed.code, changed.out)
+    (one,) = millpond("update", task, "--now", "--json").json["tasks"]
+    assert {"id": task, "changed": True, "revision": 2} == one
+    with running("ledger:make", "--once", LEDGER=str(place)) as worker:
+        assert 0 == worker.ended()
+    shown = millpond("task", task, "--payload", "--json").json
+    task_shown = shown["task"]
+    assert ("completed", 64, 3) == tuple(
+        task_shown[name] for name in ("status", "result", "priority")
+    )
+    assert "update" in millpond("audit").out
+
+
+def test_a_task_that_does_not_wait_is_not_changed(place: Path, millpond: Call) -> None:
+    """An unknown id makes the command fail, and says so; so does nothing to change."""
+    waits = millpond("submit", "jobs", "job", '{"number": 7}', "--json").json["id"]
+    at = "2030-12-24T18:00:00+01:00"
+    answer = millpond("update", waits, "77", "--at", at)
+    assert Exit.NOTHING == answer.code
+    assert f"{waits}  changed" in answer.out
+    assert "77  task 77 is unknown" in answer.out
+    assert waits in millpond("tasks", "--status", "scheduled").out
+    for wrong in ([], ["--now", "--delay", "5s"], ["--at", "noon"], ["--arguments", "7"]):
+        assert Exit.USAGE == millpond("update", waits, *wrong).code

@@ -39,6 +39,15 @@ def test_the_first_signal_lets_running_work_end(number: signal.Signals) -> None:
         assert Exit.CLEAN == worker.ended()
 
 
+def test_the_last_line_counts_no_firings(tmp_path: Path) -> None:
+    """A schedule that fired once is one completed task, not two."""
+    with running("ticking:mp", PLACE=str(tmp_path)) as worker:
+        worker.until("ticked")
+        worker.signal(TERM)
+        worker.until("stopped: 1 completed, 0 failed, 0 given back")
+        assert Exit.CLEAN == worker.ended()
+
+
 def test_tasks_that_outlast_the_grace_period_are_given_back_uncharged() -> None:
     """The grace period is over: it is interrupted, and queued as if it had never begun."""
     with running("shop:mp", "--grace", "0.2", SHOP_WORK="endless") as worker:

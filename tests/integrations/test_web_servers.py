@@ -42,6 +42,19 @@ def submit(client: httpx.Client, server: Served, to: str) -> str:
     return task
 
 
+def test_a_status_page_shows_how_far_a_task_has_come(tmp_path: Path) -> None:
+    """It answers without waiting for the result, and 404 for a task that was never there."""
+    with (
+        served(SERVERS["fastapi under uvicorn"], tmp_path) as server,
+        httpx.Client(timeout=SOON) as client,
+    ):
+        task = submit(client, server, "ada@example.com")
+        client.get(f"{server.url}/mails/{task}").raise_for_status()  # waits for the result
+        status = client.get(f"{server.url}/mails/{task}/status").json()
+        assert {"status": "completed", "done": 0.5, "doing": "connected"} == status
+        assert 404 == client.get(f"{server.url}/mails/77/status").status_code
+
+
 @pytest.mark.parametrize(
     "options",
     [("--threads", "16"), ("--workers", "2", "--threads", "8", "--preload")],

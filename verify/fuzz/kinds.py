@@ -138,7 +138,7 @@ KINDS: dict[str, Callable[[Streams], Options]] = {
 
 DANGEROUS = (
     *("fair-rate-per-key", "all-at-once", "prefetch", "fair-per-key-2", "fair-per-key-1"),
-    *("budgets", "rates", "fair"),
+    *("budgets", "rates", "fair", "lanes", "ordered", "per-key", "fair-weights"),
 )
 """The kinds whose steps the server takes with the most statements: a share of `make test`."""
 

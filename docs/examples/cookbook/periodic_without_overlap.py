@@ -2,7 +2,7 @@
 
 import asyncio
 
-from millpond import Context, Millpond
+from millpond import Millpond
 
 mp = Millpond()
 jobs = mp.pool("jobs", max_concurrent=4)
@@ -22,22 +22,20 @@ async def sync() -> None:
         enough.set()
 
 
-@jobs.task(ignore_result=True)
-async def sync_is_due(ctx: Context) -> None:
-    """Submit the job, unless one waits or runs: then this firing is skipped."""
-    await ctx.submit(sync.bind(), idempotency_key="sync", dedupe="inflight")
-
-
-mp.cron("sync", every=1, task=sync_is_due)
+mp.cron(
+    "sync",
+    every=1,
+    task=sync.bind().options(idempotency_key="sync", dedupe="inflight"),
+    on_start=True,
+)
 
 
 async def main() -> None:
     async with mp:
-        await sync_is_due.submit()  # run on start, too: do not wait for the first firing
         await enough.wait()
         print(f"{started} runs, at most {most} at a time, {await jobs.size()} left")
         assert most == 1
-        assert await jobs.size() <= 2
+        assert await jobs.size() <= 1
 
 
 if __name__ == "__main__":

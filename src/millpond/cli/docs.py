@@ -1,14 +1,17 @@
 """`millpond docs [WORD...]`: print a page of the documentation, found by its name or by words.
 
-The wheel holds the pages as Markdown. In a checkout they are read from docs/.
+The wheel holds the pages as Markdown, and the programs of their examples. In a checkout they are
+read from docs/.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import math
 import re
 import sys
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -23,6 +26,7 @@ ENTRY = re.compile(
 )
 LINK = re.compile(r"\[([^\]]+)\]\(([^)#]+\.md)\)")
 CODE = re.compile(r"mill-\d{3}")
+FILE = re.compile(r"[\w./-]+\.(?:py|ya?ml|toml|service|Dockerfile)|Dockerfile")
 TOPIC = 40.0
 """What it is worth that the index names these very words for a page."""
 
@@ -82,6 +86,7 @@ def topics_of(index: str) -> dict[str, list[str]]:
     return {target: cell.split(", ") for cell, target in rows}
 
 
+@functools.cache
 def stems(text: str) -> list[str]:
     """Return the words of a text, without the endings that make two words of one."""
     return [_stem(word) for word in re.findall(r"[a-z0-9]+", text.lower().replace("-", " "))]
@@ -125,20 +130,34 @@ def section(text: str, code: str) -> str:
     return part[0]
 
 
+def example(name: str) -> str:
+    """Return the program, or another file, that a page has as an example."""
+    root = folder() / "examples"
+    files = sorted(file for file in root.rglob("*") if file.is_file())
+    wanted = name.rsplit("examples/", maxsplit=1)[-1]
+    for file in files:
+        if wanted in (file.name, file.relative_to(root).as_posix()):
+            return file.read_text("utf-8")
+    like = get_close_matches(wanted, [file.name for file in files], 1)
+    hint = f"; did you mean {like[0]}?" if like else ""
+    raise Refusal(Exit.USAGE, f"no example is called {name}{hint}")
+
+
 def parser() -> argparse.ArgumentParser:
     """Return the arguments of the command."""
     options = argparse.ArgumentParser(
         prog="millpond docs",
-        description="Print a page of the documentation. Without words, list all pages.",
+        description="Print a page of the documentation, or the program of one. Without words, "
+        "list all pages.",
         epilog="Examples: `millpond docs rate limit`, `millpond docs run-workers`, "
-        "`millpond docs MILL-001`.",
+        "`millpond docs orders_app.py > orders_app.py`, `millpond docs MILL-001`.",
         allow_abbrev=False,
     )
     options.add_argument(
         "words",
         nargs="*",
         metavar="WORD",
-        help="the name of a page, the code of an error, or words to look for",
+        help="the name of a page or of a program, the code of an error, or words to look for",
     )
     options.add_argument(
         "--list", action="store_true", help="print only the names and titles of pages that fit"
@@ -159,6 +178,9 @@ def lines(query: str, *, names_only: bool) -> Iterator[str]:
     if CODE.fullmatch(query.lower()):
         yield section(pages()["reference/errors"].text, query.upper())
         return
+    if FILE.fullmatch(query):
+        yield example(query)
+        return
     known = pages()
     named = [page for page in known.values() if query in (page.name, page.name.split("/")[-1])]
     hits = named or (found(query) if query else list(known.values()))
@@ -173,3 +195,8 @@ def lines(query: str, *, names_only: bool) -> Iterator[str]:
     width = max((len(page.name) for page in hits), default=0)
     for page in hits if not query else hits[:SHOWN]:
         yield f"  {page.name:<{width}}  {page.title}"
+    if not query:
+        yield from (
+            "",
+            "`millpond docs NAME` prints one; `millpond docs rate limit` looks for words.",
+        )

@@ -38,6 +38,7 @@ COMMANDS = {
     "resize": "change how many tasks of a pool may run at a time",
     "purge": "cancel all waiting tasks of a pool, a lane or a key",
     "cancel": "cancel tasks, waiting or running",
+    "update": "change tasks that wait: start them now or later, priority, arguments",
     "redrive": "queue failed or cancelled tasks again",
     "cron": "show schedules and when each fires next; pause, resume, fire and remove them",
     "triggers": "show triggers: the events each takes, and how many it submitted",

@@ -38,7 +38,7 @@ def main(pool: str, function: str, **options: Any) -> int:  # noqa: ANN401 - the
     `-` reads the JSON from stdin. The application is not loaded: a worker checks the arguments. It
     parks a task that it does not understand. Without --attempts a task has 3.
     """
-    arguments = _object(options["arguments"])
+    arguments = object_of(options["arguments"])
 
     async def send(store: OpenStore) -> int:
         (name,) = await store.pools([pool])
@@ -51,7 +51,8 @@ def main(pool: str, function: str, **options: Any) -> int:  # noqa: ANN401 - the
     return on_store(options, send)
 
 
-def _object(text: str | None) -> dict[str, Any]:
+def object_of(text: str | None) -> dict[str, Any]:
+    """Return a JSON object, of an argument or of stdin; an empty one for none."""
     import json
 
     if text is None:

@@ -110,6 +110,17 @@ class LastKnown(Generic[R_co]):
         return self._internals.duplicate
 
     @property
+    def revision(self) -> int:
+        """How often it was updated while it waited."""
+        return self._internals.new.revision
+
+    @property
+    def reported(self) -> tuple[float, str] | None:
+        """The fraction and the text that its handler reported last, if it has."""
+        record = self._internals.record
+        return None if record is None else record.progress
+
+    @property
     def reason(self) -> Reason | None:
         """Why it ended, where its handler did not end it."""
         return self._internals.reason

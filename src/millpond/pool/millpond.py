@@ -21,6 +21,7 @@ from millpond.pool.runtime_owner import Durability, Resources, RuntimeOwner
 from millpond.pool.schedules.declared import Schedules
 from millpond.pool.services import Services
 from millpond.pool.store_url import shown
+from millpond.pool.waiting_tasks import WaitingTasks
 from millpond.runtime.retention import Keep
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ class Millpond(RegistersTasks):
         self._internals = services = Services(owner, modules)
         self._pools = services.pools
         self._tasks = services.tasks
+        self._waiting = services.waiting
         self._events = services.events
         self._schedules = services.schedules
         self._life = ProcessLife(services)
@@ -201,6 +203,9 @@ class Millpond(RegistersTasks):
 
     status = delegated(AllTasks.status, "_tasks")
     cancel = delegated(AllTasks.cancel, "_tasks")
+    update = delegated(WaitingTasks.update, "_waiting")
+    reschedule = delegated(WaitingTasks.reschedule, "_waiting")
+    run_now = delegated(WaitingTasks.run_now, "_waiting")
     why = delegated(AllTasks.why, "_tasks")
     unsettled = delegated(AllTasks.unsettled, "_tasks")
     audit = delegated(AllTasks.audit, "_tasks")

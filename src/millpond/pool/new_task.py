@@ -145,7 +145,7 @@ def _task(
     order = pool.spec.order
     share = None
     if order.kind is OrderKind.FAIR:
-        share = _share(order.key, given, key, call)
+        share = share_of(order.key, given, key, call)
     if not given:
         return NewTask(
             id=runtime.new_id(),
@@ -189,7 +189,7 @@ def _task(
     )
 
 
-def _share(
+def share_of(
     name: str, given: Mapping[str, Any], key: str | None, call: Invocation | NamedCall | None
 ) -> str | None:
     """Return the partition in a fair pool: labels, else the argument, else the key."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from difflib import get_close_matches
 from typing import Any, Literal, Protocol, TypeAlias, TypedDict, get_args
 
 from millpond.core import bounds
@@ -50,7 +49,19 @@ class SubmitOptions(Options, total=False):
     connection: object
 
 
+class UpdateOptions(TypedDict, total=False):
+    """The options that an update of a waiting task may change."""
+
+    priority: int
+    labels: Mapping[str, str]
+    delay: Seconds
+    run_at: float | datetime
+    expires_in: Seconds
+    timeout: Seconds
+
+
 NAMES = frozenset(Options.__annotations__)
+CHANGEABLE = frozenset(UpdateOptions.__annotations__)
 
 
 def checked(options: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -69,6 +80,15 @@ def checked(options: Mapping[str, Any]) -> Mapping[str, Any]:
             raise ConfigError("idempotency", options["idempotency"], "is the same as dedupe")
         found["dedupe"] = found.pop("idempotency")
     return found
+
+
+def checked_update(options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the options of an update, converted; raise for one that cannot be changed."""
+    for name in sorted(options.keys() & (NAMES - CHANGEABLE)):
+        raise ConfigError(
+            name, options[name], "of a task cannot be changed: cancel it, and submit another"
+        )
+    return checked(options)
 
 
 _ELSEWHERE = {
@@ -97,6 +117,8 @@ def _instead(name: str) -> str:
     advice = _ELSEWHERE.get(name)
     if advice is not None:
         return advice
+    from difflib import get_close_matches  # noqa: PLC0415 - only for an error
+
     near = get_close_matches(name, NAMES, n=1)
     return f"did you mean {near[0]!r}? It knows {_known()}" if near else f"it knows {_known()}"
 

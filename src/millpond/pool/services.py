@@ -24,6 +24,7 @@ from millpond.pool.pools import Pools
 from millpond.pool.schedules.declared import Schedules
 from millpond.pool.schedules.firing import handlers as cron_handlers
 from millpond.pool.scope import NAMED, check_scope_id, prefix_of
+from millpond.pool.waiting_tasks import WaitingTasks
 from millpond.runtime.executors.processes.child import refuse_while_main_loads
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ class Services:
         """Modules to import before opening: they register tasks."""
         self.pools = Pools(owner)
         self.tasks = AllTasks(owner, self.pools)
+        self.waiting = WaitingTasks(owner, self.pools, self.tasks)
         self.events = Events(owner, self.pools, self.tasks)
         self.schedules = Schedules(owner, self.pools, self.events.as_task)
         owner.handlers.update(cron_handlers(self.events.as_task))

@@ -171,6 +171,8 @@ class TaskInfo(msgspec.Struct, frozen=True, kw_only=True):
     """By whom."""
     due: float
     """When it may start."""
+    revision: int
+    """How often it was updated while it waited."""
     started_at: float | None
     """When its latest attempt began."""
     finished_at: float | None
@@ -207,6 +209,7 @@ class TaskInfo(msgspec.Struct, frozen=True, kw_only=True):
             submitted_at=task.submitted_at,
             submitted_by=new.submitted_by,
             due=task.due,
+            revision=new.revision,
             started_at=task.started_at,
             finished_at=task.finished_at,
             worker=task.worker,

@@ -33,6 +33,7 @@ from millpond.pool.pools import Pools
 from millpond.pool.registration import RegistersTasks
 from millpond.pool.schedules.declared import SyncSchedules
 from millpond.pool.services import Services
+from millpond.pool.waiting_tasks import WaitingTasks
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -63,6 +64,7 @@ class SyncMillpond(RegistersTasks):
         self._life = life
         self._twin = twin
         self._tasks = services.tasks
+        self._waiting = services.waiting
         self._bridge = services.owner.bridge
         self._schedules = SyncSchedules(services.owner, services.schedules)
         self._events = SyncEvents(self._bridge, services.events)
@@ -231,6 +233,9 @@ class SyncMillpond(RegistersTasks):
         return self._bridge.call(self._tasks.status, list(tasks))
 
     cancel = on_loop(AllTasks.cancel, "_tasks", writes=True)
+    update = on_loop(WaitingTasks.update, "_waiting", writes=True)
+    reschedule = on_loop(WaitingTasks.reschedule, "_waiting", writes=True)
+    run_now = on_loop(WaitingTasks.run_now, "_waiting", writes=True)
     why = on_loop(AllTasks.why, "_tasks")
     unsettled = on_loop(AllTasks.unsettled, "_tasks")
 

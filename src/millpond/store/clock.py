@@ -7,7 +7,6 @@ steady clock of this process. In between, the steady clock goes on, which nobody
 from __future__ import annotations
 
 import os
-import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -119,6 +118,8 @@ def kernel_times(folder: Path | None = None) -> list[float]:
 
 def _by_a_new_file(folder: Path | None) -> float | None:
     """Return the time stamp that the kernel gives a new file."""
+    import tempfile  # noqa: PLC0415 - slow to import, and hardly ever needed
+
     try:
         descriptor, name = tempfile.mkstemp(".clock", "millpond-", folder)
         try:

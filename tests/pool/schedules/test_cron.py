@@ -515,3 +515,93 @@ def test_schedules_from_threads() -> None:
         before.resume()
         assert after.remove()
         assert ["before"] == [told.id for told in mp.sync.schedules()]
+
+
+async def counted(mp: Millpond, name: str) -> int:
+    """Return how many tasks of a pool wait or run."""
+    return sum(task.pool == name for task in await mp.unsettled())
+
+
+async def test_a_schedule_with_a_key_does_not_pile_up() -> None:
+    """While its task waits or runs, a firing adds none; the schedule itself goes on."""
+    fleet = Fleet()
+    mp, report = fleet.process()
+    call = report.bind().options(idempotency_key="report", dedupe="inflight")
+    tick = mp.cron("tick", every=60, task=call)
+    async with mp:
+        await mp.get_pool("reports").pause()
+        await asyncio.sleep(10 * 60 + 1)
+        assert 1 == await counted(mp, "reports")
+        status = await tick.status()
+        assert status is not None
+        assert 0 < status.next_at - wall() <= 60
+        waiting = [task.id for task in await mp.unsettled() if task.pool == "reports"]
+        assert waiting == await tick.fire()
+        await mp.get_pool("reports").resume()
+        await asyncio.sleep(2 * 60)
+    assert 3 == len(fleet.done)
+
+
+async def test_a_schedule_may_replace_the_task_that_waits() -> None:
+    """With `replace` the task that waits is that of the last firing."""
+    fleet = Fleet()
+    mp, report = fleet.process()
+    call = report.bind().options(idempotency_key="report", dedupe="replace")
+    mp.cron("tick", every=60, task=call)
+    async with mp:
+        await mp.get_pool("reports").pause()
+        await asyncio.sleep(10 * 60 + 1)
+        assert 1 == await counted(mp, "reports")
+        latest = shown((wall() // 60) * 60)
+        await mp.get_pool("reports").resume()
+        await asyncio.sleep(1)
+    assert [latest] == fleet.done
+
+
+async def test_a_schedule_fires_on_start_once_for_each_declaration() -> None:
+    """The first of several processes fires; a restart does not, and a changed schedule does."""
+    fleet = Fleet()
+    for _ in range(2):
+        for _ in range(2):
+            mp, report = fleet.process()
+            mp.cron("daily", "0 9 * * *", task=report, on_start=True)
+            async with mp:
+                await asyncio.sleep(5)
+        assert 1 == len(fleet.done)
+    mp, report = fleet.process()
+    daily = mp.cron("daily", "0 10 * * *", task=report, on_start=True)
+    async with mp:
+        await asyncio.sleep(5)
+        assert 2 == len(fleet.done)
+        status = await daily.status()
+        assert status is not None
+        assert "10:00" in shown(status.next_at)
+
+
+async def test_processes_that_start_at_once_fire_once() -> None:
+    """The second declares it before the store has it from the first; a worker fires it once."""
+    fleet = Fleet()
+    both = [fleet.process(work=False, slow=0.5) for _ in range(2)]
+    for mp, report in both:
+        mp.cron("daily", "0 9 * * *", task=report, on_start=True)
+    first = asyncio.create_task(both[0][0].open())
+    await asyncio.sleep(0.1)  # before the store has what the first one declares
+    await both[1][0].open()
+    await first
+    await asyncio.sleep(3_600)
+    assert [] == fleet.done
+    worker, report = fleet.process()
+    worker.cron("daily", "0 9 * * *", task=report, on_start=True)
+    async with worker:
+        await asyncio.sleep(60)
+        assert 1 == len(fleet.done)
+        assert 1 == len(await worker.schedules())
+    await asyncio.gather(*(mp.close() for mp, _ in both))
+
+
+@pytest.mark.parametrize("options", [{"dedupe": "inflight"}, {"idempotency_key": "x"}])
+async def test_a_key_that_would_stop_a_schedule_is_refused(options: dict[str, Any]) -> None:
+    """A key that counts for ever lets a schedule fire once, and a mode needs a key."""
+    mp, report = Fleet().process()
+    with pytest.raises(ConfigError, match="dedupe"):
+        mp.cron("tick", every=60, task=report.bind().options(**options))

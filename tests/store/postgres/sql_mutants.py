@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import msgspec
 from psycopg import Error as DatabaseError
 from tests.store.postgres import outcome_scenes as outcomes
-from tests.store.postgres.test_fast_path import POOLS, Two
+from tests.store.postgres.test_fast_path import POOLS, Two, days_work
 from verify.servers.postgres import serve
 from verify.servers.schemas import InlinePostgresStore, Schema, Schemas
 
@@ -65,8 +65,8 @@ MUTANTS = (
     # What is taken in.
     Mutant(
         "bound_ignores_the_batch",
-        "'backpressure', o.fresh + n) THEN",
-        "'backpressure', o.fresh) THEN",
+        "'backpressure', p.fresh + n.count) THEN",
+        "'backpressure', p.fresh) THEN",
         ("bounded",),
     ),
     Mutant(
@@ -89,26 +89,25 @@ MUTANTS = (
     ),
     Mutant(
         "ready_counts_a_batch_once",
-        "ready = x.ready + n - due_later",
-        "ready = x.ready + 1",
+        "ready = o.ready + n.count - n.later",
+        "ready = o.ready + 1",
         ("fifo",),
     ),
     Mutant(
         "live_counts_a_batch_once",
-        "live = x.live + n, fresh",
-        "live = x.live + 1, fresh",
+        "live = o.live + n.count, fresh",
+        "live = o.live + 1, fresh",
         ("fifo",),
     ),
     Mutant(
         "sequence_has_gaps",
-        "SET next_seq = x.next_seq + n,",
-        "SET next_seq = x.next_seq + n + 1,",
+        "SET next_seq = o.next_seq + n.count,",
+        "SET next_seq = o.next_seq + n.count + 1,",
         ("fifo",),
     ),
     Mutant(
         "inbox_is_overtaken",
-        "WHEN EXISTS (SELECT 1 FROM millpond_inbox AS x WHERE x.xid >= s.seen_upto)\n"
-        "                  OR EXISTS",
+        "WHEN EXISTS (SELECT 1 FROM millpond_inbox WHERE xid >= m.seen_upto)\n          OR EXISTS",
         "WHEN EXISTS",
         ("inbox first",),
     ),
@@ -209,21 +208,21 @@ MUTANTS = (
     ),
     Mutant(
         "expiry_is_ignored",
-        "keys[1], last_seq + 1, moment, expires[1],",
-        "keys[1], last_seq + 1, moment, NULL,",
+        "n.keys[1], last_seq + 1, moment, n.expires[1],",
+        "n.keys[1], last_seq + 1, moment, NULL,",
         ("times",),
     ),
     # Groups of new tasks.
     Mutant(
         "key_at_its_limit_takes_turns",
-        "coalesce(o.running, 0) < per_key AS open",
-        "coalesce(o.running, 0) <= per_key AS open",
+        "s.unit <> '' AND n.running >= r.unit_limit",
+        "s.unit <> '' AND n.running > r.unit_limit",
         ("one at a time",),
     ),
     Mutant(
         "group_does_not_grow",
-        "SET tasks = g.tasks + f.tasks, seq",
-        "SET tasks = g.tasks, seq",
+        "coalesce(g.tasks, 0) + k.tasks AS tasks_then",
+        "coalesce(g.tasks, k.tasks) AS tasks_then",
         ("joins",),
     ),
     Mutant(
@@ -234,8 +233,8 @@ MUTANTS = (
     ),
     Mutant(
         "paused_key_takes_turns",
-        "o.paused = 1 OR o.blocked = 1 OR o.held_until > 0",
-        "o.blocked = 1 OR o.held_until > 0",
+        "x.paused = 1 OR x.blocked = 1 AS stopped",
+        "x.blocked = 1 AS stopped",
         ("one at a time",),
     ),
     Mutant(
@@ -283,8 +282,8 @@ MUTANTS = (
     ),
     Mutant(
         "key_is_not_charged",
-        "ELSE greatest(o.tat, at) + key_interval END",
-        "ELSE o.tat END",
+        "THEN greatest(o.tat, r.ticks) + s.entered_then * r.key_interval",
+        "THEN o.tat",
         ("key one by one",),
     ),
     # Budgets.
@@ -309,44 +308,44 @@ MUTANTS = (
     # Keys and turns.
     Mutant(
         "key_keeps_its_count",
-        "SET running = u.running - f.n,",
-        "SET running = u.running,",
+        "coalesce(o.running, 0) + s.entered_then AS running",
+        "coalesce(o.running, 0) + greatest(s.entered_then, 0) AS running",
         ("fair",),
     ),
     Mutant(
         "freed_one_too_late",
-        "u.groups > 0 AND u.running >= per_key AND",
-        "u.groups > 0 AND u.running > per_key AND",
+        "AND k.share IS NULL AND (r.limited OR t.pops)",
+        "AND k.share IS NULL AND false",
         ("fair and limited", "fair by twos"),
     ),
     Mutant(
         "freed_key_forgets_whose_closure_waits",
-        "CASE WHEN bool_or(owner > '') THEN 'owned' END",
-        "NULL",
+        "coalesce(bool_or(f.owner <> ''), false) AS odd",
+        "false AS odd",
         ("closure of a freed key",),
     ),
     Mutant(
         "one_more_of_a_key",
-        "g.tasks > 1 AND (g.unit = '' OR (r.per_key IS NULL OR u.running + 1 < r.per_key)",
-        "g.tasks > 1 AND (g.unit = '' OR (r.per_key IS NULL OR u.running < r.per_key)",
-        ("limit one by one",),
+        "r.unit_limit - o.running, r.key_depth",
+        "r.unit_limit - o.running + 1, r.key_depth",
+        ("two of a key",),
     ),
     Mutant(
         "a_turn_is_shorter",
-        "SET turn = s.turn + 1048576, resting",
-        "SET turn = s.turn + 1, resting",
+        "max(x.service + x.stride) AS turn",
+        "max(x.service + 1) AS turn",
         ("fair",),
     ),
     Mutant(
         "the_last_joins_first",
-        "ORDER BY s.turn, s.joined LIMIT slots) AS s",
-        "ORDER BY s.turn, s.joined DESC LIMIT slots) AS s",
+        "ORDER BY o.turn, o.joined LIMIT slots) AS s",
+        "ORDER BY o.turn, o.joined DESC LIMIT slots) AS s",
         ("fair",),
     ),
     Mutant(
         "a_group_keeps_its_count",
-        "SET tasks = g.tasks - 1, rank = u.rank",
-        "SET tasks = g.tasks, rank = u.rank",
+        "ARRAY(SELECT -u FROM unnest(n.taken) AS u)",
+        "ARRAY(SELECT 1 - u FROM unnest(n.taken) AS u)",
         ("fair",),
     ),
     # Capacity and claims.
@@ -407,8 +406,8 @@ MUTANTS = (
     ),
     Mutant(
         "not_simple_takes_its_turn",
-        "    ELSIF n.n > 0 AND NOT n.simple THEN",
-        "    ELSIF false THEN",
+        "    ELSIF odd OR NOT n.simple THEN",
+        "    ELSIF odd THEN",
         ("expires in turn",),
     ),
     Mutant(
@@ -571,8 +570,8 @@ MUTANTS = (
     ),
     Mutant(
         "what_goes_back_stands_last",
-        "seq = least(g.seq, f.seq),",
-        "seq = g.seq,",
+        "OR (k.rank, k.seq) < (g.rank, g.seq)",
+        "OR false",
         ("in turn",),
     ),
     Mutant(
@@ -592,6 +591,97 @@ MUTANTS = (
         "round((moment + seconds) * 1000000) / 1000000",
         "moment",
         ("renewed",),
+    ),
+    # Lanes, limits of keys, and weights.
+    Mutant(
+        "two_tasks_of_a_lane_at_once",
+        "r.unit_limit := CASE WHEN r.in_lanes THEN 1",
+        "r.unit_limit := CASE WHEN r.in_lanes THEN 2",
+        ("lanes",),
+    ),
+    Mutant(
+        "a_lane_numbers_with_gaps",
+        "SET sequence = o.sequence + excluded.sequence",
+        "SET sequence = o.sequence + excluded.sequence + 1",
+        ("lanes",),
+    ),
+    Mutant(
+        "a_key_changes_its_lane",
+        "(millpond_crc32(u.key) % r.lanes)",
+        "((millpond_crc32(u.key) + 1) % r.lanes)",
+        ("lanes",),
+    ),
+    Mutant(
+        "lanes_take_no_turns",
+        "p.next_lane := p.next_lane + n.count",
+        "p.next_lane := n.count",
+        ("lanes",),
+    ),
+    Mutant(
+        "what_waits_in_a_lane_is_not_ahead",
+        "x.waiting + x.number - 1 ORDER BY",
+        "x.number - 1 ORDER BY",
+        ("lanes",),
+    ),
+    Mutant(
+        "a_retry_leaves_its_lane",
+        "array_agg(place) FILTER (WHERE goes_back AND (due <= moment OR lane IS NOT NULL))",
+        "array_agg(place) FILTER (WHERE goes_back AND due <= moment)",
+        ("server takes all",),
+    ),
+    Mutant(
+        "a_lane_starts_what_is_not_due",
+        "AND h.due <= r.moment AND k.opens",
+        "AND k.opens",
+        ("lanes", "each key a lane"),
+    ),
+    Mutant(
+        "a_lane_waits_for_ever",
+        "WHEN s.waits THEN greatest(u.opens, u.first_due)",
+        "WHEN s.waits THEN NULL",
+        ("lanes", "each key a lane"),
+    ),
+    Mutant(
+        "a_timer_never_ends",
+        "CASE WHEN pops AND o.timer_at <= moment THEN NULL",
+        "CASE WHEN false THEN NULL",
+        ("server takes all",),
+    ),
+    Mutant(
+        "a_lane_runs_dry_too_early",
+        "AND (u.running > 0 OR u.groups > 0)",
+        "AND u.running > 0",
+        ("lanes",),
+    ),
+    Mutant(
+        "a_lane_counts_nothing",
+        "DO UPDATE SET processed = o.processed + excluded.processed",
+        "DO UPDATE SET processed = o.processed",
+        ("lanes",),
+    ),
+    Mutant(
+        "weights_upside_down",
+        "round(1048576 / (weights ->> share)::double precision)",
+        "round(1048576 * (weights ->> share)::double precision)",
+        ("weighted",),
+    ),
+    Mutant(
+        "a_share_is_served_once",
+        "THEN least(slots, 1 + (max(s.turn) OVER () - s.turn) / s.stride)",
+        "THEN 1",
+        ("weighted",),
+    ),
+    Mutant(
+        "a_key_in_two_shares_has_two_limits",
+        "OR NOT r.limited OR o.groups = 1 AS alone",
+        "OR true AS alone",
+        ("key in two shares",),
+    ),
+    Mutant(
+        "a_rate_allows_all_at_once",
+        "- (greatest(o.tat - r.ticks, 0) + r.key_interval - 1) / r.key_interval",
+        "+ 9",
+        ("many of a key",),
     ),
     # The inbox.
     Mutant(
@@ -1109,6 +1199,17 @@ async def _renewed(schema: Schema) -> None:
         await server.close()
 
 
+async def _many_of_a_key(two: Two) -> None:
+    await two.do("submit", tasks(1, 8, key="k", share="k"))
+    await two.do("lease", LeaseRequest(pool="p", worker="one", want=6))
+
+
+async def _key_in_two_shares(two: Two) -> None:
+    await two.do("submit", tasks(1, 2, key="k", share="a"))
+    await two.do("submit", tasks(11, 2, key="k", share="b"))
+    await two.do("lease", LeaseRequest(pool="p", worker="one", want=4))
+
+
 async def _server_takes_all(schema: Schema) -> None:
     """Of scenes in which the verbs have nothing to do, the server leaves them nothing."""
     for act, kind in (
@@ -1118,6 +1219,7 @@ async def _server_takes_all(schema: Schema) -> None:
         (outcomes.due_in_order, "fair"),
         (outcomes.alone, "priority"),
         (outcomes.expiring, "fifo"),
+        (days_work, "lanes"),
     ):
         memory, server = MemoryStore(audit_limit=None), Undaunted(schema)
         two = Two(1, KINDS[kind], (memory, server))
@@ -1153,6 +1255,8 @@ SCENES: dict[str, Callable[[Schema], Coroutine[Any, Any, None]]] = {
     "keys": of_kind(_keys, "fifo"),
     "runs": of_kind(_runs, "fifo"),
     "times": of_kind(_times, "fifo"),
+    "many of a key": of_kind(_many_of_a_key, "keys paced in line"),
+    "key in two shares": of_kind(_key_in_two_shares, "fair and limited"),
     "joins": of_kind(_joins, "fair by twos"),
     "one at a time": of_kind(_one_at_a_time, "fair and limited"),
     "rests": of_kind(_rests, "fair by twos"),

@@ -20,7 +20,7 @@ from millpond.core.control import Cancel, Declare, DeclareBudget, Deregister, Re
 from millpond.core.lease import Leased, LeaseRequest
 from millpond.core.lifecycle import Transition
 from millpond.core.settle import Settlement
-from millpond.core.spec import PoolSpec, fifo
+from millpond.core.spec import PoolSpec, fair_round_robin, fifo
 from millpond.core.task import Call, NewTask
 from millpond.store.postgres.connect import connect
 from millpond.store.postgres.dialect import dialect_of
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.real_loop
 
 SMALL = {"meta", "pool", "budget", "worker", "lease", "revision", "schema", "functions"}
 """Tables whose rows are not those of tasks that wait or have ended: they may be read as a whole."""
-BY_ITSELF = ("submit", "settle_and_lease", "leave_keys", "renew")
+BY_ITSELF = ("submit", "settle_and_lease", "flush", "next_in_turn", "renew")
 """What the server does by itself for the verbs; its statements are within functions."""
 MILLION = 1_000_000
 HANDFUL, BATCHES = 20, 4
@@ -183,17 +183,25 @@ async def test_nothing_is_read_that_grows_with_the_backlog(own: OwnServer) -> No
     assert {} == too_much(many[1], many[0])
 
 
-LANES = PoolSpec(name="lanes", lanes=2, max_concurrent=2, order=fifo())
+IN_GROUPS = {
+    "lanes": PoolSpec(name="lanes", lanes=2, max_concurrent=2, order=fifo()),
+    "a lane for each key": PoolSpec(name="lanes", ordered=True, max_concurrent=2, order=fifo()),
+    "one of each key": PoolSpec(name="lanes", max_per_key=1, max_concurrent=2, order=fifo()),
+    "shares": PoolSpec(
+        name="lanes", max_concurrent=2, order=fair_round_robin(weights={"k1": 2.0, "k3": 0.5})
+    ),
+}
+"""Pools whose tasks stand in groups: a few long ones, or many short ones."""
 
 
-async def used_lanes(url: str) -> None:
-    """Submit to a lane, claim from it and settle, a few times."""
+async def used_groups(url: str, spec: PoolSpec) -> None:
+    """Submit, claim and settle, a few times."""
     store = PostgresStore(address_of(url))
     ask = LeaseRequest(pool="lanes", worker="w", want=2)
     held = (await store.lease(ask)).leased
     for number in range(HANDFUL):
         first = next(_numbers) * 10**15
-        await store.submit([Batch(tasks=(laned(first, number),))])
+        await store.submit([Batch(tasks=(grouped(first, number, spec),))])
         ends = [Settlement(fence=one.fence, event=Transition.COMPLETE) for one in held]
         answer = await store.settle(ends, then=ask)
         assert answer.lease is not None
@@ -203,27 +211,30 @@ async def used_lanes(url: str) -> None:
     await store.close()
 
 
-def laned(first: int, number: int) -> NewTask:
-    """Return a task for one of both lanes."""
-    return NewTask(id=first + number, pool="lanes", call=Call("work"))
+def grouped(first: int, number: int, spec: PoolSpec) -> NewTask:
+    """Return a task for one of both lanes, or with a key of its own."""
+    key = None if spec.lanes else f"k{number}"
+    return NewTask(id=first + number, pool="lanes", call=Call("work"), key=key, share=key)
 
 
 @pytest.mark.rows("DE-03")
-async def test_a_long_lane_costs_no_more_than_a_short_one(own: OwnServer) -> None:
-    """Submit, claim and settle read as many rows with 4,000 tasks in the lanes as with 100."""
+@pytest.mark.parametrize("kind", IN_GROUPS)
+async def test_a_long_lane_costs_no_more_than_a_short_one(own: OwnServer, kind: str) -> None:
+    """Submit, claim and settle read as many rows with 4,000 tasks that wait as with 100."""
+    spec = IN_GROUPS[kind]
     seen = []
     for length in (100, 4_000):
         with own.database() as url, connected(url) as connection:
             store = PostgresStore(address_of(url))
-            await store.control(Declare(LANES))
+            await store.control(Declare(spec))
             await store.control(Register("w", 3600.0))
             first = next(_numbers) * 10**15
-            await store.submit([Batch(tasks=tuple(laned(first, n) for n in range(length)))])
+            await store.submit([Batch(tasks=tuple(grouped(first, n, spec) for n in range(length)))])
             await store.close()
             connection.execute(f'SET search_path = "{address_of(url).schema}"'.encode())
             connection.execute("ANALYZE")
             with watched(own, connection) as counted:
-                await used_lanes(url)
+                await used_groups(url, spec)
             seen.append(counted)
     assert {} == too_much(*seen)
 

@@ -12,6 +12,7 @@ from millpond.core import control as orders
 from millpond.core.lease import Leased, LeaseRequest
 from millpond.core.lifecycle import Transition
 from millpond.core.rate import Rate
+from millpond.core.run import NewRun
 from millpond.core.settle import Settlement
 from millpond.core.spec import BudgetSpec, PoolSpec, fair_round_robin, fifo, lifo, priority
 from millpond.core.task import Call, NewTask
@@ -42,6 +43,19 @@ POOLS = {
     "shared": PoolSpec(name="p", order=fifo(), max_concurrent=7, budgets=("slots", "tokens")),
     "each key paced": PoolSpec(
         name="p", order=fair_round_robin(), max_concurrent=6, rate_per_key=Rate(2, per=3.0)
+    ),
+    "lanes": PoolSpec(name="p", order=fifo(), max_concurrent=6, lanes=7),
+    "lanes in turn": PoolSpec(name="p", order=fair_round_robin(), max_concurrent=6, lanes=9),
+    "each key a lane": PoolSpec(name="p", order=fifo(), max_concurrent=6, ordered=True),
+    "one of a key": PoolSpec(name="p", order=priority(), max_concurrent=6, max_per_key=1),
+    "two of a key": PoolSpec(name="p", order=fifo(), max_concurrent=6, max_per_key=2),
+    "keys paced in line": PoolSpec(
+        name="p", order=lifo(), max_concurrent=6, rate_per_key=Rate(3, per=2.0)
+    ),
+    "weighted": PoolSpec(
+        name="p",
+        order=fair_round_robin(weights={"k1": 3.0, "k2": 0.5, "k3": 7.0}),
+        max_concurrent=6,
     ),
     "all at once": PoolSpec(
         name="p",
@@ -318,10 +332,12 @@ async def test_who_takes_the_last_of_a_budget_stands_in_line_for_more(
 
 
 @pytest.mark.parametrize(
-    "limits", [{"rates": (Rate(2, per=10.0),)}, {"rate_per_key": Rate(3, per=10.0)}]
+    ("limits", "by_the_verbs"),
+    # The verbs wait for the rate of a pool; a key that waits for its own holds up no other.
+    [({"rates": (Rate(2, per=10.0),)}, 1), ({"rate_per_key": Rate(3, per=10.0)}, 0)],
 )
 async def test_until_a_rate_keeps_something_waiting_the_server_goes_on(
-    schema: Schema, steps: Counter[bool], limits: dict[str, Any]
+    schema: Schema, steps: Counter[bool], limits: dict[str, Any], by_the_verbs: int
 ) -> None:
     """With the second start nothing is left, and the answer tells until when; or for a third."""
     memory, server = MemoryStore(audit_limit=None), InlinePostgresStore(schema)
@@ -333,7 +349,7 @@ async def test_until_a_rate_keeps_something_waiting_the_server_goes_on(
     await two.do("submit", (Batch(tasks=tuple(tasks)),))
     for _ in range(3):
         await two.do("lease", LeaseRequest(pool="p", worker="one", want=1))
-    assert (2, 1) == (steps[True], steps[False])
+    assert (3 - by_the_verbs, by_the_verbs) == (steps[True], steps[False])
     two.now += 4.0
     await two.do("lease", LeaseRequest(pool="p", worker="one", want=1))
     await server.close()
@@ -382,3 +398,69 @@ def relays_in_order(schema: Schema) -> int:
     row = connection.driver.execute(asked.encode()).fetchone()
     connection.close()
     return 0 if row is None else int(row[0])
+
+
+def a_days_work(two: Two, first: int, *, run: NewRun | None = None) -> Batch:
+    """Return a batch such as production submits: keys, delays, labels, priorities, a run."""
+    tasks = [
+        NewTask(
+            id=first + n,
+            pool="p",
+            call=Call("work", b"x"),
+            key=f"k{n % 7}",
+            share=f"k{n % 7}",
+            priority=n % 3,
+            delay=2.0 if n % 9 == 4 else 0.0,
+            attempts=25,
+            idempotency_key=f"i{first + n}" if n % 2 else None,
+            labels={"a": "b"},
+            run=None if run is None else run.id,
+        )
+        for n in range(30)
+    ]
+    return Batch(tasks=tuple(tasks), run=run)
+
+
+async def days_work(two: Two) -> None:
+    """Submit in every way, and end attempts in every way, until nothing is left."""
+    await two.do("submit", (a_days_work(two, 100),))
+    await two.do("submit", (a_days_work(two, 200, run=NewRun(id=7, pool="p")),))
+    known = a_days_work(two, 100)
+    tasks = [one for one in known.tasks if one.idempotency_key is not None]
+    await two.do("submit", (Batch(tasks=tuple(tasks)),))
+    ask = LeaseRequest(pool="p", worker="one", want=6)
+    answer = await two.do("lease", ask)
+    rounds = 0
+    while answer.leased or answer.next_at is not None:
+        rounds += 1
+        two.now += 0.5
+        ends = [
+            Settlement(
+                fence=one.fence,
+                event=ENDS[(rounds + at) % 4] if rounds < 30 else Transition.COMPLETE,
+                delay=1.0 if (rounds + at) % 4 == 1 and rounds < 30 else 0.0,
+                spend=(rounds + at) % 4 != 3 or rounds >= 30,
+                result=b"1" if (rounds + at) % 4 == 0 else None,
+                begun=False,
+            )
+            for at, one in enumerate(answer.leased)
+        ]
+        answer = (
+            (await two.do("settle", (tuple(ends), ask))).lease
+            if ends
+            else await two.do("lease", ask)
+        )
+
+
+@pytest.mark.parametrize("kind", [kind for kind in POOLS if not POOLS[kind].has_flow_control])
+async def test_a_days_work_leaves_nothing_to_the_verbs(schema: Schema, kind: str) -> None:
+    """Each submit, and each end of an attempt, is one call in each kind of pool."""
+    memory, server = MemoryStore(audit_limit=None), InlinePostgresStore(schema)
+    two = Two(1, POOLS[kind], (memory, server))
+    await two.begin()
+    await days_work(two)
+    view = await server.view.pool("p", now=two.now)
+    assert view is not None
+    assert 60 == sum(view.totals.values())
+    assert {} == server.detour_counts()
+    await server.close()

@@ -56,16 +56,16 @@ class Side(threading.Thread):
         """Do it."""
         try:
             self.answer = asyncio.run(self._done())
-        except BaseException as error:  # noqa: BLE001 - raised again by whoever wants the answer
+        except BaseException as error:  # noqa: BLE001 - done() raises it
             self.failed = error
 
-    async def _done(self) -> Any:  # noqa: ANN401 - each act has its own answer
+    async def _done(self) -> Any:
         try:
             return await self._act(self.store)
         finally:
             await self.store.close()
 
-    def done(self) -> Any:  # noqa: ANN401 - see above
+    def done(self) -> Any:
         """Return the answer."""
         self.join(60.0)
         assert not self.is_alive(), "it waits for ever"
@@ -85,30 +85,28 @@ def session(schema: Schema, *statements: str) -> Iterator[psycopg.Connection[Any
         connection.execute("ROLLBACK")
 
 
-def asked(schema: Schema, statement: str) -> Any:  # noqa: ANN401 - whatever is asked for
+def found(schema: Schema, statement: str) -> Any:
     """Return what a statement finds."""
     with connect(schema.address) as connection:
         row = connection.execute(qualified(statement, schema.address.schema).encode()).fetchone()
     return None if row is None else row[0] if len(row) == 1 else row
 
 
-async def one_waits(schema: Schema) -> None:
-    """Wait until a session of the database waits for a lock."""
-    await eventually(
-        lambda: asked(
-            schema,
-            "SELECT count(*) > 0 FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
-            " AND datname = current_database() AND query LIKE '%millpond\\_%'",
-        )
+async def one_waits(schema: Schema, sessions: int = 1) -> None:
+    """Wait until sessions of the database wait for a lock."""
+    waiting = (
+        "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+        " AND datname = current_database() AND query LIKE '%millpond\\_%'"
     )
+    await eventually(lambda: found(schema, waiting) >= sessions)
 
 
-def new(number: int, pool: str, **more: Any) -> NewTask:  # noqa: ANN401 - fields of a task
+def new(number: int, pool: str, **more: Any) -> NewTask:
     """Return a task."""
     return NewTask(id=(1 << 41) + number, pool=pool, call=Call("f", b""), **more)
 
 
-def submit(number: int, pool: str, **more: Any) -> Act:  # noqa: ANN401 - fields of a task
+def submit(number: int, pool: str, **more: Any) -> Act:
     """Submit a task."""
     return lambda store: store.submit([Batch(tasks=(new(number, pool, **more),))])
 
@@ -138,7 +136,7 @@ async def begin(schema: Schema, *pools: PoolSpec, budgets: Sequence[BudgetSpec] 
 
 def lock_of(schema: Schema, pool: str) -> str:
     """Return the statement that locks a pool."""
-    number = asked(schema, f"SELECT max(id) FROM millpond_pool WHERE name = '{pool}'")  # noqa: S608
+    number = found(schema, f"SELECT max(id) FROM millpond_pool WHERE name = '{pool}'")  # noqa: S608
     return f"LOCK TABLE {POOLS[number % len(POOLS)]} IN SHARE UPDATE EXCLUSIVE MODE"
 
 
@@ -167,7 +165,7 @@ async def test_a_pool_is_written_while_a_call_of_another_pool_is_under_way(schem
 
 
 async def test_the_verbs_keep_every_call_out_and_wait_for_each(schema: Schema) -> None:
-    """A verb may touch any pool: while it is under way nobody writes, and the other way round."""
+    """A verb may touch any pool: while it is under way no call writes, and the other way round."""
     await begin(schema, *TWO)
     with session(schema, "LOCK TABLE millpond_lock IN SHARE ROW EXCLUSIVE MODE") as verb:
         waiting = Side(schema, submit(1, "b"))
@@ -184,7 +182,7 @@ async def test_the_verbs_keep_every_call_out_and_wait_for_each(schema: Schema) -
 
 
 async def test_a_settle_without_a_lease_waits_for_the_pool_of_its_tasks(schema: Schema) -> None:
-    """Nobody names the pool; its tasks do."""
+    """The call does not name the pool; its tasks do."""
     await begin(schema, *TWO)
     Side(schema, submit(1, "b")).done()
     leased = Side(schema, lease("b")).done().leased
@@ -205,7 +203,7 @@ async def test_a_settle_touches_no_task_of_a_pool_that_it_has_not_locked(schema:
         ending = Side(schema, settle("a", leased, 1))
         await one_waits(schema)
         # Its function has refused: it waits as a verb does, with the store to itself.
-        assert asked(
+        assert found(
             schema,
             "SELECT count(*) = 1 FROM pg_locks WHERE mode = 'ShareRowExclusiveLock' AND granted"
             " AND relation = 'millpond_lock'::regclass",
@@ -230,12 +228,12 @@ async def test_a_call_that_waits_to_count_finds_the_counts_where_they_are_then(
         other.execute("COMMIT")
         waiting.done()
     assert version is not None
-    assert version[0] + 1 == asked(schema, "SELECT max(version) FROM millpond_meta")
-    assert 1 == asked(schema, "SELECT count(*) FROM millpond_meta")
+    assert version[0] + 1 == found(schema, "SELECT max(version) FROM millpond_meta")
+    assert 1 == found(schema, "SELECT count(*) FROM millpond_meta")
 
 
 async def test_moments_of_the_audit_do_not_go_back(schema: Schema) -> None:
-    """A call that began before another ended is told after it, with a moment that is not before."""
+    """A call that began first and ends last has records with a moment that is not before."""
     await begin(schema, *TWO)
     later = "UPDATE millpond_meta SET version = version + 1, latest = latest + 3000"
     with session(schema, later) as other:
@@ -243,38 +241,38 @@ async def test_moments_of_the_audit_do_not_go_back(schema: Schema) -> None:
         await one_waits(schema)
         other.execute("COMMIT")
         waiting.done()
-    told, latest = asked(
+    noted, latest = found(
         schema,
         "SELECT max(a.at), max(m.latest) FROM millpond_audit AS a, millpond_meta AS m",
     )
-    assert told == latest
+    assert noted == latest
 
 
 async def test_a_lease_that_another_call_changes_keeps_its_number(schema: Schema) -> None:
-    """Who numbers old leases anew waits for nobody, and looks from that lease on."""
+    """The call that gives old leases new numbers does not wait; searches begin there."""
     await begin(schema, *TWO)
     for number, pool in enumerate(("a", "b", "b", "b")):
         Side(schema, submit(number, pool)).done()
     held = Side(schema, lease("a")).done().leased
     with connect(schema.address) as connection:
-        grown = f"UPDATE millpond_meta SET leases = leases + {LEASES_LOOKED_AT}"
+        grown = f"UPDATE millpond_meta SET leases = leases + {LEASES_LOOKED_AT}"  # noqa: S608
         connection.execute(qualified(grown, schema.address.schema).encode())
     look = "SELECT m.leases - m.first_lease, min(l.n) >= m.first_lease FROM millpond_lease AS l, "
     look += "millpond_meta AS m GROUP BY m.leases, m.first_lease"
     with session(schema, "SELECT FROM millpond_lease FOR UPDATE"):
         Side(schema, lease("b")).done()
-        window, all_found = asked(schema, look)
+        window, all_found = found(schema, look)
         assert window >= LEASES_LOOKED_AT
         assert all_found
     Side(schema, lease("b")).done()
-    window, all_found = asked(schema, look)
+    window, all_found = found(schema, look)
     assert window < LEASES_LOOKED_AT
     assert all_found
     assert (Settled.APPLIED,) == Side(schema, settle("a", held)).done().settled
 
 
 async def test_a_lease_that_was_overtaken_by_a_thousand_is_found(schema: Schema) -> None:
-    """A call takes its lease's number when it begins; if that is old by its end, it takes another."""
+    """A lease has its number from the beginning of the call; if that is old, it gets another."""
     await begin(schema, *TWO)
     Side(schema, submit(1, "a")).done()
     grown = (
@@ -286,13 +284,19 @@ async def test_a_lease_that_was_overtaken_by_a_thousand_is_found(schema: Schema)
         await one_waits(schema)
         other.execute("COMMIT")
         assert 1 == len(leasing.done().leased)
-    assert asked(schema, "SELECT min(l.n) >= min(m.first_lease) FROM millpond_lease AS l, millpond_meta AS m")
+    assert found(
+        schema, "SELECT min(l.n) >= min(m.first_lease) FROM millpond_lease AS l, millpond_meta AS m"
+    )
 
 
 BUDGETS = (BudgetSpec(name="x", max_concurrent=500), BudgetSpec(name="y", max_concurrent=500))
 CROSSED = (
     PoolSpec(name="a", order=fifo(), max_concurrent=50, budgets=("x", "y")),
     PoolSpec(name="b", order=fifo(), max_concurrent=50, budgets=("y", "x")),
+)
+PLAIN = (
+    PoolSpec(name="e", order=fifo(), max_concurrent=50),
+    PoolSpec(name="f", order=fifo(), max_concurrent=50),
 )
 RUNS = (701, 702)
 
@@ -307,7 +311,7 @@ async def open_runs(schema: Schema) -> None:
 
 
 async def test_budgets_are_locked_in_the_order_of_their_names(schema: Schema) -> None:
-    """Who waits for the first holds none of the others, whatever the order in which a pool names them."""
+    """A call that waits for the first holds no other, in whatever order the pool names them."""
     await begin(schema, *CROSSED, budgets=BUDGETS)
     for number, pool in enumerate("ab"):
         Side(schema, submit(number, pool)).done()
@@ -322,12 +326,12 @@ async def test_budgets_are_locked_in_the_order_of_their_names(schema: Schema) ->
 
 
 async def test_runs_are_locked_in_the_order_of_their_ids(schema: Schema) -> None:
-    """Who waits for the first holds none of the others: a submit, and an end of attempts."""
+    """A call that waits for the first holds no other: a submit, and an end of attempts."""
     await begin(schema, *CROSSED, budgets=BUDGETS)
     await open_runs(schema)
     tasks = tuple([new(number, "b", run=run) for number, run in enumerate(reversed(RUNS))])
-    low = f"SELECT FROM millpond_run WHERE id = {min(RUNS)} FOR UPDATE"  # noqa: S608
-    free = f"SELECT FROM millpond_run WHERE id = {max(RUNS)} FOR UPDATE NOWAIT"  # noqa: S608
+    low = f"SELECT FROM millpond_run WHERE id = {min(RUNS)} FOR UPDATE"
+    free = f"SELECT FROM millpond_run WHERE id = {max(RUNS)} FOR UPDATE NOWAIT"
     leased: Sequence[Leased] = ()
 
     def submitted(store: InlinePostgresStore) -> Awaitable[Any]:
@@ -351,9 +355,20 @@ ROUNDS = 60
 
 
 class Hammer:
-    """Submits to a pool, leases and settles, round after round."""
+    """Submits to a pool, leases and settles, round after round.
 
-    def __init__(self, number: int, pool: str, keys: int = 0, runs: Sequence[int] = ()) -> None:
+    `at_once`: it submits all of its tasks before the others begin.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        pool: str,
+        keys: int = 0,
+        runs: Sequence[int] = (),
+        at_once: threading.Barrier | None = None,
+    ) -> None:
+        self._at_once = at_once
         self._dice = random.Random(number)
         self._next = 1_000_000 * (number + 1)
         self._pool, self._keys, self._runs = pool, keys, runs
@@ -364,8 +379,13 @@ class Hammer:
         """Go on until nothing of its own is held; return why calls left the fast path."""
         await store.control(Register(self._worker, 600.0, owner=self._worker))
         held: list[Leased] = []
+        if self._at_once is not None:
+            for _ in range(ROUNDS):
+                await self._submit(store)
+            await asyncio.to_thread(self._at_once.wait)
         for _ in range(ROUNDS):
-            await self._submit(store)
+            if self._at_once is None:
+                await self._submit(store)
             held = await self._step(store, held, self._dice.randrange(1, 5))
         while held:
             held = await self._step(store, held, 0)
@@ -404,23 +424,46 @@ class Hammer:
 
 def deadlocks(schema: Schema) -> int:
     """Return how many deadlocks the server has broken."""
-    return int(asked(schema, "SELECT sum(deadlocks)::bigint FROM pg_stat_database"))
+    return int(found(schema, "SELECT sum(deadlocks)::bigint FROM pg_stat_database"))
 
 
-async def test_pools_that_share_budgets_and_runs_never_wait_for_each_other_in_a_circle(
+async def test_pools_that_share_budgets_never_wait_for_each_other_in_a_circle(
     schema: Schema,
 ) -> None:
-    """Both sides at once, many rounds: no call is broken off."""
+    """Both wait for the first budget when it comes free: neither has what the other wants next."""
     await begin(schema, *CROSSED, budgets=BUDGETS)
+    for number in range(8):
+        Side(schema, submit(number, "ab"[number % 2])).done()
+    before = deadlocks(schema)
+    acts = {pool: lease(pool) for pool in "ab"}
+    for _ in range(4):
+        with session(schema, "SELECT FROM millpond_budget WHERE name = 'x' FOR UPDATE") as other:
+            sides = {}
+            for waiting, pool in enumerate("ab", 1):
+                sides[pool] = Side(schema, acts[pool])
+                await one_waits(schema, waiting)
+            other.execute("ROLLBACK")
+            for pool, side in sides.items():
+                answer = side.done()
+                taken = getattr(answer, "lease", answer).leased
+                acts[pool] = settle(pool, taken, 1)
+    assert before == deadlocks(schema)
+
+
+async def test_pools_that_share_budgets_and_runs_are_hammered_from_all_sides(
+    schema: Schema,
+) -> None:
+    """Many rounds at once: no call is broken off, or left to the verbs."""
+    # Submits to pools with budgets are left to the verbs, so they come first.
+    await begin(schema, *CROSSED, *PLAIN, budgets=BUDGETS)
     await open_runs(schema)
     before = deadlocks(schema)
-    sides = [
-        Side(schema, Hammer(number, pool, runs=RUNS))
-        for number, pool in enumerate(("a", "b", "a", "b"))
-    ]
-    detours = sum((side.done() for side in sides), Counter())
-    assert "error" not in detours
+    start = threading.Barrier(4)
+    hammers = [Hammer(number, pool, runs=RUNS, at_once=start) for number, pool in enumerate("abef")]
+    for side in [Side(schema, one) for one in hammers]:
+        side.done()
     assert before == deadlocks(schema)
+    assert {"special"} == set().union(*(one.detours for one in hammers))
 
 
 SHARED = BudgetSpec(name="both", max_concurrent=5)

@@ -20,6 +20,8 @@ from millpond.pool.schedules.timetable import Missed, Timetable
 from millpond.pool.task import BoundCall, TaskFunction
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from millpond.core.validation import Seconds
     from millpond.pool.declared_pool import DeclaredPool
     from millpond.pool.pool import Pool
@@ -30,8 +32,11 @@ if TYPE_CHECKING:
 FASTEST = 1.0
 """Seconds between two firings, at least."""
 
-NOT_FOR_A_FIRING = ("idempotency_key", "dedupe", "run_at", "submitted_by")
+NOT_FOR_A_FIRING = ("run_at", "submitted_by")
 """Options of a call that each firing sets itself."""
+
+WHILE_ONE_IS_LEFT = ("inflight", "waiting", "replace")
+"""How long a key may count that all firings of a schedule share: it must be free again."""
 
 
 class Schedules:
@@ -60,13 +65,15 @@ class Schedules:
         missed: Missed = "once",
         grace: Seconds = 300.0,
         most_missed: int = 100,
+        on_start: bool = False,
     ) -> Schedule:
         """Declare a schedule: a crontab line in a time zone, or every so many seconds.
 
         Each firing submits `task` into a pool, or emits an event (`cron.<id>` if neither is
         given), once for the whole fleet. A firing more than `grace` seconds late is missed: with
         `once` one firing stands for all missed ones, `all` fires for each of them (the latest
-        `most_missed`), `skip` for none.
+        `most_missed`), `skip` for none. With `on_start` it also fires when the store first gets
+        this declaration. An idempotency key of the call keeps its tasks from piling up.
         """
         name = check.name("schedule_id", schedule_id)
         work, pool = self._work(name, task, into)
@@ -75,6 +82,7 @@ class Schedules:
         if payload is not None and emits is None:
             reason = "belongs to an event: give emits=, or bind it to task"
             raise ConfigError("payload", payload, reason)
+        check.instance("on_start", on_start, bool, "True or False")
         check.one_of("missed", missed, ("once", "all", "skip"))
         declaration = Declaration(
             id=name,
@@ -84,6 +92,7 @@ class Schedules:
             most_missed=check.integer("most_missed", most_missed, least=1, most=10_000),
             emits=None if emits is None else check.name("emits", emits),
             payload=_plain(payload),
+            on_start=on_start,
         )
         made = DeclaredSchedule(
             self._owner, declaration, work, pool, self.armed, self.forget, self._event_task
@@ -123,6 +132,7 @@ class Schedules:
         for option in NOT_FOR_A_FIRING:
             if option in options:
                 raise ConfigError(option, options[option], "is set by each firing: leave it out")
+        _check_key(options)
         pool = self._pools.get_pool(into) if isinstance(into, str) else into or work.function.pool
         call.encode()
         return call, internals_of(pool)
@@ -150,6 +160,18 @@ class Schedules:
         if self._declared:
             declared = [await one.declaration() for one in self._declared.values()]
             await arm(self._owner.runtime, declared)
+
+
+def _check_key(options: Mapping[str, Any]) -> None:
+    """Raise for a key that would let a schedule fire once only, or that is missing."""
+    key, dedupe = options.get("idempotency_key"), options.get("dedupe")
+    if key is None and dedupe is not None:
+        raise ConfigError("dedupe", dedupe, "needs an idempotency_key")
+    if key is not None and dedupe not in WHILE_ONE_IS_LEFT:
+        known = ", ".join(f'"{one}"' for one in WHILE_ONE_IS_LEFT)
+        raise ConfigError(
+            "dedupe", dedupe or "forever", f"would let the schedule fire once: one of {known}"
+        )
 
 
 def _timetable(name: str, expression: str | None, every: Seconds | None, tz: str) -> Timetable:

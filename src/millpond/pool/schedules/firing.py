@@ -50,6 +50,9 @@ log = logging.getLogger("millpond.cron")
 CRON = "~cron"
 """The pool of all firings of a store, and the function that they call."""
 
+STARTING = "~cron/start"
+"""The function that fires a schedule when it begins."""
+
 ENDING = "~cron/end"
 """The function that ends the firings of declarations that are no longer in force."""
 
@@ -81,6 +84,8 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     emits: str | None = None
     payload: Any = None
     """The payload of the event, beside the moment it was due."""
+    on_start: bool = False
+    """Whether it also fires once when it begins."""
 
     @cached_property
     def digest(self) -> str:
@@ -167,6 +172,7 @@ async def _begin(
     for begin in range(0, len(fresh), AT_ONCE):
         some = fresh[begin : begin + AT_ONCE]
         firings = [first_firing(one, standing[one.id], now, runtime.new_id()) for one in some]
+        firings += [_start(one, now, runtime.new_id()) for one in some if one.on_start]
         ending = _ending([one.id for one in some], runtime.new_id())
         await _submit(runtime, (*firings, ending))
         endings.append(ending.id)
@@ -182,10 +188,12 @@ def first_firing(schedule: Declaration, standing: list[Standing], now: float, ta
     return _task(Firing(schedule, schedule.timetable.after(now), max(now, before + 0.001)), task)
 
 
-async def _submit(runtime: Runtime, firings: tuple[NewTask, ...]) -> None:
+async def _submit(runtime: Runtime, firings: tuple[NewTask, ...]) -> list[int]:
+    """Store tasks; return their ids, those of known tasks where their keys are known."""
     answer = await runtime.submitter.submit(Batch(tasks=firings))
     if answer.refusal is not None:
         raise error_of(answer.refusal, len(firings))
+    return [admission.task for admission in answer.admissions]
 
 
 async def _end_older(runtime: Runtime, wanted: Iterable[str]) -> bool:
@@ -212,6 +220,20 @@ def _ending(schedules: list[str], task: int) -> NewTask:
         call=Call(ENDING, msgspec.json.encode(schedules)),
         attempts=UNLIMITED,
         submitted_by="cron",
+    )
+
+
+def _start(schedule: Declaration, now: float, task: int) -> NewTask:
+    """Return the task that fires a schedule as it begins, once for each declaration."""
+    return NewTask(
+        id=task,
+        pool=CRON,
+        call=Call(STARTING, _encode(Firing(schedule, now, now))),
+        key=schedule.id,
+        attempts=UNLIMITED,
+        idempotency_key=f"{schedule.id}#{schedule.digest}#start",
+        fingerprint=int(schedule.digest, 16) >> 2,
+        submitted_by=f"cron:{schedule.id}",
     )
 
 
@@ -267,12 +289,17 @@ def handlers(event_task: EventTask) -> dict[str, Handler]:
     def fire(job: Job) -> Coroutine[Any, Any, dict[str, Any]]:
         return _fire(job, _decode(job.leased.call.payload), event_task)
 
+    async def start(job: Job) -> None:
+        schedule = _decode(job.leased.call.payload).schedule
+        job.follow_ups = list(await extra_firing(runtime_of(job), schedule, event_task))
+
     def end(job: Job) -> Coroutine[Any, Any, None]:
         return _end(runtime_of(job), msgspec.json.decode(job.leased.call.payload, type=list[str]))
 
     encode = msgspec.json.encode
     return {
         CRON: Handler(CRON, Where.LOOP, fire, encode, PATIENCE),
+        STARTING: Handler(STARTING, Where.LOOP, start, encode, PATIENCE),
         ENDING: Handler(ENDING, Where.LOOP, end, encode, PATIENCE),
     }
 
@@ -329,11 +356,14 @@ async def extra_firing(
 
 
 def _target(schedule: Declaration, template: NewTask, moment: str, task: int) -> NewTask:
-    """Return the task that a firing submits: one per schedule and moment, in any process."""
+    """Return the task that a firing submits: one per schedule and moment, in any process.
+
+    Where the schedule has a key of its own, all its firings share that one.
+    """
     return msgspec.structs.replace(
         template,
         id=task,
-        idempotency_key=f"cron:{schedule.id}:{moment}",
+        idempotency_key=template.idempotency_key or f"cron:{schedule.id}:{moment}",
         labels={**template.labels, "cron": schedule.id, "scheduled_at": moment},
         submitted_by=f"cron:{schedule.id}",
     )
@@ -364,9 +394,10 @@ async def fire_by_hand(
     task = event = None
     if declared.task is not None:
         made = _target(declared, declared.task, moment, runtime.new_id())
-        made = msgspec.structs.replace(made, idempotency_key=None, fingerprint=0, submitted_by=by)
-        await _submit(runtime, (made,))
-        task = made.id
+        made = msgspec.structs.replace(made, submitted_by=by)
+        if declared.task.idempotency_key is None:
+            made = msgspec.structs.replace(made, idempotency_key=None, fingerprint=0)
+        (task,) = await _submit(runtime, (made,))
     if declared.emits is not None:
         name = f"{moment}#{runtime.new_id():016x}"
         emitted = await emit_as(by, declared.emits, _payload(declared, moment), name)

@@ -15,9 +15,7 @@ moment of that minute.
 
 from __future__ import annotations
 
-import difflib
 import math
-import zoneinfo
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -28,6 +26,8 @@ import msgspec
 from millpond.errors import BadSchedule, DriverMissing
 
 if TYPE_CHECKING:
+    import zoneinfo
+
     from cronsim import CronSim
 
 Missed: TypeAlias = Literal["once", "all", "skip"]
@@ -182,6 +182,10 @@ def walls(expression: str, after: datetime) -> Iterator[datetime]:
 @lru_cache(maxsize=512)
 def zone_of(name: str) -> zoneinfo.ZoneInfo:
     """Return a time zone by its name; BadSchedule, with the nearest name, if there is none."""
+    # Most processes that import this ask for no zone.
+    import difflib  # noqa: PLC0415
+    import zoneinfo  # noqa: PLC0415
+
     try:
         return zoneinfo.ZoneInfo(name)
     except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError):

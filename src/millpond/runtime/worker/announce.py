@@ -143,7 +143,7 @@ class Announcer:
         else:
             settled = Settled.APPLIED
             if task.status.terminal:
-                tally.ended(task.status)
+                tally.ended(job.leased.pool, task.status)
                 result = TaskResult.of(decided, job, value, task.status)
                 self.ended(job.leased, task.status, result)
             else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from millpond.core.event import SYSTEM
 from millpond.core.lifecycle import Status
 from millpond.core.settle import Settled
 from millpond.runtime.waiting.task_result import TaskResult
@@ -49,7 +50,7 @@ class SettleAnswers:
             and not any(answer.follow_ups)
         ):
             # Most turns end so: what is the same for all need not be checked for each.
-            self._state.tally.completed += count
+            self._state.tally.completed += count - _internal(ended)
             reported = services.announcer.completed(ended)
         else:
             reported = self._report_each(ended, answer)
@@ -97,7 +98,7 @@ class SettleAnswers:
                 announcer.stale(job)
             elif after is not None and after is not Status.QUEUED:
                 reported[job.leased.fence.task] = None
-                tally.ended(after)
+                tally.ended(job.leased.pool, after)
                 if decided.follow_ups:
                     announcer.follow_ups_stored(decided, job, answer.follow_ups[number])
                 announcer.ended(job.leased, after, TaskResult.of(decided, job, value, after))
@@ -111,6 +112,11 @@ class SettleAnswers:
         for (decided, _, _), started in zip(ended, answer.started, strict=True):
             if started is Settled.STALE:
                 self._attempts.stop_lost(decided.successor)
+
+
+def _internal(ended: list[tuple[Settlement, Job, Any]]) -> int:
+    """Return how many of these tasks are of the library itself: firings and events."""
+    return sum([job.leased.pool.startswith(SYSTEM) for _, job, _ in ended])
 
 
 def _probe(probes: Probes, ended: list[tuple[Settlement, Job, Any]], answer: SettleAnswer) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from millpond.core.event import SYSTEM
 from millpond.core.lifecycle import Status, Transition
 
 if TYPE_CHECKING:
@@ -11,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Tally:
-    """Counts over the life of one worker."""
+    """Counts over the life of one worker, as its last log line says them."""
 
     __slots__ = ("cancelled", "completed", "failed", "given_back", "retried", "stale")
 
@@ -29,8 +30,10 @@ class Tally:
         self.stale = 0
         """Attempts that it ended too late: another worker had the task by then."""
 
-    def ended(self, status: Status) -> None:
-        """Count a task that has ended."""
+    def ended(self, pool: str, status: Status) -> None:
+        """Count a task that has ended, unless it is of the library itself: a firing or an event."""
+        if pool.startswith(SYSTEM):
+            return
         if status is Status.COMPLETED:
             self.completed += 1
         elif status is Status.FAILED:

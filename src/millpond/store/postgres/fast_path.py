@@ -81,6 +81,12 @@ class SettleAndLeaseAnswer(msgspec.Struct, frozen=True):
     first_started_at: list[float | None] | None
     wake_at: float | None
     """When tasks that went back to the queue can start."""
+    lanes: list[str | None] | None
+    """Of a pool with lanes: the lane of each task, and its number there."""
+    sequences: list[int | None] | None
+    dry_lanes: list[str] | None
+    """The lanes that the ends left empty, and how many tasks each processed; None = no lanes."""
+    dry_processed: list[int] | None
 
 
 class SettleAndLease:
@@ -137,9 +143,6 @@ class SettleAndLease:
         ending = self.settlements
         count = len(ending)
         after = tuple([_AFTER[one.event] for one in ending])
-        emptied: tuple[Drained, ...] = ()
-        if ending and not answer.live and not answer.pool.endswith(CALLBACKS):
-            emptied = (Drained(pool=answer.pool, lane=None, processed=answer.processed),)
         return SettleAnswer(
             settled=(_APPLIED,) * count,
             after=after,
@@ -155,8 +158,18 @@ class SettleAndLease:
                     if status is not _QUEUED
                 ]
             ),
-            emptied=emptied,
+            emptied=self._emptied(answer),
         )
+
+    def _emptied(self, answer: SettleAndLeaseAnswer) -> tuple[Drained, ...]:
+        """Return the lanes that have run dry, or the pool if it has no lanes."""
+        name = answer.pool
+        if answer.dry_lanes is not None:
+            dry = zip(answer.dry_lanes, answer.dry_processed or (), strict=True)
+            return tuple([Drained(pool=name, lane=lane, processed=count) for lane, count in dry])
+        if not self.settlements or answer.live or name.endswith(CALLBACKS):
+            return ()
+        return (Drained(pool=name, lane=None, processed=answer.processed),)
 
     def _wakes(self, answer: SettleAndLeaseAnswer, back: int) -> tuple[Wake, ...]:
         """Return when the pool has something to start; `back` tasks went back to its queue."""
@@ -185,7 +198,7 @@ class SettleAndLease:
         pool, token, begun = answer.pool, self.token, answer.tokens or ()
         tasks = []
         count = len(answer.ids or ())
-        for index, (identifier, place, body, submitted_at, due, attempts, first) in enumerate(
+        rows = enumerate(
             zip(
                 answer.ids or (),
                 answer.places or (),
@@ -194,9 +207,12 @@ class SettleAndLease:
                 of_each(answer.dues or [], count),
                 answer.attempts or [0] * count,
                 answer.first_started_at or [None] * count,
+                answer.lanes or [None] * count,
+                answer.sequences or [None] * count,
                 strict=True,
             )
-        ):
+        )
+        for index, (identifier, place, body, submitted_at, due, attempts, first, *lane) in rows:
             new = new_of(body, identifier, pool)
             claimed = token if index >= len(begun) else begun[index]
             fence = Fence(identifier, attempts + 1, claimed)
@@ -210,8 +226,8 @@ class SettleAndLease:
                     pool=pool,
                     call=call,
                     key=new.key,
-                    lane=None,
-                    sequence=place & SEQS,
+                    lane=lane[0],
+                    sequence=place & SEQS if lane[1] is None else lane[1],
                     max_attempts=new.attempts,
                     timeout=new.timeout,
                     run=new.run,
@@ -311,6 +327,11 @@ class FastSubmitAnswer(msgspec.Struct, frozen=True):
     known_statuses: list[str] | None
     known_sequences: list[int] | None
     known_reasons: list[str | None] | None
+    known_lanes: list[str | None] | None
+    lanes: list[str | None] | None
+    """Of a pool with lanes: the lane of each new task, its number there, and how many wait."""
+    sequences: list[int | None] | None
+    positions: list[int] | None
 
 
 def _if_any(values: list[Any]) -> Sent:
@@ -331,22 +352,30 @@ def _idempotency(tasks: Sequence[NewTask]) -> list[Sent]:
     ]
 
 
-def _admissions(submits: Sequence[Sequence[Batch]], told: FastSubmitAnswer) -> Iterator[Admission]:
+def _admissions(
+    submits: Sequence[Sequence[Batch]], answer: FastSubmitAnswer
+) -> Iterator[Admission]:
     """Yield the admission of each task."""
-    known = {at: index for index, at in enumerate(told.known_at or ())}
-    last_seq, waiting, queued = told.last_seq or 0, told.waiting or 0, told.queued or 0
+    known = {at: index for index, at in enumerate(answer.known_at or ())}
+    last_seq, waiting, queued = answer.last_seq or 0, answer.waiting or 0, answer.queued or 0
     number = 0
     tasks = (new for batches in submits for batch in batches for new in batch.tasks)
     for at, new in enumerate(tasks, 1):
         if at in known:
-            yield _known(told, known[at], new)
+            yield _known(answer, known[at], new)
             continue
         number += 1
+        lane = None if answer.lanes is None else answer.lanes[number - 1]
+        position = waiting + number - 1 if answer.is_fifo else None
+        if lane is not None and answer.positions is not None:
+            position = answer.positions[number - 1]
+        in_lane = None if answer.sequences is None else answer.sequences[number - 1]
         yield Admission(
             task=new.id,
             status=_QUEUED,
-            sequence=last_seq + number,
-            position=waiting + number - 1 if told.is_fifo else None,
+            lane=lane,
+            sequence=last_seq + number if in_lane is None else in_lane,
+            position=position,
             depth=queued + number,
         )
 
@@ -359,15 +388,16 @@ def _batch_answer(batch: Batch, admissions: tuple[Admission, ...], moment: float
     return BatchAnswer(admissions=admissions, run=run_view(run))
 
 
-def _known(told: FastSubmitAnswer, index: int, new: NewTask) -> Admission:
+def _known(answer: FastSubmitAnswer, index: int, new: NewTask) -> Admission:
     """Return the admission of a task whose key stands for another."""
-    task = (told.known_tasks or ())[index]
+    task = (answer.known_tasks or ())[index]
     return Admission(
         task=task,
-        status=Status((told.known_statuses or ())[index]),
+        status=Status((answer.known_statuses or ())[index]),
         duplicate=task != new.id,
-        sequence=(told.known_sequences or ())[index],
-        reason=(told.known_reasons or ())[index],
+        lane=(answer.known_lanes or ())[index],
+        sequence=(answer.known_sequences or ())[index],
+        reason=(answer.known_reasons or ())[index],
     )
 
 

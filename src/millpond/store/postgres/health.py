@@ -13,7 +13,7 @@ import msgspec
 
 from millpond.store.postgres.connect import PATIENCE, connect, server_time
 from millpond.store.postgres.dialect import dialect_of
-from millpond.store.postgres.lock import WRITERS
+from millpond.store.postgres.lock import POOLS, WRITERS
 from millpond.store.postgres.migrate import migrate
 from millpond.store.postgres.pipeline import PostgresConnection
 from millpond.store.postgres.quoting import qualified
@@ -79,9 +79,9 @@ SELECT l.pid,
   FROM pg_locks AS l LEFT JOIN pg_stat_activity AS a ON a.pid = l.pid
  WHERE l.locktype = 'relation' AND l.granted AND l.mode <> 'AccessShareLock'
    AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
-   AND l.relation = (SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-                      WHERE n.nspname = %s AND c.relname = %s)
- ORDER BY 4 DESC NULLS LAST LIMIT 1"""
+   AND l.relation IN (SELECT c.oid FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+                      WHERE n.nspname = %s AND c.relname = ANY(%s))
+ ORDER BY 4 DESC NULLS LAST, 6 DESC LIMIT 1"""
 
 _DETOURS = "SELECT verb, reason, n, last_at FROM millpond_detour ORDER BY n DESC, verb, reason"
 
@@ -106,7 +106,7 @@ class VacuumPin(msgspec.Struct, frozen=True):
 
 
 class LockHolder(msgspec.Struct, frozen=True):
-    """The session that holds the writers' lock."""
+    """The session that holds the lock of the store or of a pool; of several, the longest."""
 
     pid: int | None
     """None = a prepared transaction."""
@@ -238,7 +238,7 @@ def _detours(connection: Connection, address: Address) -> tuple[Detour, ...]:
 
 
 def _holder(connection: Connection, address: Address) -> LockHolder | None:
-    row = connection.execute(_HOLDER, [address.schema, WRITERS]).fetchone()
+    row = connection.execute(_HOLDER, [address.schema, [WRITERS, *POOLS]]).fetchone()
     return None if row is None else LockHolder(*row)
 
 

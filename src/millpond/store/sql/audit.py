@@ -260,6 +260,9 @@ class _Differs(msgspec.Struct):
     attempt: int | None = None
     runs: int = 0
     reason: str | None = None
+    lane: str | None = None
+    sequence: int | None = None
+    """Its number in its lane."""
 
 
 class _Said(msgspec.Struct):
@@ -344,8 +347,9 @@ def _plain_record(told: _Plain, arrow: _Arrow) -> Record:
         worker=told.worker,
         key=key,
         share=said.share,
+        lane=differs.lane,
         seq=seq,
-        sequence=seq,
+        sequence=seq if differs.lane is None or differs.sequence is None else differs.sequence,
         due=due,
         weight=said.weight,
         function=said.function,

@@ -23,7 +23,7 @@ BEGIN
     INSERT INTO millpond_live
     SELECT f.* FROM millpond_folded AS f
      WHERE f.token = ANY(their_tokens) AND f.id = ANY(these) AND f.pool = the_pool;
-    -- Locked: another call may number them anew.
+    -- Locked: another call may give them new numbers.
     FOR l IN SELECT o.ctid AS spot, o.* FROM millpond_lease AS o
               WHERE o.token = ANY(their_tokens) AND o.ids && these AND o.pool = the_pool FOR UPDATE LOOP
         gone := ARRAY(SELECT k FROM generate_subscripts(l.ids, 1) AS k WHERE l.ids[k] = ANY(these));

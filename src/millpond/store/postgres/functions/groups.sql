@@ -1,95 +1,103 @@
--- Queues of fair pools: a group holds the tasks of one key and one share, a seat says when a share is next.
+-- Queues with lanes, keys or shares, as core/order/backlog.py has them. A group holds the tasks of one unit (a lane
+-- or a key) and one share; it is ready while its first task may start. A unit says how many of its tasks run, what
+-- holds it back, when that ends by time alone (its timer), and when it is forgotten.
 
--- Put tasks that are due into their groups, each at its place. Tasks that are not due (`dues`) are left out;
--- `dues` NULL: all are due now. A new group has the number of its first place. Return the shares of new groups that
--- have something to start, and which of these tasks is the first of each. An error of SQLSTATE MP001 says that
--- something else holds one of these keys back.
-CREATE FUNCTION millpond_join_groups(
-    the_pool bigint, per_key bigint, moment double precision, places bigint[],
-    keys text[], group_shares text[], dues double precision[],
-    OUT shares text[], OUT ready_at bigint[]
+-- Let units and groups change, and place each group that is touched, in one statement: see millpond_touched. Return
+-- the pool with its counts, the shares with a group that is ready now and was not, in which order these became so,
+-- and the shares with one that was ready and is not.
+CREATE FUNCTION millpond_flush(
+    INOUT p millpond_pool, INOUT r millpond_rules, t millpond_touched,
+    OUT entering text[], OUT entering_at bigint[], OUT leaving text[]
 )
 LANGUAGE plpgsql VOLATILE AS $$
+#variable_conflict use_column
 DECLARE
     c record;
 BEGIN
-    WITH coming AS MATERIALIZED (
-        SELECT coalesce(u.key, '') AS unit, coalesce(u.share, '') AS share, count(*) AS tasks,
-               min(u.place) AS place, min(u.place) & ((1::bigint << 40) - 1) AS seq, min(u.n) AS n,
-               coalesce((array_agg(u.due ORDER BY u.place))[1], moment) AS due
-          FROM unnest(places, keys, group_shares, dues) WITH ORDINALITY AS u (place, key, share, due, n)
-         WHERE u.due IS NULL OR u.due <= moment GROUP BY 1, 2
-    ), found AS MATERIALIZED (
-        SELECT k.*, g.spot, o.running, o.spot AS unit_spot,
-               o.paused = 1 OR o.blocked = 1 OR o.held_until > 0 OR o.fades_at IS NOT NULL AS held,
-               k.unit = '' OR per_key IS NULL OR coalesce(o.running, 0) < per_key AS open
-          FROM coming AS k
+    WITH said AS MATERIALIZED (
+        SELECT x.unit, x.share, min(x.at) AS at, sum(x.entered)::bigint AS entered, sum(x.tasks)::bigint AS tasks,
+               min(x.seq) AS first_place, (array_agg(x.rank ORDER BY x.rank, x.seq))[1] AS rank,
+               (array_agg(x.seq ORDER BY x.rank, x.seq))[1] AS seq,
+               (array_agg(x.due ORDER BY x.rank, x.seq))[1] AS due
+          FROM (SELECT u.unit, NULL AS share, u.at, u.entered, 0 AS tasks, NULL::bigint AS rank,
+                       NULL::bigint AS seq, NULL::double precision AS due
+                  FROM unnest(t.units, t.entered, t.unit_at) AS u (unit, entered, at) WHERE u.unit <> ''
+                 UNION ALL
+                SELECT u.unit, u.share, u.at, CASE WHEN u.unit = '' THEN 0 ELSE greatest(-u.tasks, 0) END, u.tasks,
+                       u.rank, u.seq, u.due
+                  FROM unnest(t.group_units, t.group_shares, t.group_at, t.tasks, t.ranks, t.seqs, t.dues)
+                       AS u (unit, share, at, tasks, rank, seq, due)) AS x
+         GROUP BY x.unit, x.share
+    ), touched AS MATERIALIZED (
+        SELECT s.*, o.spot AS unit_spot, coalesce(o.groups, 0) AS groups, coalesce(o.stopped, false) AS stopped,
+               o.timer_at, o.fades_at, n.running, n.tat,
+               greatest(coalesce(o.held_until, 0), n.tat::double precision / 1000000) AS matters,
+               -- From when on it may start a task; infinity: time alone does not let it.
+               CASE WHEN o.stopped OR (s.unit <> '' AND n.running >= r.unit_limit) THEN 'infinity'
+                    ELSE greatest(coalesce(o.held_until, 0), CASE WHEN s.unit <> '' THEN
+                         millpond_rate_opens(n.tat, r.key_interval, r.key_depth, r.ticks) END) END AS opens
+          FROM (SELECT x.*, min(x.at) FILTER (WHERE x.share IS NULL) OVER w AS unit_at,
+                       (sum(x.entered) OVER w)::bigint AS entered_then, count(x.share) OVER w > 0 AS is_named,
+                       array_agg(x.share) FILTER (WHERE x.share IS NOT NULL) OVER w AS shares
+                  FROM said AS x WINDOW w AS (PARTITION BY x.unit)) AS s
           LEFT JOIN LATERAL
-               (SELECT x.ctid AS spot FROM millpond_group AS x
-                 WHERE x.pool = the_pool AND x.unit = k.unit AND x.share = k.share AND x.owner = '' OFFSET 0)
-               AS g ON true
+               (SELECT x.ctid AS spot, x.*, x.paused = 1 OR x.blocked = 1 AS stopped FROM millpond_unit AS x
+                 WHERE x.pool = p.id AND x.unit = s.unit OFFSET 0) AS o ON true
+         CROSS JOIN LATERAL
+               (SELECT coalesce(o.running, 0) + s.entered_then AS running,
+                       CASE WHEN s.entered_then > 0 AND r.key_interval IS NOT NULL
+                            THEN greatest(o.tat, r.ticks) + s.entered_then * r.key_interval
+                            ELSE coalesce(o.tat, 0) END AS tat OFFSET 0) AS n
+    ), placed AS MATERIALIZED (
+        SELECT k.*, g.spot, g.id, g.owner, least(k.at, k.unit_at) AS touched_at, coalesce(g.ready, 0) AS was_ready,
+               coalesce(g.share, k.share) AS of_share, coalesce(g.tasks, 0) + k.tasks AS tasks_then,
+               h.rank AS first_rank, h.seq AS first_seq, h.due AS first_due,
+               (coalesce(g.tasks, 0) + k.tasks > 0 AND h.due <= r.moment AND k.opens <= r.moment)::integer AS ready
+          FROM touched AS k
           LEFT JOIN LATERAL
-               (SELECT x.ctid AS spot, x.* FROM millpond_unit AS x
-                 WHERE x.pool = the_pool AND x.unit = k.unit OFFSET 0) AS o ON true
-    ), grown AS (
+               (SELECT x.ctid AS spot, x.* FROM millpond_group AS x
+                 WHERE x.pool = p.id AND x.unit = k.unit AND x.share = k.share
+                 UNION ALL
+                -- Of a unit of which fewer run, where that matters, or whose timer is due, the other groups, too.
+                SELECT x.ctid, x.* FROM millpond_group AS x
+                 WHERE x.pool = p.id AND x.unit = k.unit AND k.share IS NULL AND (r.limited OR t.pops)
+                   AND (NOT k.is_named OR x.share <> ALL(k.shares))) AS g ON true
+         CROSS JOIN LATERAL
+               -- What comes may stand before all others; what leaves was the first.
+               (SELECT k.rank, k.seq, k.due
+                 WHERE k.tasks < 0 OR g.spot IS NULL OR (k.rank, k.seq) < (g.rank, g.seq)
+                 UNION ALL
+                SELECT g.rank, g.seq, g.due LIMIT 1) AS h
+    ), changed AS (
         UPDATE millpond_group AS g
-           SET tasks = g.tasks + f.tasks, seq = least(g.seq, f.seq),
-               due = CASE WHEN f.seq < g.seq THEN f.due ELSE g.due END
-          FROM found AS f WHERE g.ctid = f.spot
-    ), units AS (
-        INSERT INTO millpond_unit AS o
-        SELECT the_pool, f.unit, 0, 0, 0, 0, 0, count(*), NULL, NULL, NULL, NULL
-          FROM found AS f WHERE f.spot IS NULL GROUP BY f.unit
-            ON CONFLICT (pool, unit) DO UPDATE SET groups = o.groups + excluded.groups
+           SET tasks = f.tasks_then, rank = f.first_rank, seq = f.first_seq, due = f.first_due, ready = f.ready
+          FROM placed AS f WHERE g.ctid = f.spot AND f.tasks_then > 0 AND (f.tasks <> 0 OR f.ready <> f.was_ready)
+    ), gone AS (
+        DELETE FROM millpond_group AS g USING placed AS f WHERE g.ctid = f.spot AND f.tasks_then = 0
     ), made AS (
         INSERT INTO millpond_group
-        SELECT f.place, the_pool, f.unit, f.share, '', f.tasks, 0, f.seq, f.due, f.open::integer
-          FROM found AS f WHERE f.spot IS NULL
+        SELECT (p.id << 40) + f.first_place, p.id, f.unit, f.share, '', f.tasks, f.first_rank,
+               f.first_seq, f.first_due, f.ready
+          FROM placed AS f WHERE f.spot IS NULL AND f.tasks > 0
     )
-    SELECT coalesce(bool_or(f.held), false) AS held,
-           array_agg(f.share) FILTER (WHERE f.spot IS NULL AND f.open) AS shares,
-           array_agg(f.n) FILTER (WHERE f.spot IS NULL AND f.open) AS ready_at
-      INTO c FROM found AS f;
-    IF c.held THEN
-        RAISE EXCEPTION 'held' USING ERRCODE = 'MP001';
-    END IF;
-    shares := c.shares;
-    ready_at := c.ready_at;
-END $$;
-
--- Let shares take turns that have something to start now, in the order of `ready_at`. Return the pool with its
--- ring.
-CREATE FUNCTION millpond_join_ring(p millpond_pool, ready text[], ready_at bigint[]) RETURNS millpond_pool
-LANGUAGE plpgsql VOLATILE AS $$
-DECLARE
-    woken record;
-    joined bigint;
-BEGIN
-    IF ready IS NULL THEN
-        RETURN p;
-    END IF;
-    IF EXISTS (SELECT 1 FROM millpond_seat AS s WHERE s.pool = p.id AND s.owner > '' AND s.resting = 0) THEN
+    SELECT array_agg(ROW(
+               f.unit, f.unit_spot, f.groups, f.running, f.tat, f.stopped, f.timer_at, f.fades_at, f.matters, f.opens,
+               f.first_rank, f.first_seq, f.first_due, f.touched_at, f.id, f.tasks_then > 0,
+               (f.spot IS NULL AND f.tasks > 0)::integer - (f.spot IS NOT NULL AND f.tasks_then = 0)::integer)
+               ::millpond_placed) AS placed,
+           coalesce(bool_or(f.owner <> ''), false) AS odd,
+           count(*) FILTER (WHERE f.running < 0 OR f.tasks_then < 0 OR f.unit_spot IS NULL AND f.entered_then <> 0)
+           AS missing,
+           array_agg(f.of_share ORDER BY f.touched_at, f.id) FILTER (WHERE f.ready > f.was_ready) AS entering,
+           array_agg(f.touched_at ORDER BY f.touched_at, f.id) FILTER (WHERE f.ready > f.was_ready) AS entering_at,
+           array_agg(f.of_share) FILTER (WHERE f.ready < f.was_ready) AS leaving
+      INTO c FROM placed AS f;
+    IF c.missing > 0 THEN PERFORM millpond_miscounted('unit', 0, c.missing); END IF;
+    IF c.odd THEN
         RAISE EXCEPTION 'owned' USING ERRCODE = 'MP001';
     END IF;
-    WITH changed AS (
-        UPDATE millpond_seat AS s SET resting = 0
-         -- By its key: the index of those that rest would read all of them.
-         WHERE s.pool = p.id AND s.share = ANY(ready) AND s.owner = '' AND s.resting > 0
-        RETURNING s.turn, s.joined
-    )
-    SELECT count(*) AS n,
-           bool_or((c.turn, c.joined) <= (p.ring_turn, p.ring_join)) AS behind INTO woken FROM changed AS c;
-    IF woken.behind THEN
-        RAISE EXCEPTION 'turns' USING ERRCODE = 'MP001';
-    END IF;
-    p.resting := p.resting - woken.n;
-    INSERT INTO millpond_seat
-    SELECT p.id, b.share, '', p.passed_turn, p.joins + row_number() OVER (ORDER BY b.o), 0
-      FROM (SELECT x.share, min(x.o) AS o FROM unnest(ready, ready_at) AS x (share, o)
-             GROUP BY x.share) AS b
-     WHERE NOT EXISTS (SELECT 1 FROM millpond_seat AS s
-                        WHERE s.pool = p.id AND s.share = b.share AND s.owner = '');
-    GET DIAGNOSTICS joined = ROW_COUNT;
-    p.joins := p.joins + joined;
-    RETURN p;
+    p := millpond_write_units(p, r.moment, t.pops, c.placed);
+    entering := c.entering;
+    entering_at := c.entering_at;
+    leaving := c.leaving;
 END $$;

@@ -5,7 +5,7 @@
 CREATE FUNCTION millpond_known_keys(
     the_pool bigint, keys text[], dedupes text[], functions text[], fingerprints bigint[],
     OUT refused text, OUT known_at integer[], OUT tasks bigint[], OUT statuses text[],
-    OUT sequences bigint[], OUT reasons text[]
+    OUT sequences bigint[], OUT reasons text[], OUT lanes text[]
 )
 LANGUAGE plpgsql VOLATILE AS $$
 #variable_conflict use_column
@@ -42,6 +42,7 @@ BEGIN
             statuses[i] := s.status;
             sequences[i] := s.sequence;
             reasons[i] := s.reason;
+            lanes[i] := s.lane;
             refused := s.refused;
             EXIT WHEN refused IS NOT NULL;
         END LOOP;
@@ -51,13 +52,12 @@ END $$;
 -- Return how a task is; `known_status` if it was forgotten.
 CREATE FUNCTION millpond_state_of(
     task bigint, known_status text,
-    OUT status text, OUT sequence bigint, OUT reason text, OUT refused text
+    OUT status text, OUT sequence bigint, OUT reason text, OUT lane text, OUT refused text
 )
 LANGUAGE plpgsql VOLATILE AS $$
 #variable_conflict use_column
 DECLARE
     at_place bigint;
-    lane text;
 BEGIN
     status := known_status;
     sequence := 0;
@@ -80,8 +80,8 @@ BEGIN
          WHERE l.n >= (SELECT m.first_lease FROM millpond_meta AS m ORDER BY m.turn DESC LIMIT 1)
            AND task = ANY(l.ids);
     END IF;
-    IF lane IS NOT NULL OR status IS NULL THEN
-        refused := 'lane';
+    IF status IS NULL THEN
+        refused := 'unknown';
     END IF;
 END $$;
 

@@ -31,7 +31,7 @@ BEGIN
     w.unknown := worker.unknown;
     w.refused := CASE
         WHEN p.id IS NULL OR worker.id IS NULL THEN 'unknown'
-        WHEN (p.grouped = 1 AND (NOT r.fair OR w.may_claim > 0)) OR (p.special = 1 AND NOT r.flow)
+        WHEN (p.grouped = 1 AND (NOT r.grouped OR w.may_claim > 0)) OR (p.special = 1 AND NOT r.flow)
         THEN 'grouped'
         WHEN p.paused = 1 OR p.not_before > r.moment OR p.parked > 0 OR p.starved <> '{}'
           OR p.hungry <> '{}' OR worker.expires_at <= r.moment OR worker.functions = '[]' THEN 'special'
@@ -39,7 +39,7 @@ BEGIN
         THEN 'starved'
     END;
     IF w.refused IS NULL THEN
-        w.refused := millpond_comes_first(p.id, r.fair, asker, worker.owner,
+        w.refused := millpond_comes_first(p.id, r.grouped, asker, worker.owner,
                                           worker.ahead - begun > w.own_claims, inbox_upto, inbox_open);
     END IF;
     RETURN w;
@@ -48,7 +48,7 @@ END $$;
 -- Return what the verbs must see to before anything is leased; NULL = nothing. Each question is asked by
 -- itself, and only where it matters.
 CREATE FUNCTION millpond_comes_first(
-    the_pool bigint, fair boolean,
+    the_pool bigint, grouped boolean,
     asker text, its_owner text, claims_elsewhere boolean, inbox_upto xid8, inbox_open xid8[]
 ) RETURNS text
 LANGUAGE plpgsql VOLATILE AS $$
@@ -69,7 +69,7 @@ BEGIN
             RETURN 'prefetched, and not folded';
         END IF;
     END IF;
-    IF fair THEN
+    IF grouped THEN
         IF EXISTS (SELECT 1 FROM millpond_seat
                     WHERE pool = the_pool AND owner > '' AND resting = 0) THEN
             RETURN 'owned';
@@ -133,7 +133,7 @@ END $$;
 -- Return whether a queued task can be started here, if its worker knows its function.
 CREATE FUNCTION millpond_simple(l millpond_live, moment double precision) RETURNS boolean
 LANGUAGE sql IMMUTABLE AS $$
-    SELECT l.reason IS NULL AND l.cancel_requested = 0 AND l.listed = 0 AND l.lane IS NULL AND l.owner IS NULL
+    SELECT l.reason IS NULL AND l.cancel_requested = 0 AND l.listed = 0 AND l.owner IS NULL
        AND l.steps IS NULL AND (l.expires_at IS NULL OR l.expires_at > moment)
        AND (l.progress IS NULL OR l.progress ~ '^[0-9.e+-]+ ')
 $$;
@@ -142,6 +142,7 @@ $$;
 CREATE FUNCTION millpond_folds(l millpond_live) RETURNS boolean
 LANGUAGE sql IMMUTABLE AS $$
     SELECT l.runs = 0 AND l.attempt = 0 AND l.expires_at IS NULL AND l.error IS NULL AND l.progress IS NULL
+       AND l.lane IS NULL
 $$;
 
 -- Return why a worker cannot run some of these tasks; NULL = it can run all.

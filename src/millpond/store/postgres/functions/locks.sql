@@ -1,7 +1,7 @@
 -- Locks: who waits for whom. A call takes them in this order, all of them or some, and reads what a lock guards
 -- in a later statement than the lock:
 --
---   1. the store (millpond_lock), together with all other calls: only the verbs of Python keep everybody out;
+--   1. the store (millpond_lock), together with all other calls: only the verbs of Python keep all other writers out;
 --   2. its pool, by itself;
 --   3. the budgets of the pool, in the order of their names;
 --   4. runs, in the order of their ids; then new runs, in the order of their names;
@@ -22,7 +22,7 @@ LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     the_pool bigint;
 BEGIN
-    -- It keeps out the verbs of Python, and nobody else. No stronger mode does that: the server takes it
+    -- It keeps out the verbs of Python, and no other call. No stronger mode does that: the server takes it
     -- without looking at the locks of other sessions.
     LOCK TABLE millpond_lock IN ROW EXCLUSIVE MODE;
     IF asked_pool IS NOT NULL THEN
@@ -86,7 +86,7 @@ BEGIN
     END LOOP;
 END $$;
 
--- Count tasks that a worker prefetched, or holds ahead no more.
+-- Add to the count of tasks that a worker has prefetched.
 CREATE FUNCTION millpond_count_ahead(a_worker text, more_ahead bigint) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
@@ -102,7 +102,7 @@ BEGIN
     END LOOP;
 END $$;
 
--- Number old leases anew, so that who looks for leases looks at the latest thousand and not at the dead. A lease
+-- Give old leases new numbers, so that a search for leases sees the latest thousand and not the dead. A lease
 -- that another call is changing stays as it is, and so does the place where the search begins.
 CREATE FUNCTION millpond_renumber_leases(first bigint, last bigint) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $$

@@ -10,7 +10,7 @@ DECLARE
 BEGIN
     IF r.flow THEN
         next_at := millpond_rates_allow(p, r, taken);
-    ELSIF r.fair THEN
+    ELSIF r.grouped THEN
         IF EXISTS (SELECT 1 FROM millpond_seat AS s
                     WHERE s.pool = p.id AND s.owner = '' AND s.resting = 0
                       AND (s.turn, s.joined) > (p.ring_turn, p.ring_join) LIMIT 1) THEN
@@ -18,6 +18,10 @@ BEGIN
         END IF;
     ELSIF more THEN
         RETURN r.moment;
+    END IF;
+    IF p.unit_timers > 0 THEN
+        SELECT least(next_at, o.timer_at) INTO next_at FROM millpond_unit AS o
+         WHERE o.pool = p.id AND o.timer_at IS NOT NULL ORDER BY o.timer_at, o.timer_rank, o.timer_seq LIMIT 1;
     END IF;
     IF p.later > 0 THEN
         SELECT least(next_at, o.due) INTO next_at FROM millpond_live AS o
@@ -36,7 +40,7 @@ DECLARE
     own_at bigint;
     shared_at bigint := r.ticks;
 BEGIN
-    IF r.fair THEN
+    IF r.grouped THEN
         SELECT (t.plain::json ->> 'weight')::bigint, t.place INTO weight, place
           FROM (SELECT * FROM millpond_seat AS o
                  WHERE o.pool = p.id AND o.owner = '' AND o.resting = 0

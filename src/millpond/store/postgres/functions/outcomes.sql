@@ -39,7 +39,6 @@ BEGIN
                CASE WHEN s.event = 'fail' THEN s.reason ELSE l.reason END AS new_reason,
                CASE WHEN s.begun_by >= s.n THEN 'stale'
                     WHEN t.plain IS NULL THEN 'callback'
-                    WHEN l.lane IS NOT NULL THEN 'lane'
                     WHEN l.cancel_requested > 0 AND s.event <> 'complete' THEN 'cancelled'
                     -- The core says what these mean: a failure (event_in_force).
                     WHEN s.event = 'retry' AND s.spend AND l.attempt >= (t.plain::json ->> 'attempts')::integer
@@ -67,13 +66,14 @@ BEGIN
                grp = 0
           FROM held AS h WHERE l.ctid = h.spot AND h.goes_back
     ), arrows AS (
-        SELECT h.n, false AS starts, h.event, h.id, h.place, h.pool, h.worker, h.new_due AS due, h.token, h.key, h.plain,
-               h.goes_back, h.odd, h.new_attempt AS attempt, h.runs, h.new_reason AS reason,
+        SELECT h.n, false AS starts, h.event, h.id, h.place, h.pool, h.worker, h.new_due AS due, h.token, h.key, h.lane,
+               h.sequence, h.plain, h.goes_back, h.odd, h.new_attempt AS attempt, h.runs, h.new_reason AS reason,
                CASE WHEN h.begun_by IS NULL AND h.event <> 'release'
                     THEN float8send(h.started_at - h.due) || float8send(moment - h.started_at) END AS times
           FROM held AS h
          UNION ALL
-        SELECT q.n, true, 'lease', q.id, l.place, l.pool, l.worker, l.due, l.token, l.key, t.plain, false,
+        SELECT q.n, true, 'lease', q.id, l.place, l.pool, l.worker, l.due, l.token, l.key, l.lane, l.sequence,
+               t.plain, false,
                CASE WHEN t.plain IS NULL THEN 'callback' END, l.attempt, l.runs, NULL, NULL
           FROM unnest(successors) WITH ORDINALITY AS q (id, n)
          CROSS JOIN LATERAL
@@ -88,13 +88,17 @@ BEGIN
                array_agg(plain), NULL::double precision, NULL::bigint, string_agg(times, ''), count(times),
                count(*) FILTER (WHERE event IN ('complete', 'fail')), count(*) FILTER (WHERE event = 'fail'),
                array_agg(event),
-               array_agg(CASE WHEN event <> 'complete' OR runs > 1 OR reason IS NOT NULL THEN
-                         json_build_object('event', event, 'attempt', attempt, 'runs', runs, 'reason', reason)
-                         ::text END),
-               array_agg(place) FILTER (WHERE goes_back AND due <= moment),
-               array_agg(n) FILTER (WHERE goes_back AND due <= moment),
-               min(n) FILTER (WHERE goes_back), count(*) FILTER (WHERE goes_back AND due > moment),
-               min(due) FILTER (WHERE goes_back AND due > moment))::millpond_ends AS e
+               array_agg(CASE WHEN event <> 'complete' OR runs > 1 OR reason IS NOT NULL OR lane IS NOT NULL THEN
+                         json_build_object('event', event, 'attempt', attempt, 'runs', runs, 'reason', reason,
+                                           'lane', lane, 'sequence', sequence)::text END),
+               -- What goes back to a lane holds it, due or not.
+               array_agg(place) FILTER (WHERE goes_back AND (due <= moment OR lane IS NOT NULL)),
+               array_agg(n) FILTER (WHERE goes_back AND (due <= moment OR lane IS NOT NULL)),
+               min(n) FILTER (WHERE goes_back),
+               count(*) FILTER (WHERE goes_back AND due > moment AND lane IS NULL),
+               min(due) FILTER (WHERE goes_back AND due > moment),
+               coalesce(bool_or(goes_back AND due <= moment), false),
+               CASE WHEN count(lane) > 0 THEN array_agg(lane) END)::millpond_ends AS e
       INTO s FROM arrows;
     IF s.ends <> ending OR s.odd IS NOT NULL OR s.alike IS DISTINCT FROM true
        OR (SELECT count(DISTINCT u.id) FROM unnest(settled) AS u (id)) < ending THEN
@@ -127,34 +131,25 @@ BEGIN
     END IF;
 END $$;
 
--- Let tasks whose attempts end leave their keys, and put those that go back into the queue; return the pool as it
--- is then.
-CREATE FUNCTION millpond_leave(
-    INOUT p millpond_pool, INOUT r millpond_rules, e millpond_ends, OUT refused text
-)
+-- Let tasks whose attempts end leave their lanes or keys, and put those that go back into the queue; return the
+-- pool as it is then.
+CREATE FUNCTION millpond_leave(INOUT p millpond_pool, INOUT r millpond_rules, e millpond_ends)
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
-    k record;
+    t millpond_touched;
     made record;
 BEGIN
-    IF r.fair THEN
-        SELECT * INTO k FROM millpond_leave_keys(
-            p.id, r.per_key, r.key_interval, r.key_depth, r.ticks, e.keys, p.fading);
-        refused := k.refused;
-        p.fading := k.fading;
-    ELSE
-        SELECT NULL::text[] AS shares, NULL::bigint[] AS freed_at INTO k;
+    IF r.grouped THEN
+        -- A unit comes free before the task that freed it goes back.
+        SELECT array_agg(u.unit), array_agg(-1), array_agg(2 * u.n) INTO t.units, t.entered, t.unit_at
+          FROM unnest(coalesce(e.lanes, e.keys)) WITH ORDINALITY AS u (unit, n);
     END IF;
-    IF refused IS NULL THEN
-        -- A key comes free before the task that freed it goes back.
-        SELECT * INTO made FROM millpond_make_ready(
-            p, r, e.back, ARRAY(SELECT 2 * u.n + 1 FROM unnest(e.back_at) AS u (n)), k.shares,
-            ARRAY(SELECT 2 * u.n FROM unnest(k.freed_at) AS u (n)));
-        p := made.p;
-        r := made.r;
-        p.later := p.later + e.later;
-        p.undue_since := least(p.undue_since, e.first_due);
-    END IF;
+    SELECT * INTO made
+      FROM millpond_make_ready(p, r, t, e.back, ARRAY(SELECT 2 * u.n + 1 FROM unnest(e.back_at) AS u (n)));
+    p := made.p;
+    r := made.r;
+    p.later := p.later + e.later;
+    p.undue_since := least(p.undue_since, e.first_due);
 END $$;
 
 -- Return which tasks an end concerns: with the number and the text of each, and the status that it has then.

@@ -12,7 +12,6 @@ BEGIN
     r.ticks := round(moment * 1000000)::bigint;
     r.a_limit := (spec ->> 'max_concurrent')::bigint;
     r.prefetch := (spec ->> 'prefetch')::bigint;
-    r.fair := false;
     r.flow := p.special = 1 AND p.limiter = '' AND p.claimed = 0 AND r.prefetch = 0;
     IF r.flow THEN
         r.rates := spec -> 'rates';
@@ -20,17 +19,20 @@ BEGIN
         r.budget_names := spec -> 'budgets';
         r.budgets := '{}';
     END IF;
-    IF p.grouped = 1 THEN
-        -- Shares of equal weight that take turns, and perhaps a limit for each key.
-        r.fair := spec @> '{"order": {"kind": "fair_round_robin"}, "ordered": false, "lanes": null}'
-                  AND coalesce(spec -> 'order' -> 'weights', '{}') IN ('{}', 'null', '[]')
-                  AND p.unit_timers = 0 AND p.claimed = 0 AND (r.flow OR p.special = 0 AND p.fading = 0);
-        r.per_key := (spec ->> 'max_per_key')::bigint;
-        IF spec ->> 'rate_per_key' IS NOT NULL THEN
-            r.key_interval := millpond_interval(spec -> 'rate_per_key');
-            r.key_depth := millpond_depth(spec -> 'rate_per_key');
-        END IF;
+    r.in_lanes := spec ->> 'lanes' IS NOT NULL OR (spec ->> 'ordered')::boolean;
+    r.lanes := (spec ->> 'lanes')::bigint;
+    r.fair := spec -> 'order' ->> 'kind' = 'fair_round_robin';
+    r.unit_limit := CASE WHEN r.in_lanes THEN 1 ELSE (spec ->> 'max_per_key')::bigint END;
+    IF r.fair THEN
+        r.weights := nullif(nullif(spec -> 'order' -> 'weights', '{}'), 'null');
     END IF;
+    IF spec ->> 'rate_per_key' IS NOT NULL THEN
+        r.key_interval := millpond_interval(spec -> 'rate_per_key');
+        r.key_depth := millpond_depth(spec -> 'rate_per_key');
+    END IF;
+    r.limited := r.unit_limit IS NOT NULL OR r.key_interval IS NOT NULL;
+    -- An operator may stop a key where keys do not matter otherwise.
+    r.grouped := p.grouped = 1 AND (r.fair OR r.limited) AND p.claimed = 0 AND (r.flow OR p.special = 0);
     RETURN r;
 END $$;
 
@@ -101,3 +103,8 @@ BEGIN
     SELECT count(*) INTO expected FROM unnest(r.budget_buckets) AS b (buckets) WHERE b.buckets <> '[]';
     IF touched <> expected THEN PERFORM millpond_miscounted('budget', expected, touched); END IF;
 END $$;
+
+-- Return the share of a task, as Backlog says: in a pool with lanes these take turns.
+CREATE FUNCTION millpond_share(r millpond_rules, unit text, share text) RETURNS text LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN NOT (r).fair THEN '' WHEN (r).in_lanes THEN coalesce(unit, '') ELSE coalesce(share, '') END
+$$;

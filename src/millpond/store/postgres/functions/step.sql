@@ -58,16 +58,15 @@ BEGIN
     a.refused := CASE WHEN r.unknown THEN 'unknown option'
                       -- An end is more than a count there.
                       WHEN ending > 0 AND p.special = 1 AND NOT r.flow THEN 'special'
-                      WHEN ending > 0 AND p.grouped = 1 AND NOT r.fair THEN 'grouped' END;
+                      WHEN ending > 0 AND p.grouped = 1 AND NOT r.grouped THEN 'grouped' END;
     a.pool_name := p.name;
     a.live_left := p.live - coalesce(e.over, 0);
     a.running_now := p.running - ending + coalesce(e.begun, 0);
-    IF a.refused IS NULL AND (e.first_back > 0 OR ending > 0 AND r.fair) THEN
+    IF a.refused IS NULL AND (e.first_back > 0 OR ending > 0 AND r.grouped) THEN
         SELECT * INTO changed FROM millpond_leave(p, r, e);
         p := changed.p;
         r := changed.r;
-        a.refused := changed.refused;
-        a.wake_at := CASE WHEN e.first_back < ending OR p.paused = 0 AND e.back IS NOT NULL THEN r.moment
+        a.wake_at := CASE WHEN e.first_back < ending OR p.paused = 0 AND e.back_due THEN r.moment
                           WHEN p.paused = 0 THEN e.first_due END;
     END IF;
     IF a.refused IS NULL AND r.flow THEN
@@ -78,7 +77,7 @@ BEGIN
         a.refused := r.refused;
     END IF;
     IF a.refused IS NULL AND asked_pool IS NOT NULL THEN
-        IF p.later > 0 AND (p.grouped = 0 OR r.fair) THEN
+        IF p.later + p.unit_timers > 0 AND (p.grouped = 0 OR r.grouped) THEN
             SELECT * INTO changed FROM millpond_promote(p, r);
             p := changed.p;
             r := changed.r;
@@ -87,7 +86,7 @@ BEGIN
                                m.first_lease, m.seen_upto, m.seen_open);
         a.refused := w.refused;
         IF a.refused IS NULL AND p.ready > 0 AND w.slots + w.may_claim > 0 THEN
-            IF r.fair THEN
+            IF r.grouped THEN
                 n := millpond_next_in_turn(p, r, w.slots);
             ELSE
                 n := millpond_next_in_line(p.id, p.bands, p.lows, w.slots + w.may_claim, r.moment);
@@ -107,7 +106,7 @@ BEGIN
     IF a.refused IS NOT NULL THEN
         IF ending > 0 OR r.promoted > 0 THEN
             RAISE EXCEPTION '%', a.refused USING ERRCODE = 'MP001';
-        ELSIF n.n > 0 AND NOT r.fair THEN
+        ELSIF n.n > 0 AND NOT r.grouped THEN
             PERFORM millpond_raise(p.id, n.ranks[1], n.places[1], NULL);
         END IF;
         RETURN a;

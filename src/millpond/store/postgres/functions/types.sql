@@ -22,7 +22,11 @@ CREATE TYPE millpond_step_answer AS (
     finished_runs bigint[],
     attempts    integer[],           -- which attempt of each this is; NULL = the first of all
     first_started_at double precision[], -- when the first attempt began; NULL = now
-    wake_at     double precision     -- when tasks that went back to the queue can start; NULL = no matter
+    wake_at     double precision,    -- when tasks that went back to the queue can start; NULL = no matter
+    lanes       text[],              -- of a pool with lanes: where each task stands; NULL = it has none
+    sequences   bigint[],
+    dry_lanes   text[],              -- the lanes that the ends left empty; NULL = the pool has none
+    dry_processed bigint[]           -- how many tasks of each were completed or failed, ever
 );
 
 -- The attempts that end, all of one pool and one worker, and the prefetched tasks that start in their slots.
@@ -49,8 +53,10 @@ CREATE TYPE millpond_ends AS (
     back       bigint[],             -- the places of those that go back and are due
     back_at    integer[],            -- which of the attempts these are
     first_back integer,              -- which is the first that goes back
-    later      integer,              -- how many go back and are not due
-    first_due  double precision      -- of those
+    later      integer,              -- how many go back and wait outside the queue until they are due
+    first_due  double precision,     -- when the first is due of all that go back and are not
+    back_due   boolean,              -- whether some go back and are due
+    lanes      text[]                -- where tasks stand that have rows of their own; NULL = they have no lane
 );
 
 -- What the settings of a pool say, and its budgets.
@@ -58,10 +64,15 @@ CREATE TYPE millpond_rules AS (
     refused      text,
     unknown      boolean,            -- there is an option that these functions do not know
     flow         boolean,            -- it has rates or budgets, and nothing else that is special
-    fair         boolean,            -- shares of equal weight take turns
+    grouped      boolean,            -- lanes, keys or shares say what is next
+    in_lanes     boolean,            -- its lanes run one task at a time, in their order
+    lanes        bigint,             -- how many there are; NULL = each key is one
+    fair         boolean,            -- shares take turns
+    weights      jsonb,              -- of shares; NULL = all have the same
+    limited      boolean,            -- units have a limit or a rate
+    unit_limit   bigint,             -- how many tasks of one lane or key run at once
     a_limit      bigint,
     prefetch     bigint,
-    per_key      bigint,
     key_interval bigint,             -- of the rate of each key; NULL = none
     key_depth    bigint,
     moment       double precision,
@@ -118,18 +129,81 @@ CREATE TYPE millpond_next AS (
     attempts     integer[],          -- how many attempts each has had; NULL = none
     runs         integer[],
     first_started_at double precision[],
-    -- Where shares take turns: of each its seat and its group, and what is next in the group.
-    seats        tid[],
-    groups       tid[],
+    lanes        text[],             -- of a pool with lanes: where each stands; NULL = it has none
+    sequences    bigint[],
+    -- Of a pool with lanes, keys or shares: how many of each group there are among them, and what is next there.
     units        text[],
-    last         boolean[],          -- it is the last of its group
-    stays        boolean[],          -- its group goes on taking turns
-    next_rank    bigint[],
-    next_seq     bigint[],
-    next_due     double precision[],
-    resting      bigint,             -- how many groups rest afterwards
-    turn         bigint,             -- the seat of the first
-    joined       bigint,
-    last_turn    bigint,             -- the seat of the last
+    unit_shares  text[],
+    taken        bigint[],
+    next_ranks   bigint[],
+    next_seqs    bigint[],
+    next_dues    double precision[],
+    seats        tid[],              -- of the shares of these tasks, each with its turn afterwards
+    shares       text[],
+    turns        bigint[],
+    last_turn    bigint,             -- the turn that is served last
     last_joined  bigint
+);
+
+-- New tasks of a submit.
+CREATE TYPE millpond_new AS (
+    base         bigint,             -- the place before the first
+    count        integer,
+    later        integer,            -- how many of them are not due
+    first_due    double precision,   -- of those
+    ids          bigint[],
+    bodies       bytea[],
+    plains       text[],
+    keys         text[],
+    priorities   bigint[],
+    shares       text[],
+    dues         double precision[], -- NULL = all are due
+    expires      double precision[],
+    idempotency_keys text[],
+    functions    text[],
+    fingerprints bigint[],
+    runs         bigint[],           -- empty = none is of a run
+    lanes        text[],             -- of a pool with lanes; NULL = it has none
+    sequences    bigint[],
+    positions    bigint[]            -- how many wait before it in its lane
+);
+
+-- What touches units and groups. Tasks that come: where each belongs and stands, and when it is due. Tasks that leave
+-- (`tasks` below zero): how many of each group, and which stands first there afterwards.
+CREATE TYPE millpond_touched AS (
+    units        text[],             -- of which fewer run, or whose timer is due
+    entered      bigint[],           -- how many more run of each
+    unit_at      bigint[],           -- in which order units and groups are touched
+    group_units  text[],
+    group_shares text[],
+    tasks        bigint[],
+    ranks        bigint[],
+    seqs         bigint[],
+    dues         double precision[],
+    group_at     bigint[],
+    pops         boolean             -- the timers that are due have done their work
+);
+
+-- A place in the ring.
+CREATE TYPE millpond_turn AS (turn bigint, joined bigint);
+
+-- A group that was placed, and its unit as it is then.
+CREATE TYPE millpond_placed AS (
+    unit       text,
+    spot       tid,                  -- of the unit; NULL = it is new
+    groups     bigint,               -- how many it had
+    running    bigint,
+    tat        bigint,
+    stopped    boolean,              -- it is paused, or the head of its lane is parked
+    timer_at   double precision,
+    fades_at   double precision,
+    matters    double precision,     -- until when it is remembered, though nothing is left of it
+    opens      double precision,
+    rank       bigint,               -- the first task of the group
+    seq        bigint,
+    due        double precision,
+    touched_at bigint,
+    id         bigint,
+    holds      boolean,              -- the group has tasks
+    more       integer               -- 1 = the group is new, -1 = it is gone
 );

@@ -19,13 +19,16 @@ DECLARE
     faded bigint := 0;
     b millpond_begun;
 BEGIN
-    IF r.fair AND p.fading > 0 THEN
+    IF r.grouped AND p.fading > 0 THEN
         faded := millpond_forget_faded(p.id, a.moment);
         p.fading := p.fading - faded;
     END IF;
     IF ending > 0 THEN
         p.measured := millpond_measure_ends(p.id, p.measured, e, ending, a.moment);
         PERFORM millpond_end_keys(e, ending);
+        IF r.in_lanes THEN
+            SELECT * INTO a.dry_lanes, a.dry_processed FROM millpond_end_in_lanes(p.id, e);
+        END IF;
         a.finished_runs := millpond_leave_runs(e, ending, p.name, a.moment);
         p.kept := p.kept + e.over;
         p.totals := millpond_count_ended(p.totals::jsonb, e.over - e.failed, e.failed)::text;
@@ -43,6 +46,8 @@ BEGIN
         a.bodies := n.bodies;
         a.attempts := n.attempts;
         a.first_started_at := n.first_started_at;
+        a.lanes := n.lanes;
+        a.sequences := n.sequences;
         IF r.flow THEN
             p.tats := r.tats::text;
             PERFORM millpond_store_budgets(r);
@@ -114,7 +119,7 @@ BEGIN
     IF touched <> n.n - coalesce(cardinality(n.own_rows), 0) THEN
         PERFORM millpond_miscounted('live', n.n, touched);
     END IF;
-    IF r.fair THEN
+    IF r.grouped THEN
         RETURN millpond_take_turns(p, r, n);
     END IF;
     IF p.bands IS NULL THEN
@@ -176,7 +181,7 @@ BEGIN
        SET live = p.live, running = p.running, claimed = p.claimed, fresh = p.fresh, ready = p.ready,
            later = p.later, kept = p.kept, measured = p.measured, totals = p.totals, holding = p.holding,
            joins = p.joins, passed_turn = p.passed_turn, passed_join = p.passed_join,
-           resting = p.resting, fading = p.fading, tats = p.tats, bands = p.bands, lows = p.lows,
+           resting = p.resting, fading = p.fading, unit_timers = p.unit_timers, tats = p.tats, bands = p.bands, lows = p.lows,
            undue_since = p.undue_since, ring_turn = p.ring_turn, ring_join = p.ring_join,
            writes = p.writes + 1, turn = (p.writes + 1) >> 5
      WHERE ctid = spot;
@@ -219,11 +224,12 @@ BEGIN
         INSERT INTO millpond_audit
         VALUES (last, starting, s.at, NULL, 'lease', NULL, p.id, asker, ARRAY[new_token], n.ids[:starting],
                 n.places[:starting], n.due[:starting], n.keys[:starting], n.plain[:starting],
-                CASE WHEN n.runs IS NOT NULL THEN ARRAY(
-                     SELECT CASE WHEN u.runs > 0 THEN
-                            json_build_object('attempt', u.attempt + 1, 'runs', u.runs + 1)::text END
-                       FROM unnest(n.attempts[:starting], n.runs[:starting]) WITH ORDINALITY
-                            AS u (attempt, runs, k) ORDER BY u.k) END);
+                CASE WHEN n.runs IS NOT NULL OR n.lanes IS NOT NULL THEN ARRAY(
+                     SELECT CASE WHEN u.runs > 0 OR u.lane IS NOT NULL THEN
+                            json_build_object('attempt', coalesce(u.attempt, 0) + 1, 'runs', coalesce(u.runs, 0) + 1,
+                                              'lane', u.lane, 'sequence', u.sequence)::text END
+                       FROM unnest(n.ids[:starting], n.attempts[:starting], n.runs[:starting], n.lanes, n.sequences)
+                            WITH ORDINALITY AS u (id, attempt, runs, lane, sequence, k) ORDER BY u.k) END);
     END IF;
     IF claiming > 0 THEN
         last := last + claiming;
@@ -244,7 +250,7 @@ BEGIN
                 '{}', '{}', '{}');
     END IF;
     IF lease_number < s.first_lease THEN
-        -- So many others have come meanwhile that nobody would look for it.
+        -- So many others have come meanwhile that no search would find it.
         UPDATE millpond_lease AS o SET n = s.leases WHERE o.n = lease_number AND o.pool = p.id;
     END IF;
     IF s.leases - s.first_lease >= 1024 THEN

@@ -1,0 +1,127 @@
+-- The ring: a seat says when a share is next. In a pool that is not fair there is one share, which is always next.
+
+-- Let shares take turns that have something to start now, in the order of `ready_at`. Return the pool with its
+-- ring.
+CREATE FUNCTION millpond_join_ring(p millpond_pool, ready text[], ready_at bigint[]) RETURNS millpond_pool
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    woken record;
+    joined bigint;
+BEGIN
+    IF ready IS NULL THEN
+        RETURN p;
+    END IF;
+    IF EXISTS (SELECT 1 FROM millpond_seat AS s WHERE s.pool = p.id AND s.owner > '' AND s.resting = 0) THEN
+        RAISE EXCEPTION 'owned' USING ERRCODE = 'MP001';
+    END IF;
+    WITH changed AS (
+        UPDATE millpond_seat AS s SET resting = 0
+         -- By its key: the index of those that rest would read all of them.
+         WHERE s.pool = p.id AND s.share = ANY(ready) AND s.owner = '' AND s.resting > 0
+        RETURNING s.turn, s.joined
+    )
+    SELECT count(*) AS n,
+           bool_or((c.turn, c.joined) <= (p.ring_turn, p.ring_join)) AS behind INTO woken FROM changed AS c;
+    IF woken.behind THEN
+        RAISE EXCEPTION 'turns' USING ERRCODE = 'MP001';
+    END IF;
+    p.resting := p.resting - woken.n;
+    INSERT INTO millpond_seat
+    SELECT p.id, b.share, '', p.passed_turn, p.joins + row_number() OVER (ORDER BY b.o), 0
+      FROM (SELECT x.share, min(x.o) AS o FROM unnest(ready, ready_at) AS x (share, o)
+             GROUP BY x.share) AS b
+     WHERE NOT EXISTS (SELECT 1 FROM millpond_seat AS s
+                        WHERE s.pool = p.id AND s.share = b.share AND s.owner = '');
+    GET DIAGNOSTICS joined = ROW_COUNT;
+    p.joins := p.joins + joined;
+    RETURN p;
+END $$;
+
+-- Let units and groups change, and let the shares take turns that have something to start by that.
+CREATE FUNCTION millpond_flush_and_join(INOUT p millpond_pool, INOUT r millpond_rules, t millpond_touched)
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    f record;
+BEGIN
+    SELECT * INTO f FROM millpond_flush(p, r, t);
+    IF f.leaving IS NOT NULL THEN
+        RAISE EXCEPTION 'turns' USING ERRCODE = 'MP001';
+    END IF;
+    p := millpond_join_ring(f.p, f.entering, f.entering_at);
+    r := f.r;
+END $$;
+
+-- Take the tasks that start out of their groups, and move their shares on in the ring: behind the others, or out of
+-- it where nothing is left to start. Return the pool with its queue as it is then.
+CREATE FUNCTION millpond_take_turns(p millpond_pool, r millpond_rules, n millpond_next)
+RETURNS millpond_pool
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    t millpond_touched;
+    f record;
+    moved record;
+BEGIN
+    t.group_units := n.units;
+    t.group_shares := n.unit_shares;
+    t.tasks := ARRAY(SELECT -u FROM unnest(n.taken) AS u);
+    t.ranks := n.next_ranks;
+    t.seqs := n.next_seqs;
+    t.dues := n.next_dues;
+    SELECT * INTO f FROM millpond_flush(p, r, t);
+    p := f.p;
+    IF f.entering IS NOT NULL THEN
+        RAISE EXCEPTION 'turns' USING ERRCODE = 'MP001';
+    END IF;
+    IF NOT r.fair AND f.leaving IS NULL THEN
+        RETURN p;
+    END IF;
+    WITH changed AS (
+        UPDATE millpond_seat AS s
+           SET turn = CASE WHEN r.fair THEN u.turn ELSE s.turn END,
+               resting = (u.share = ANY(f.leaving) AND NOT EXISTS (
+                   SELECT 1 FROM millpond_group AS g
+                    WHERE g.pool = p.id AND g.share = u.share AND g.owner = '' AND g.ready = 1))::integer
+          FROM unnest(n.seats, n.shares, n.turns) AS u (spot, share, turn)
+         WHERE s.ctid = u.spot
+        RETURNING s.resting
+    )
+    SELECT count(*) AS n, coalesce(sum(c.resting), 0) AS resting INTO moved FROM changed AS c;
+    IF moved.n <> cardinality(n.seats) THEN
+        PERFORM millpond_miscounted('seat', cardinality(n.seats), moved.n);
+    END IF;
+    p.resting := p.resting + moved.resting;
+    IF p.resting > 10000 THEN
+        RAISE EXCEPTION 'turns' USING ERRCODE = 'MP001';
+    END IF;
+    IF r.fair THEN
+        p := millpond_pass(p, n.last_turn, n.last_joined);
+    END IF;
+    RETURN p;
+END $$;
+
+-- Note which turn was served last, and forget the shares that rest and are passed by that.
+CREATE FUNCTION millpond_pass(p millpond_pool, last_turn bigint, last_joined bigint) RETURNS millpond_pool
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    forgotten bigint;
+BEGIN
+    IF p.resting > 0 THEN
+        -- None of them stands before what was served last.
+        DELETE FROM millpond_seat AS s
+         WHERE s.pool = p.id AND s.resting = 1
+           AND (s.turn, s.joined) > (p.passed_turn, p.passed_join)
+           AND (s.turn, s.joined) <= (last_turn, last_joined);
+        GET DIAGNOSTICS forgotten = ROW_COUNT;
+        p.resting := p.resting - forgotten;
+    END IF;
+    p.passed_turn := last_turn;
+    p.passed_join := last_joined;
+    p.ring_turn := last_turn;
+    p.ring_join := last_joined;
+    RETURN p;
+END $$;
+
+-- Return how far one start moves a share on in the ring, as Order.stride says.
+CREATE FUNCTION millpond_stride(weights jsonb, share text) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
+    SELECT coalesce(round(1048576 / (weights ->> share)::double precision)::bigint, 1048576)
+$$;
