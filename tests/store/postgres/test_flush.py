@@ -152,6 +152,82 @@ def test_an_answer_that_rests_on_others_waits_until_they_are_on_the_disk(
         assert _is_flushed(one)
 
 
+def _alone(connection: PostgresConnection) -> None:
+    """Write with a connection until it knows that it is the only writer."""
+    for number in range(100, 120):
+        connection.call(ADD, value(number))
+
+
+def _transactions_of(connection: PostgresConnection, number: int) -> int:
+    """Return how many numbered transactions a call takes."""
+    before, after = (connection.execute(_NEXT_TRANSACTION).fetchone() for _ in range(2))
+    assert before == after
+    connection.call(ADD, value(number))
+    end = connection.execute(_NEXT_TRANSACTION).fetchone()
+    assert before is not None
+    assert end is not None
+    return int(end[0]) - int(before[0])
+
+
+@pytest.mark.parametrize("pooled", [False, True])
+def test_who_writes_alone_waits_for_the_disk_with_its_own_commit(
+    address: Address, pooled: bool
+) -> None:
+    """One transaction instead of two; it is on the disk when the call returns."""
+    with closing(opened(address, pooled=pooled)) as one:
+        assert 2 == _transactions_of(one, 1)
+        _alone(one)
+        assert 1 == _transactions_of(one, 2)
+        assert _is_flushed(one)
+
+
+def test_when_another_writes_the_lock_is_free_during_the_flush_again(address: Address) -> None:
+    """The next call still holds it; the one after that does not."""
+    with closing(opened(address)) as one, closing(opened(address)) as other:
+        _alone(one)
+        other.call(ADD, value(1))
+        assert 1 == _transactions_of(one, 2)
+        assert 2 == _transactions_of(one, 3)
+        assert _is_flushed(one)
+
+
+def test_two_who_write_in_turn_never_hold_the_lock_during_a_flush(address: Address) -> None:
+    """Each sees the numbers of the other."""
+    with closing(opened(address)) as one, closing(opened(address)) as other:
+        for number in range(0, 30, 2):
+            one.call(ADD, value(number))
+            other.call(ADD, value(number + 1))
+        assert 2 == _transactions_of(one, 100)
+        assert 2 == _transactions_of(other, 101)
+
+
+@pytest.mark.parametrize("pooled", [False, True])
+def test_who_writes_alone_also_waits_for_what_others_wrote(address: Address, pooled: bool) -> None:
+    """Its call writes nothing, and rests on what another has just written."""
+    with (
+        closing(opened(address, flushes=False)) as careless,
+        closing(opened(address, pooled=pooled)) as one,
+    ):
+        _alone(one)
+        careless.call(ADD, value(2))
+        assert not _is_flushed(one)
+        assert ("COMMIT", (1,)) == one.call("SELECT 1::bigint", [], Flush.OWN)
+        assert not _is_flushed(one)
+        assert ("COMMIT", (21,)) == one.call(COUNT, [], Flush.SEEN)
+        assert _is_flushed(one)
+
+
+def test_a_failed_call_of_who_writes_alone_is_not_in_doubt(address: Address) -> None:
+    """The next one works."""
+    with closing(opened(address)) as one:
+        _alone(one)
+        with pytest.raises(psycopg.errors.DivisionByZero):
+            one.call("SELECT 1 / $1::bigint", value(0))
+        assert not one.unflushed
+        assert not one.closed
+        assert ("COMMIT", (3,)) == one.call(ADD, value(3))
+
+
 def test_a_failed_call_is_not_in_doubt_and_the_next_one_works(address: Address) -> None:
     """What waits for the disk behind it does no harm."""
     with closing(opened(address)) as one:

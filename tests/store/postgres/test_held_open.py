@@ -172,7 +172,7 @@ async def compacted(url: str) -> tuple[str, ...]:
     """Do what the leader does now and then, though the tables of a test are small."""
     store = PostgresStore(address_of(url))
     try:
-        return await store.compact(least=32_768)
+        return await store.compact(least=8_192)
     finally:
         await store.close()
 

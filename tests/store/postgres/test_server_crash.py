@@ -86,6 +86,21 @@ class Load:
             await asyncio.to_thread(server.crash)
             await asyncio.gather(*acting)
 
+    async def run_alone(self, server: OwnServer) -> None:
+        """Submit one task after the other, and crash the server in the middle of one submit."""
+        store = self.open()
+        with suppress(MillpondError):
+            crashed = None
+            while crashed is None or not crashed.done():
+                new = NewTask(id=next(self._ids), pool="p", call=Call("f"))
+                await store.submit([Batch(tasks=(new,))])
+                self.submitted.add(new.id)
+                if crashed is None and len(self.submitted) > ENOUGH:
+                    crashed = asyncio.create_task(asyncio.to_thread(server.crash))
+        await store.close()
+        assert crashed is not None
+        await crashed
+
     async def _until_gone(
         self, role: Callable[[PostgresStore, str], Awaitable[None]], name: str
     ) -> None:
@@ -162,6 +177,21 @@ async def lost_by_crash(server: OwnServer, durability: Durability) -> dict[str, 
 async def test_a_crash_loses_nothing_that_was_acknowledged(slow: OwnServer) -> None:
     """Neither submits nor settles nor what a handler wrote: each answer waits for the disk."""
     assert {} == await lost_by_crash(slow, "full")
+
+
+async def test_a_crash_loses_nothing_that_was_acknowledged_to_who_writes_alone(
+    slow: OwnServer,
+) -> None:
+    """It waits for the disk with the commit itself, and sends no second transaction."""
+    with slow.database() as url:
+        load = Load(url, "full")
+        await load.prepare()
+        try:
+            await load.run_alone(slow)
+        finally:
+            slow.start()
+        assert len(load.submitted) > ENOUGH
+        assert {} == await load.lost()
 
 
 async def test_without_the_second_statement_the_crash_loses_acknowledged_work(

@@ -13,7 +13,13 @@ from millpond.core.order.ring import PLACES_KEPT
 from millpond.core.spec import ONE_TURN, OnFull, OrderKind
 from millpond.core.task import CALLBACKS, Dedupe
 from millpond.core.ticks import MICROSECONDS
-from millpond.store.postgres.literals import BANDS, LEASES_LOOKED_AT, TURN_BITS, WALKED_PAST
+from millpond.store.postgres.literals import (
+    BANDS,
+    LEASES_LOOKED_AT,
+    MOSTLY_DEAD,
+    TURN_BITS,
+    WALKED_PAST,
+)
 from millpond.store.postgres.lock import POOLS
 from millpond.store.postgres.migrate import known_migrations
 from millpond.store.postgres.server_functions import sources
@@ -49,8 +55,9 @@ NUMBERS = {
     ),
     "walked past": (r"u\.found - (\d+) > u\.known", WALKED_PAST, 1),
     "low points": (r"cardinality\(moments\) > (\d+)", LOWS_KEPT, 1),
-    "stride of the ring": (r"turn \+ (\d+)\b", ONE_TURN, 2),
-    "places kept": (r"n\.resting > (\d+)", PLACES_KEPT, 1),
+    "stride of the ring": (r"round\((\d+) / \(weights|\)::bigint, (\d{2,})\)", ONE_TURN, 2),
+    "places kept": (r"p\.resting > (\d{2,})", PLACES_KEPT, 1),
+    "mostly dead": (r"\b(1\d00) \* (?:pg_stat_get_live_tuples|rows_now)", MOSTLY_DEAD, 2),
     "microseconds": (r"[*/] (1000000)\b", MICROSECONDS, 6),
     "measured": (r"\bmeasured % (\d+)", MEASURED, 1),
     "measured before": (r"upto <= measured - (\d+)", 2 * MEASURED, 1),
@@ -74,6 +81,15 @@ def test_a_number_in_the_sql_is_the_constant_of_its_name(what: str) -> None:
     assert {str(constant)} == set(found)
 
 
+def crc_step(bits: int) -> int:
+    """Return what four bits at the end of a CRC-32 do to the others."""
+    for _ in range(4):
+        bits = bits >> 1 ^ (0xEDB88320 if bits & 1 else 0)
+    return bits
+
+
+CRC_STEPS = [crc_step(bits) for bits in range(16)]
+
 OF_STEPS = sorted(sources().keys() - {"inbox.sql", "public.sql"})
 """The files whose numbers are those of a step; the bounds of the others have their own test."""
 
@@ -84,11 +100,21 @@ KNOWN = {
         LEASES_LOOKED_AT // 2,
         ONE_TURN,
         FIRST_GROUP,
+        MOSTLY_DEAD,
     ),
+    *CRC_STEPS,
     *(PLACES_KEPT, MICROSECONDS, MEASURED, 2 * MEASURED, 4 * MEASURED, MAX_PAYLOAD),
     (1 << 63) - 1,  # behind every rank
+    (1 << 32) - 1,  # all bits of a CRC-32
     1 << 63,  # as a negative number: before every rank
 }
+
+
+@pytest.mark.rows("TR-01")
+def test_the_checksum_of_a_key_has_the_table_of_crc32() -> None:
+    """Otherwise the server and the verbs would choose different lanes for a key."""
+    (table,) = re.findall(r"steps constant bigint\[\] := '\{([^}]*)\}'", TEXTS["lanes.sql"])
+    assert CRC_STEPS == [int(one) for one in table.split(",")]
 
 
 @pytest.mark.rows("TR-01")
@@ -113,7 +139,7 @@ def words(pattern: str) -> set[str]:
         (r"'on_full' (?:IN \([^)]*\)|= '\w+')", [*OnFull, "on_full"]),
         (r"k\.status IN \([^)]*\)", [*Status]),
         (r"WHEN '(?:success|inflight)'", [*Dedupe]),
-        (r"kind(?: =)? (?:WHEN )?'\w+'|WHEN 'lifo'", [*OrderKind]),
+        (r"\bkind(?: =)? (?:WHEN )?'\w+'|WHEN 'lifo'", [*OrderKind]),
         (r"s\.at, NULL, '\w+',", [*Transition, "claim"]),
         (r"l\.pool, '\w+', 1", [*Status]),
     ],

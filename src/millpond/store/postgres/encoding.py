@@ -19,6 +19,8 @@ _BYTEA = 17
 Sent = tuple[bytes | None, int]
 """An encoded value and its format."""
 
+_EMPTY: Sent = (b"{}", TEXT)
+
 
 def sent(value: object) -> Sent:
     """Encode one argument."""
@@ -31,6 +33,8 @@ def sent(value: object) -> Sent:
 
 def array(values: Sequence[Any]) -> Sent:
     """Encode many values of one type as one array; None is NULL."""
+    if not values:
+        return _EMPTY
     kinds = set(map(type, values))
     if kinds <= {int}:
         return ("{" + ",".join(map(str, values)) + "}").encode(), TEXT

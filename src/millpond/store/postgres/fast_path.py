@@ -335,8 +335,8 @@ class FastSubmitAnswer(msgspec.Struct, frozen=True):
 
 
 def _if_any(values: list[Any]) -> Sent:
-    """Return a list for the server; an empty one if no task has a value."""
-    return array(values if any(value is not None and value != 0 for value in values) else [])
+    """Return a list for the server; an empty one if no task has a value: None, 0 or ''."""
+    return array(values if any(values) else [])
 
 
 def _idempotency(tasks: Sequence[NewTask]) -> list[Sent]:
@@ -441,7 +441,7 @@ def _collapsed(values: list[T]) -> list[T]:
 
 def alike(values: Sequence[object]) -> bool:
     """Return whether all values are equal."""
-    return not values or values.count(values[0]) == len(values)
+    return len(values) < 2 or values.count(values[0]) == len(values)
 
 
 def why_not_settle(settlements: Sequence[Settlement]) -> str | None:

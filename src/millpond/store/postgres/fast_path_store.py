@@ -249,10 +249,8 @@ class FastPathStore(SqlStore[PostgresConnection, PostgresHandlerConnection]):
     def _hint(self, answers: Sequence[Any]) -> Hint | None:
         """Return the hint for a commit, without what the commit itself has notified."""
         told, self._told_along = self._told_along, set()
-        if not answers:
-            return None
-        hint = hint_of(answers)
-        if not told:
+        hint = hint_of(answers) if answers else None
+        if hint is None or not told:
             return hint
         wakes = tuple([wake for wake in hint.wakes if wake.pool not in told])
         return msgspec.structs.replace(hint, wakes=wakes)

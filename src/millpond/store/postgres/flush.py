@@ -8,25 +8,31 @@ answers only when the second transaction is confirmed (ADR 0025).
 
 The server decides whether to wait, because the client does not know yet what the first transaction
 did: it notes in a setting of the session whether it wrote, and the second one reads that.
+
+A connection that is the only one to write keeps no other waiting. It sends one transaction whose
+commit waits for the disk, until another one writes (ADR 0032).
 """
 
 from __future__ import annotations
 
 from enum import Enum
+from functools import cache
 
-_NOTED = (
-    "pg_catalog.set_config('millpond.wrote', "
-    "(pg_catalog.pg_current_xact_id_if_assigned() IS NOT NULL)::text, false)"
-)
+_TRANSACTION = "pg_catalog.pg_current_xact_id_if_assigned()"
+
+_NOTED = f"pg_catalog.set_config('millpond.wrote', ({_TRANSACTION} IS NOT NULL)::text, false)"
 
 NOTE_WRITES = f"SELECT {_NOTED}"
 """Note whether this transaction wrote: the last statement before its commit."""
 
+_WAIT = "pg_catalog.set_config('synchronous_commit', 'on', true)"
+"""Let the commit of this transaction wait for the disk."""
+
+_RECORD = "pg_catalog.pg_logical_emit_message(true, 'millpond', ''::text)"
+"""Write a record to the log: the commit of a transaction without one would not wait."""
+
 _FLUSH = (
-    "SELECT pg_catalog.set_config('synchronous_commit', 'on', true), "
-    "pg_catalog.set_config('millpond.wrote', 'false', false), "
-    # A transaction without a record in the log would not wait for it.
-    "pg_catalog.pg_logical_emit_message(true, 'millpond', ''::text) "
+    f"SELECT {_WAIT}, pg_catalog.set_config('millpond.wrote', 'false', false), {_RECORD} "
     "WHERE pg_catalog.current_setting('millpond.wrote', true) OPERATOR(pg_catalog.=) 'true'"
 )
 
@@ -49,6 +55,7 @@ class Flush(Enum):
     """Also those of others that it may have read. They may have written what the answer promises:
     a task with the same idempotency key."""
 
+    @cache
     def after(self, statement: str) -> str:
         """Return the statement that waits, with the one before it in a comment.
 
@@ -57,7 +64,61 @@ class Flush(Enum):
         """
         return f"{self.value} /* after {statement.replace('*/', '')[:240]} */"
 
+    @cache
+    def within(self, statement: str) -> str:
+        """Return a statement whose own commit waits for the disk; with MORE_COLUMNS."""
+        others = f" WHEN {_UNFLUSHED} THEN {_WAIT} || {_RECORD}" if self is Flush.SEEN else ""
+        return _and(f"CASE WHEN {_TRANSACTION} IS NOT NULL THEN {_WAIT}{others} END", statement)
 
+
+@cache
 def noting_writes(statement: str) -> str:
-    """Return a statement that also notes whether it wrote, in one more column, the last."""
-    return f"SELECT done.*, {_NOTED} FROM ({statement}) done"  # noqa: S608 - ours
+    """Return a statement that also notes whether it wrote; with MORE_COLUMNS."""
+    return _and(_NOTED, statement)
+
+
+MORE_COLUMNS = 2
+"""The last columns of these statements: the number of a transaction that wrote, and a note."""
+
+
+def _and(more: str, statement: str) -> str:
+    number = f"{_TRANSACTION}::pg_catalog.text::pg_catalog.int8"
+    return f"SELECT done.*, {number}, {more} FROM ({statement}) done"  # noqa: S608 - ours
+
+
+_MANY = 8
+"""After so many transactions without one of others, a connection has the server to itself."""
+
+
+class Solitude:
+    """Whether only one connection writes, by the numbers that the server gives to transactions.
+
+    The server numbers those that write, in all its databases. Where the numbers of one connection
+    follow each other, no other has written in between. If another one writes later, the next
+    number shows it: so others wait for at most one flush of this connection.
+    """
+
+    __slots__ = ("_alone", "_last", "_sent")
+
+    def __init__(self) -> None:
+        self._last = 0
+        self._sent = 0
+        """Transactions of this connection since the last known number."""
+        self._alone = 0
+        """Known numbers in a row that followed each other."""
+
+    @property
+    def is_known(self) -> bool:
+        """Whether no other session has written lately."""
+        return self._alone >= _MANY
+
+    def sent(self, transactions: int) -> None:
+        """Note that transactions were sent, each of which may have a number."""
+        self._sent += transactions
+
+    def numbered(self, number: int | None, behind: int) -> None:
+        """Note the number of a transaction; None if it has none. `behind` were sent with it."""
+        if number is not None:
+            follows = number - self._last <= self._sent - behind
+            self._alone = self._alone + 1 if follows else 0
+            self._last, self._sent = number, behind

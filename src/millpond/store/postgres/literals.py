@@ -11,3 +11,6 @@ BANDS = 32
 
 WALKED_PAST = 64
 """Below so many removed rows a scan passes them without an update."""
+
+MOSTLY_DEAD = 1600
+"""Bytes of a small table for each live row; where it has more, most rows are dead."""

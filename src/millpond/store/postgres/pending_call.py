@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import TYPE_CHECKING, TypeAlias
 
+from millpond.store.postgres.flush import MORE_COLUMNS
+
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from millpond.store.postgres.cursor import Cursor, Row
     from millpond.store.postgres.pipeline import PostgresConnection
 
@@ -16,15 +20,18 @@ Steps: TypeAlias = Generator[None, None, str]
 class PendingServerCall:
     """A sent statement, alone in its transaction; for one thread at a time."""
 
-    __slots__ = ("_connection", "_cursor", "_notes_writes", "_steps", "is_sent")
+    __slots__ = ("_connection", "_cursor", "_numbered", "_steps", "is_sent")
 
     def __init__(
-        self, connection: PostgresConnection, cursor: Cursor, *, notes_writes: bool = False
+        self,
+        connection: PostgresConnection,
+        cursor: Cursor,
+        numbered: Callable[[int | None], None] | None = None,
     ) -> None:
-        """`notes_writes`: the row has one column more, the last, which is not for the caller."""
+        """`numbered` gets the number of its transaction, from columns that the caller does not."""
         self._connection = connection
         self._cursor = cursor
-        self._notes_writes = notes_writes
+        self._numbered = numbered
         self._steps = connection.send_off()
         self.is_sent = connection.is_sent
         """Whether all of it was sent, and only the answer is missing."""
@@ -49,4 +56,7 @@ class PendingServerCall:
 
     def _ended(self, status: str) -> tuple[str, Row | None]:
         row = self._cursor.fetchone()
-        return status or "COMMIT", row[:-1] if row is not None and self._notes_writes else row
+        if row is not None and self._numbered is not None:
+            self._numbered(row[-MORE_COLUMNS])
+            row = row[:-MORE_COLUMNS]
+        return status or "COMMIT", row

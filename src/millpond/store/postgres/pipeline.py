@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import select
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import psycopg
@@ -24,7 +25,7 @@ from millpond.errors import Miscounted
 from millpond.store.postgres.connect import silent_for
 from millpond.store.postgres.cursor import Cursor
 from millpond.store.postgres.encoding import BINARY, columns, sent
-from millpond.store.postgres.flush import NOTE_WRITES, Flush, noting_writes
+from millpond.store.postgres.flush import NOTE_WRITES, Flush, Solitude, noting_writes
 from millpond.store.postgres.pending_call import PendingServerCall
 from millpond.store.sql.database import miscounted
 
@@ -139,6 +140,7 @@ class PostgresConnection:
         """What every transaction must set anew, where the session is lent by a pooler; None = the
         session is ours."""
         self._flushes = flushes
+        self._solitude = Solitude()
         self._silence = silence
         self._limit = silence
         """Seconds of silence after which it gives up."""
@@ -253,23 +255,31 @@ class PostgresConnection:
         The caller reads the answer before it asks anything else.
         """
         flushes = self._flushes and flush is not Flush.NOTHING
+        alone = flushes and self._solitude.is_known
+        then = None if alone or not flushes else flush.after(statement)
         if self._settings is not None:
             self.execute(BEGIN)
         self._begin_commit()
-        cursor = self._send(noting_writes(statement) if flushes else statement, arguments)
+        self._solitude.sent(1 if then is None else 2)
+        if flushes:
+            statement = flush.within(statement) if alone else noting_writes(statement)
+        cursor = self._send(statement, arguments)
         if self._settings is not None:
             self._send("COMMIT", [])
-        elif flushes:
+        elif then is not None:
             # Without BEGIN the transaction ends here.
             self._library.pipeline_sync()
             self._line.append(_BOUNDARY)
-        if flushes:
-            self._send(flush.after(statement), [], is_flush=True)
-        return PendingServerCall(self, cursor, notes_writes=flushes)
+        if then is not None:
+            self._send(then, [], is_flush=True)
+        behind = 0 if then is None else 1
+        numbered = partial(self._solitude.numbered, behind=behind) if flushes else None
+        return PendingServerCall(self, cursor, numbered)
 
     def commit(self) -> str:
         """Commit, with all queued statements, and wait for the disk; return the server's status."""
         self._begin_commit()
+        self._solitude.sent(2)
         if self._flushes:
             self._send(NOTE_WRITES, [])
         self._send("COMMIT", [])

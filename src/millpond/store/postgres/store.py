@@ -75,7 +75,7 @@ if TYPE_CHECKING:
 _LONGEST_PER_TASK = 0.0005
 """Seconds per task that a slow machine needs to encode a submit."""
 
-COPIED_FROM, COPIED_UPTO = 1 << 18, 10_000
+COPIED_FROM, COPIED_UPTO = 1 << 16, 10_000
 """The bytes from which a small table is copied without dead rows, and its most rows."""
 
 T = TypeVar("T")

@@ -115,17 +115,17 @@ BEGIN
         bands := '{}';
         lows := '{}';
     END IF;
-    IF kind = 'fifo' THEN
-        IF 0 <> ALL(bands) THEN
-            bands := bands || 0::bigint;
+    IF kind = 'fifo' OR cardinality(priorities) = 1 THEN
+        IF millpond_rank(kind, priorities[1], 0) <> ALL(bands) THEN
+            bands := bands || millpond_rank(kind, priorities[1], 0);
             lows := lows || base + 1;
         END IF;
     ELSIF kind = 'priority' AND bands IS NOT NULL THEN
         SELECT bands || array_agg(x.rank), lows || array_agg(base + 1) INTO bands, lows
           FROM (SELECT DISTINCT -u.priority AS rank FROM unnest(priorities) AS u (priority)) AS x
          WHERE x.rank <> ALL(bands);
-        IF cardinality(bands) > 32 THEN
-            bands := NULL;
-        END IF;
+    END IF;
+    IF cardinality(bands) > 32 THEN
+        bands := NULL;
     END IF;
 END $$;

@@ -78,9 +78,11 @@ BEGIN
     WITH changed AS (
         UPDATE millpond_seat AS s
            SET turn = CASE WHEN r.fair THEN u.turn ELSE s.turn END,
-               resting = (u.share = ANY(f.leaving) AND NOT EXISTS (
-                   SELECT 1 FROM millpond_group AS g
-                    WHERE g.pool = p.id AND g.share = u.share AND g.owner = '' AND g.ready = 1))::integer
+               -- No EXISTS: that may be planned as a look at all groups of the pool.
+               resting = (u.share = ANY(f.leaving) AND (
+                   SELECT g.ready FROM millpond_group AS g
+                    WHERE g.pool = p.id AND g.share = u.share AND g.owner = '' AND g.ready = 1
+                    LIMIT 1) IS NULL)::integer
           FROM unnest(n.seats, n.shares, n.turns) AS u (spot, share, turn)
          WHERE s.ctid = u.spot
         RETURNING s.resting
