@@ -355,6 +355,6 @@ async def test_actions_reach_running_handlers_of_this_process(place: Place) -> N
     async with desk(declare, place, allow_actions=True) as at:
         handle = await at.mp.get_pool("slow").submit(at.mp.tasks["wait"].bind())
         await asyncio.sleep(1.0)
-        told = await at.post(f"/tasks/{handle.id}/cancel")
-        assert (told["changed"], told["status"]) == (1, "running")
+        answer = await at.post(f"/tasks/{handle.id}/cancel")
+        assert (answer["changed"], answer["status"]) == (1, "running")
         await asyncio.wait_for(stopped.wait(), 60.0)

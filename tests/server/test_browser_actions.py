@@ -193,7 +193,7 @@ def test_tabs_count_what_the_pools_tell(open_tab: OpenTab) -> None:
         for tenant in ("acme", "bolt"):
             dashboard.do(shop.send.submit("ada", tenant))
         expect(tab).to_have_text("Queued 2")
-        # What other conditions leave, nobody has counted.
+        # What other conditions leave is not counted.
         page.get_by_role("searchbox", name="Key").fill("acme")
         expect(page.locator("main table tbody tr")).to_have_count(1)
         expect(tab).to_have_text("Queued")

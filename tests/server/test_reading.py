@@ -260,8 +260,8 @@ async def test_runs(place: Place) -> None:
         (run,) = (await at.get("/runs?status=finished"))["items"]
         assert (run["name"], run["total"], run["ended"]) == ("monday", 3, {"completed": 3})
         assert (await at.get("/runs"))["items"] == []
-        told = await at.get("/runs/monday?pool=orders")
-        assert (told["run"], told["tasks"]) == (run, [])
+        answer = await at.get("/runs/monday?pool=orders")
+        assert (answer["run"], answer["tasks"]) == (run, [])
         assert (await at.get(f"/runs/{run['id']}"))["run"] == run
 
 
