@@ -14,12 +14,15 @@ from millpond import Context, Millpond, Retry, SyncContext, TaskFailed
 from millpond.core.control import DeclareDead
 from millpond.errors import (
     LeaseLost,
+    MillpondError,
     StoreLocked,
+    StoreUnreachable,
     TransactionAborted,
     TransactionControl,
     TransactionTooLong,
 )
 from millpond.pool.internals import internals_of
+from millpond.store.postgres import handler_transaction
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -292,3 +295,35 @@ async def test_a_server_that_was_restarted_is_found_again(books: Books) -> None:
             )
         await (await note.submit())
     assert 2 == len(books.ledger())
+
+
+async def test_a_session_that_dies_before_the_fence_is_read_is_an_outage(
+    books: Books, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The handler gets an error of Millpond, not one of the driver, and is tried again."""
+    real, ended = handler_transaction.holds, []
+
+    def ending(unit: Any, fence: Any) -> bool:
+        if not ended:
+            ended.append(fence)
+            with psycopg.connect(books.url, autocommit=True) as own:
+                own.execute(
+                    "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity "
+                    "WHERE datname = current_database() AND state = 'idle in transaction'"
+                )
+        return real(unit, fence)
+
+    monkeypatch.setattr(handler_transaction, "holds", ending)
+
+    @books.pool.task
+    async def note(ctx: Context) -> None:
+        try:
+            await ctx.commit(add(ctx.task_id), result=None)
+        except MillpondError as error:
+            books.seen.append(type(error))
+            raise
+
+    async with books.mp, asyncio.timeout(20):
+        await (await note.submit())
+    assert [StoreUnreachable] == books.seen
+    assert 1 == len(books.ledger())

@@ -176,7 +176,10 @@ class PostgresHandlerTransaction(HandlerTransaction[PostgresHandlerConnection]):
     def holds(self, fence: Fence) -> bool:
         """Return whether an attempt seems current, without the write lock."""
         connection = self._transactor.connection
-        return holds(SqlTables(connection, self._dialect, 0, readonly=True), fence)
+        try:
+            return holds(SqlTables(connection, self._dialect, 0, readonly=True), fence)
+        except self._transactor.errors as error:
+            raise self._transactor.translated(error) from error
 
     def _settled(self, settlement: Settlement) -> SettleAnswer:
         transactor = self._transactor

@@ -90,6 +90,8 @@ class HandlerTransaction(Generic[L]):
                 connection = self._opened()
             except BaseException as error:
                 self._undo(error)
+                if isinstance(error, self._transactor.errors):
+                    raise self._transactor.translated(error) from error
                 raise
             self._lent = self._lend(connection)
             self._begun_at = time.monotonic()
