@@ -24,7 +24,7 @@ TASK_KEYS = {
     *("id", "pool", "function", "status", "state", "key", "labels", "lane", "priority", "seq"),
     *("sequence", "attempt", "attempts", "runs", "submitted_at", "submitted_by", "due", "run"),
     *("started_at", "finished_at", "worker", "parked", "progress", "reason", "error", "waited"),
-    *("ran", "idempotency_key", "cancel_requested"),
+    *("ran", "idempotency_key", "cancel_requested", "revision"),
 }
 
 pytestmark = pytest.mark.usefixtures("store")

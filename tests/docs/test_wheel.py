@@ -40,8 +40,10 @@ def test_the_wheel_has_every_module_and_data_file_of_the_package(wheel: list[str
 
 
 def test_the_wheel_has_the_pages_that_millpond_docs_prints(wheel: list[str]) -> None:
-    """Guides and reference, and nothing that only developers read."""
+    """Guides, reference and the programs of both, and nothing that only developers read."""
     packed = {name for name in wheel if name.startswith("millpond/docs/")}
     assert {"millpond/docs/index.md", "millpond/docs/reference/errors.md"} <= packed
-    assert {"md"} == {name.rpartition(".")[2] for name in packed}
+    programs = {name for name in packed if name.startswith("millpond/docs/examples/")}
+    assert "millpond/docs/examples/orders_app.py" in programs
+    assert {"md"} == {name.rpartition(".")[2] for name in packed - programs}
     assert [] == [name for name in packed if "design-decisions" in name or "conformance" in name]
