@@ -23,26 +23,27 @@ BEGIN
     ), reach AS MATERIALIZED (
         SELECT s.*, g.id AS grp, g.unit, u.cap, u.alone, l.*
           FROM seats AS s
-         CROSS JOIN LATERAL
+          -- Where one of these is not found, rows are missing: the verbs see that, and make them again.
+          LEFT JOIN LATERAL
                (SELECT o.*, row_number() OVER () AS n
                   FROM (SELECT x.id, x.unit, x.rank, x.seq FROM millpond_group AS x
                          WHERE x.pool = p.id AND x.share = s.share AND x.owner = '' AND x.ready = 1
                            AND (x.rank, x.seq) > (-9223372036854775808, 0)
-                         ORDER BY x.rank, x.seq LIMIT s.quota) AS o OFFSET 0) AS g
-         CROSS JOIN LATERAL
+                         ORDER BY x.rank, x.seq LIMIT s.quota) AS o OFFSET 0) AS g ON true
+          LEFT JOIN LATERAL
                (SELECT CASE WHEN g.unit = '' THEN s.quota - g.n + 1
                             ELSE least(s.quota - g.n + 1, r.unit_limit - o.running, r.key_depth
                                        - (greatest(o.tat - r.ticks, 0) + r.key_interval - 1) / r.key_interval)
                        END AS cap, g.unit = '' OR NOT r.limited OR o.groups = 1 AS alone
-                  FROM millpond_unit AS o WHERE o.pool = p.id AND o.unit = g.unit OFFSET 0) AS u
-         CROSS JOIN LATERAL
+                  FROM millpond_unit AS o WHERE o.pool = p.id AND o.unit = g.unit OFFSET 0) AS u ON true
+          LEFT JOIN LATERAL
                (SELECT o.*, row_number() OVER () AS nth, lead(o.rank) OVER () AS next_rank,
                        lead(o.place) OVER () AS next_place, lead(o.due) OVER () AS next_due
                   FROM (SELECT x.ctid AS spot, x.rank, x.place, x.due FROM millpond_live AS x
                          WHERE x.grp = g.id AND x.grp > 0
                            -- A group stands where its first task does: before that are only those that left.
                            AND (x.rank, x.place) >= (g.rank, (p.id << 40) | g.seq)
-                         ORDER BY x.rank, x.place LIMIT greatest(u.cap, 0) + 1) AS o OFFSET 0) AS l
+                         ORDER BY x.rank, x.place LIMIT greatest(u.cap, 0) + 1) AS o OFFSET 0) AS l ON true
     ), served AS MATERIALIZED (
         SELECT o.*, row_number() OVER () AS n
           FROM (SELECT x.*, x.turn + x.stride * (row_number() OVER (
@@ -56,7 +57,7 @@ BEGIN
     ), moved AS MATERIALIZED (
         SELECT x.seat, x.share, max(x.service + x.stride) AS turn FROM served AS x GROUP BY 1, 2
     )
-    SELECT (SELECT bool_or(NOT x.alone OR x.cap < 1) FROM reach AS x), array_agg(s.spot ORDER BY s.n),
+    SELECT (SELECT bool_or(coalesce(NOT x.alone OR x.cap < 1 OR x.spot IS NULL, true)) FROM reach AS x), array_agg(s.spot ORDER BY s.n),
            (array_agg(s.turn ORDER BY s.n))[1], (array_agg(s.joined ORDER BY s.n))[1],
            (array_agg(s.service ORDER BY s.n DESC))[1], (array_agg(s.joined ORDER BY s.n DESC))[1],
            (SELECT array_agg(x.unit) FROM units AS x), (SELECT array_agg(x.share) FROM units AS x),
