@@ -32,8 +32,8 @@ from millpond.pool.task import Optioned, SyncTaskFunction
 
 MILLPOND = """
     add_middleware as_completed audit budget cancel close counts cron emit end_scope events get_pool
-    get_trigger handle is_open observe open pool pools replay schedules status submit task tasks
-    trigger triggers unsettled wait why worker
+    get_trigger handle is_open observe open pool pools replay reschedule run_now schedules status
+    submit task tasks trigger triggers unsettled update wait why worker
 """
 POOL = """
     batch_task cancel cancel_all close created_at drain id lanes map name pause purge redrive resize
@@ -42,8 +42,8 @@ POOL = """
 """
 HANDLE = """
     attempt cancel duplicate error id key labels lane pool pool_id position priority progress
-    queue_depth reason refresh rejection_policy rejection_reason result sequence status submitted_at
-    submitted_by wait
+    queue_depth reason refresh rejection_policy rejection_reason reported result revision sequence
+    status submitted_at submitted_by wait
 """
 CONTEXT = """
     attempt cancel_reason cancelled commit deadline function is_retry key labels lane lease_lost

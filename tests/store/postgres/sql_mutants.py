@@ -72,8 +72,8 @@ MUTANTS = (
     # The tasks of a group begin at its first.
     Mutant(
         "group_begins_behind_its_first",
-        "                       AND (o.rank, o.place) >= (g.rank, (g.pool << 40) | g.seq)",
-        "                       AND (o.rank, o.place) > (g.rank, (g.pool << 40) | g.seq)",
+        "(x.rank, x.place) >= (g.rank, (p.id << 40) | g.seq)",
+        "(x.rank, x.place) > (g.rank, (p.id << 40) | g.seq)",
         ("fair",),
     ),
     Mutant(

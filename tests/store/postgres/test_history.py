@@ -233,11 +233,16 @@ SMALL = "SELECT u::text FROM millpond_unit AS u UNION ALL SELECT g::text FROM mi
 GROWN = 32_768
 
 
-async def grow(store: PostgresStore, clock: Clock) -> None:
-    """Write the rows of three keys again and again; some tasks wait in the end."""
-    for _ in range(60):
-        await ended(store, tuple(new(f"k{number % 3}") for number in range(20)))
-        clock.now += 1 / 3
+async def grow(url: str, store: PostgresStore, clock: Clock) -> None:
+    """Write the rows of three keys again and again; some tasks wait in the end.
+
+    A transaction is open meanwhile: otherwise the server would use the place of dead rows again.
+    """
+    with psycopg.connect(url) as other:
+        other.execute("SELECT pg_current_xact_id()")
+        for _ in range(60):
+            await ended(store, tuple(new(f"k{number % 3}") for number in range(20)))
+            clock.now += 1 / 3
     await store.submit([Batch(tasks=tuple(new(f"k{number % 3}") for number in range(20)))])
 
 
@@ -246,7 +251,7 @@ async def test_small_tables_are_copied_without_their_dead_rows(own_url: str, clo
     store = await opened(own_url, clock, FAIR)
     with asking(own_url) as ask, psycopg.connect(own_url) as other:
         other.execute("SELECT pg_current_xact_id()")
-        await grow(store, clock)
+        await grow(own_url, store, clock)
         before = sorted(map(str, ask(SMALL)))
         size = "SELECT pg_relation_size('millpond_unit')"
         assert ask(size)[0] > GROWN
@@ -263,7 +268,7 @@ async def test_a_copy_never_waits_for_a_reader(own_url: str, clock: Clock) -> No
     """And a reader of ours, who has not seen a row yet, will see them all."""
     store = await opened(own_url, clock, FAIR)
     with asking(own_url) as ask, psycopg.connect(own_url, autocommit=True) as reading:
-        await grow(store, clock)
+        await grow(own_url, store, clock)
         before = len(ask(SMALL))
         for statement in dialect_of("millpond").begin_reading:
             reading.execute(statement.encode())
@@ -282,7 +287,7 @@ async def test_a_table_of_many_rows_is_left_as_it_is(
 ) -> None:
     """Writers would wait for as long as it takes to copy it."""
     store = await opened(own_url, clock, FAIR)
-    await grow(store, clock)
+    await grow(own_url, store, clock)
     monkeypatch.setattr(postgres_store, "COPIED_UPTO", 2)
     assert () == await store.compact(least=GROWN)
     monkeypatch.setattr(postgres_store, "COPIED_UPTO", 1_000)
