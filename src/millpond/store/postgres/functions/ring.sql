@@ -33,6 +33,11 @@ BEGIN
      WHERE NOT EXISTS (SELECT 1 FROM millpond_seat AS s
                         WHERE s.pool = p.id AND s.share = b.share AND s.owner = '');
     GET DIAGNOSTICS joined = ROW_COUNT;
+    IF joined > 0 AND (p.ring_turn, p.ring_join) > (p.passed_turn, p.joins) THEN
+        -- The order of the pool was changed: its ring began anew, and the mark is of the one before.
+        p.ring_turn := p.passed_turn;
+        p.ring_join := p.joins;
+    END IF;
     p.joins := p.joins + joined;
     RETURN p;
 END $$;
