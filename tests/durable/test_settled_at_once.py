@@ -46,3 +46,26 @@ async def test_an_end_is_reported_before_the_next_job_of_its_slot_ends(
         untold += 1 if what == "ended" else -1
         most = max(most, untold)
     assert most <= slots
+
+
+async def test_jobs_that_end_at_once_are_settled_by_one_call(place: Path | Schema) -> None:
+    """Calls for a part of the slots each would leave the slots to two halves that take turns."""
+    sizes: list[int] = []
+    async with Fleet(place).millpond(work=True) as mp:
+        pool = mp.pool("work", max_concurrent=10)
+        store = internals_of(mp).runtime.store
+        settle = store.settle
+
+        async def noted(settlements: Any, **options: Any) -> Any:
+            sizes.append(len(settlements))
+            return await settle(settlements, **options)
+
+        store.settle = noted  # type: ignore[method-assign]
+
+        @pool.task
+        async def job(number: int) -> int:
+            return number
+
+        async with asyncio.timeout(600):
+            await mp.wait(await pool.submit_many(job.each(range(100))))
+    assert [10] * 10 == sizes

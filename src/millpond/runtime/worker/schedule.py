@@ -12,6 +12,10 @@ STRETCH = 0.005
 """Seconds for which jobs that never wait may keep the loop from an answer of the store."""
 
 
+GATHERED = 256
+"""How many jobs that end at once are gathered for one call of the store, while others are ready."""
+
+
 class TurnSchedule:
     """Whether a turn is under way or to come, and what wakes the driver."""
 
@@ -54,14 +58,17 @@ class TurnSchedule:
         if self.pause:
             await asyncio.sleep(self.pause)
 
-    def must_settle(self) -> bool:
+    def must_settle(self, *, others_wait: bool) -> bool:
         """Return whether a slot lets the loop go on before its next job, to settle what has ended.
 
-        Settlements wait only for the store call under way. Otherwise prefetched tasks would keep
-        the slots busy for as long as there are some, and a kill would lose every end that the store
-        does not know.
+        Settlements wait for the store call under way, and for jobs that are leased and have not
+        begun (`others_wait`): if these end at once, one call settles all of them. Otherwise
+        prefetched tasks would keep the slots busy for as long as there are some, and a kill would
+        lose every end that the store does not know.
         """
         if not self._state.ended or not self._env.shared:
+            return False
+        if others_wait and not self.turning and len(self._state.ended) < GATHERED:
             return False
         now = self._env.loop.time()
         if self.turning and now - self._let_go_at < STRETCH:

@@ -125,7 +125,7 @@ class Slot:
                     await self._uncancel()
                 self.job = None
                 owner.finished(job, value, outcome)
-                if schedule.must_settle():
+                if schedule.must_settle(others_wait=bool(ready)):
                     # The store works on what has ended while this goes on.
                     schedule.kick()
                     await asyncio.sleep(0)
