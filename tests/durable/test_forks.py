@@ -43,7 +43,7 @@ def must_open():
         mp.sync.open()
     except StoreForked as error:
         assert "after the fork" in str(error), error
-        print("refused", flush=True)
+        print("refused\\n", end="", flush=True)
         os._exit(0 if mp.url.startswith("sqlite") else 1)
 
 def must_end_well(children):
