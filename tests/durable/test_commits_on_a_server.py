@@ -23,6 +23,7 @@ from millpond.errors import (
 )
 from millpond.pool.internals import internals_of
 from millpond.store.postgres import handler_transaction
+from millpond.store.verbs.settle import holds
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -301,7 +302,8 @@ async def test_a_session_that_dies_before_the_fence_is_read_is_an_outage(
     books: Books, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The handler gets an error of Millpond, not one of the driver, and is tried again."""
-    real, ended = handler_transaction.holds, []
+    real = holds
+    ended: list[Any] = []
 
     def ending(unit: Any, fence: Any) -> bool:
         if not ended:
