@@ -34,7 +34,7 @@ BEGIN
                         WHERE s.pool = p.id AND s.share = b.share AND s.owner = '');
     GET DIAGNOSTICS joined = ROW_COUNT;
     IF joined > 0 AND (p.ring_turn, p.ring_join) > (p.passed_turn, p.joins) THEN
-        -- The order of the pool was changed: its ring began anew, and the mark is of the one before.
+        -- The order of the pool was changed: it has a new ring, and the mark belongs to the old one.
         p.ring_turn := p.passed_turn;
         p.ring_join := p.joins;
     END IF;
