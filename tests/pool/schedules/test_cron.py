@@ -20,6 +20,7 @@ from millpond.pool.internals import internals_of
 from millpond.pool.schedules import firing as cron
 from millpond.pool.schedules.firing import CRON, SPEC, shown
 from millpond.pool.schedules.stored import schedules
+from millpond.pool.schedules.timetable import Timetable
 from millpond.store.protocol import Batch
 
 DAY = 86_400.0
@@ -597,6 +598,18 @@ async def test_processes_that_start_at_once_fire_once() -> None:
         assert 1 == len(fleet.done)
         assert 1 == len(await worker.schedules())
     await asyncio.gather(*(mp.close() for mp, _ in both))
+
+
+def test_a_schedule_starts_once_for_each_declaration() -> None:
+    """Processes that declare it at once, at different moments, submit one task by its key."""
+
+    def submitted(seconds: float, now: float, task: int) -> tuple[str | None, int]:
+        declared = cron.Declaration(id="tick", timetable=Timetable(every=seconds), on_start=True)
+        new = cron.starting_firing(declared, now, task)
+        return new.idempotency_key, new.fingerprint
+
+    assert submitted(60.0, 100.0, 1) == submitted(60.0, 100.5, 2)
+    assert submitted(60.0, 100.0, 1) != submitted(90.0, 100.0, 1)
 
 
 @pytest.mark.parametrize("options", [{"dedupe": "inflight"}, {"idempotency_key": "x"}])

@@ -172,7 +172,7 @@ async def _begin(
     for begin in range(0, len(fresh), AT_ONCE):
         some = fresh[begin : begin + AT_ONCE]
         firings = [first_firing(one, standing[one.id], now, runtime.new_id()) for one in some]
-        firings += [_start(one, now, runtime.new_id()) for one in some if one.on_start]
+        firings += [starting_firing(one, now, runtime.new_id()) for one in some if one.on_start]
         ending = _ending([one.id for one in some], runtime.new_id())
         await _submit(runtime, (*firings, ending))
         endings.append(ending.id)
@@ -223,7 +223,7 @@ def _ending(schedules: list[str], task: int) -> NewTask:
     )
 
 
-def _start(schedule: Declaration, now: float, task: int) -> NewTask:
+def starting_firing(schedule: Declaration, now: float, task: int) -> NewTask:
     """Return the task that fires a schedule as it begins, once for each declaration."""
     return NewTask(
         id=task,
