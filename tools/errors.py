@@ -17,6 +17,8 @@ serve a copy of the site that `make site` builds, set `MillpondError.docs_site` 
 A wrong option raises `ConfigError` where the option is given, not where it is first used. A
 bulkhead raises when it refuses a caller, except in `acquire` and `try_acquire`, which return a
 `Rejection`.
+
+The tree of all errors, for an `except` that takes several:
 """
 
 
@@ -43,9 +45,22 @@ def every_error() -> list[type[errors.MillpondError]]:
     return [one for one in found if issubclass(one, errors.MillpondError)]
 
 
+def tree(error: type[errors.MillpondError], known: list[type], before: str = "") -> list[str]:
+    """Return the lines below one error: its kinds, by code."""
+    kinds = sorted((one for one in error.__subclasses__() if one in known), key=lambda k: k.code)
+    lines = []
+    for kind in kinds:
+        last = kind is kinds[-1]
+        lines.append(f"{before}{'└── ' if last else '├── '}{kind.__name__}")
+        lines += tree(kind, known, before + ("    " if last else "│   "))
+    return lines
+
+
 def page() -> str:
     """Return the whole page."""
-    lines = [HEAD.rstrip()]
+    found: list[type] = [*every_error()]
+    drawn = ["MillpondError", *tree(errors.MillpondError, found)]
+    lines = [HEAD.rstrip(), "", "```text", *drawn, "```"]
     for error in sorted(every_error(), key=lambda kind: kind.code):
         lines += section(error)
     return "\n".join(lines) + "\n"

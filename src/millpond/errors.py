@@ -1,79 +1,4 @@
-"""Every error Millpond raises.
-
-MillpondError                code, docs
-├── ConfigError              option, value, reason
-├── BulkheadRejected         bulkhead, reason, capacity
-├── PoolFull                 pool, lane, depth, bound
-├── NoCapacity               pool, reason
-├── BatchTooLarge            pool, size, bound
-├── PoolClosed               pool
-├── IdempotencyConflict      pool, key, task_id
-├── UnknownPool              pool
-│   └── NoPoolForEvent       trigger, event
-├── NewerPool                pool, option
-├── UnknownTask              task_id
-├── UnknownTrigger           trigger
-├── UnknownEvent             name, event_id
-├── ConfigConflict           pool, field, stored, declared
-├── StaleRevision            name, given, current
-├── NotWaiting               task_id, status
-├── IllegalTransition        status, event
-├── BadPayload               task, parameter, reason; also a TypeError
-├── ArgumentsDoNotFit        task_id, pool, function, field, worker, reason
-├── ResultNotStored          task_id, pool, function
-├── ResultUnreadable         task_id, pool, function, reason
-├── PayloadTooLarge          task, size, limit
-├── StoreError
-│   ├── StoreClosed
-│   ├── StoreForked          path
-│   ├── StoreMissing         path
-│   ├── StoreNotWritable     path
-│   ├── UnsafePlace          path
-│   ├── NotADatabase         path
-│   ├── StoreLocked          path, waited
-│   ├── StoreFull            path
-│   ├── StoreFailing         path, sqlite
-│   ├── StoreCorrupt         path
-│   ├── OutcomeUnknown       path
-│   ├── Miscounted           statement, expected, touched
-│   ├── SchemaTooNew         path, found, known
-│   ├── SchemaChanged        path, version
-│   ├── MigrationNeeded      path, found, needed
-│   ├── SQLiteTooOld         found, needed
-│   ├── ForeignConnection    path, found
-│   ├── NotInTransaction     path
-│   ├── TransactionTooLong   path, held, limit
-│   ├── TransactionControl   statement
-│   ├── TransactionAborted   path
-│   ├── StoreUnreachable     path
-│   ├── StoreDenied          path
-│   ├── MissingRights        path, grants
-│   ├── TooManyConnections   path
-│   ├── PostgresTooOld       found, needed
-│   ├── UnstorableText       path
-│   ├── PoolerBetween        path
-│   └── WrongEncoding        path, found
-├── Unstorable               pool, task_id
-├── BadSchedule              field, value
-├── BadStoreURL              url, reason
-├── DriverMissing            extra
-├── AlreadyOpen
-├── NotOpen
-├── DuplicateName            kind, name
-├── NotSupported             feature
-├── Unserved                 pool
-├── TaskEnded                task_id, pool, attempts
-│   ├── TaskFailed           error_type, error_message, traceback_text, reason
-│   ├── TaskCancelled        reason
-│   └── TaskRejected         reason, policy
-├── LeaseLost                pool, task_id, attempt
-├── AlreadySettled           pool, task_id, attempt
-├── WouldDeadlock            pool, task_id, awaited
-├── Stuck                    pool, run, tasks
-└── RunStopped               pool, run, report
-    ├── RunFailed            task_id
-    └── RunOverBudget        max_tasks
-"""
+"""Every error Millpond raises. The reference (`millpond docs errors`) draws their tree."""
 
 from __future__ import annotations
 
@@ -86,6 +11,11 @@ class MillpondError(Exception):
     code: ClassVar[str] = "MILL-000"
     docs_site: ClassVar[str] = ""
     """Where you serve the site that `make site` builds, if you do: an address for `docs`."""
+
+    def __init_subclass__(cls, *, code: str | None = None) -> None:
+        super().__init_subclass__()
+        if code is not None:
+            cls.code = code
 
     def __init__(self, message: str, /, **fields: object) -> None:
         super().__init__(f"{self.code} {message}")
@@ -104,28 +34,25 @@ class MillpondError(Exception):
         return f"{self.docs_site.rstrip('/')}/reference/errors.html#{self.code.lower()}"
 
 
-class PoolFull(MillpondError):
+class PoolFull(MillpondError, code="MILL-001"):
     """A bounded pool refused a submit: its queue holds as many tasks as it may."""
 
-    code = "MILL-001"
     pool: str
     lane: str | None
     depth: int
     bound: int
 
 
-class NoCapacity(MillpondError):
+class NoCapacity(MillpondError, code="MILL-002"):
     """A fail-fast pool refused a submit: nothing could start at once."""
 
-    code = "MILL-002"
     pool: str
     reason: str
 
 
-class ConfigError(MillpondError):
+class ConfigError(MillpondError, code="MILL-003"):
     """An option has an invalid value; raised where it is passed."""
 
-    code = "MILL-003"
     option: str
     value: object
     reason: str
@@ -136,138 +63,123 @@ class ConfigError(MillpondError):
         )
 
 
-class BulkheadRejected(MillpondError):
+class BulkheadRejected(MillpondError, code="MILL-004"):
     """A bulkhead refused a permit; `reason` says why, `capacity` how full it was."""
 
-    code = "MILL-004"
     bulkhead: str
     reason: str
     capacity: object
 
 
-class BatchTooLarge(MillpondError):
+class BatchTooLarge(MillpondError, code="MILL-005"):
     """A batch is larger than the pool's bound, so it can never be accepted as a whole."""
 
-    code = "MILL-005"
     pool: str
     size: int
     bound: int
 
 
-class PoolClosed(MillpondError):
+class PoolClosed(MillpondError, code="MILL-006"):
     """The pool is closed and accepts no more tasks."""
 
-    code = "MILL-006"
     pool: str
 
 
-class IdempotencyConflict(MillpondError):
+class IdempotencyConflict(MillpondError, code="MILL-007"):
     """An idempotency key was used again with another function or other arguments."""
 
-    code = "MILL-007"
     pool: str
     key: str
     task_id: int
 
 
-class UnknownPool(MillpondError):
+class UnknownPool(MillpondError, code="MILL-008"):
     """No pool with that name was declared."""
 
-    code = "MILL-008"
     pool: str
 
 
-class NewerPool(MillpondError):
+class NewerPool(MillpondError, code="MILL-082"):
     """A newer version of Millpond declared this pool with an option that this one does not know.
 
     This process ignores the pool and serves the others. Update this process, or declare the pool
     without the option.
     """
 
-    code = "MILL-082"
     pool: str
     option: str
 
 
-class NoPoolForEvent(UnknownPool):
+class NoPoolForEvent(UnknownPool, code="MILL-070"):
     """A trigger submits to a pool that was never declared: its event is a dead letter."""
 
-    code = "MILL-070"
     trigger: str
     event: str
 
 
-class UnknownTask(MillpondError):
+class UnknownTask(MillpondError, code="MILL-009"):
     """No task has that id."""
 
-    code = "MILL-009"
     task_id: int
 
 
-class UnknownTrigger(MillpondError):
+class UnknownTrigger(MillpondError, code="MILL-071"):
     """No trigger has that id."""
 
-    code = "MILL-071"
     trigger: str
 
 
-class UnknownEvent(MillpondError):
+class UnknownEvent(MillpondError, code="MILL-072"):
     """No event with that name and id is stored: it never existed, or retention removed it."""
 
-    code = "MILL-072"
     name: str
     event_id: str
 
 
-class ConfigConflict(MillpondError):
+class ConfigConflict(MillpondError, code="MILL-010"):
     """A declaration changes a setting that cannot change while tasks wait; `field` names it."""
 
-    code = "MILL-010"
     pool: str
     field: str
     stored: object
     declared: object
 
 
-class StaleRevision(MillpondError):
+class StaleRevision(MillpondError, code="MILL-011"):
     """A change was based on an older revision than the one in force."""
 
-    code = "MILL-011"
     name: str
     given: int
     current: int
 
 
-class NotWaiting(MillpondError):
+class NotWaiting(MillpondError, code="MILL-099"):
     """A task that runs or has ended was to be changed: only a waiting task can be."""
 
-    code = "MILL-099"
     task_id: int
     status: str
 
 
-class IllegalTransition(MillpondError):
+class IllegalTransition(MillpondError, code="MILL-012"):
     """The lifecycle of a task does not have this transition: a bug of this library."""
 
-    code = "MILL-012"
     status: str
     event: str
 
 
-class BadPayload(MillpondError, TypeError):
+class BadPayload(MillpondError, TypeError, code="MILL-013"):
     """A task was called with an argument that it does not take, or that cannot be stored.
 
     `parameter` names the argument; None if the call as a whole does not fit, as with too many
     arguments. It is also a `TypeError`, like a plain call with the same mistake.
     """
 
-    code = "MILL-013"
     task: str
     parameter: str | None
     reason: str
 
 
-class ArgumentsDoNotFit(MillpondError):
+class ArgumentsDoNotFit(MillpondError, code="MILL-096"):
     """The stored arguments of a task do not fit the function of this worker.
 
     The function lacks a parameter, has a new one without default, or takes another type. The task
@@ -275,7 +187,6 @@ class ArgumentsDoNotFit(MillpondError):
     with reason `unfit_arguments`. `redrive` queues it again in either case.
     """
 
-    code = "MILL-096"
     task_id: int
     pool: str
     function: str
@@ -284,7 +195,7 @@ class ArgumentsDoNotFit(MillpondError):
     reason: str
 
 
-class ResultNotStored(MillpondError):
+class ResultNotStored(MillpondError, code="MILL-097"):
     """A closure completed, and its result was not stored: only its own process had it.
 
     A closure's result is stored if JSON returns it in the same type, within `max_payload`.
@@ -292,447 +203,391 @@ class ResultNotStored(MillpondError):
     annotation says how its result is stored.
     """
 
-    code = "MILL-097"
     task_id: int
     pool: str
     function: str
 
 
-class ResultUnreadable(MillpondError):
+class ResultUnreadable(MillpondError, code="MILL-098"):
     """A stored result cannot be decoded as the return type of the function in this process.
 
     The task completed, and the stored result is kept. Read it with a release of the program whose
     function returns that type, or as plain data: `millpond task ID --payload`.
     """
 
-    code = "MILL-098"
     task_id: int
     pool: str
     function: str
     reason: str
 
 
-class PayloadTooLarge(MillpondError):
+class PayloadTooLarge(MillpondError, code="MILL-014"):
     """A task's encoded arguments have more bytes than `max_payload`."""
 
-    code = "MILL-014"
     task: str
     size: int
     limit: int
 
 
-class StoreError(MillpondError):
+class StoreError(MillpondError, code="MILL-020"):
     """The store could not do what was asked; nothing was changed, unless the subclass says so."""
 
-    code = "MILL-020"
     of_value = False
     """Whether the store refused one value, and would accept others."""
     of_counts = False
     """Whether a count in the store was about to become impossible."""
 
 
-class Miscounted(StoreError):
+class Miscounted(StoreError, code="MILL-081"):
     """A write changed another number of rows than expected: the stored rows are inconsistent.
 
     Nothing was changed. The store recounts its rows and repeats the operation.
     """
 
-    code = "MILL-081"
     of_counts = True
     statement: str
     expected: int
     touched: int
 
 
-class StoreClosed(StoreError):
+class StoreClosed(StoreError, code="MILL-021"):
     """The store was used before it was opened or after it was closed."""
 
-    code = "MILL-021"
 
-
-class AlreadyOpen(MillpondError):
+class AlreadyOpen(MillpondError, code="MILL-022"):
     """This Millpond object is already open."""
 
-    code = "MILL-022"
 
-
-class NotOpen(MillpondError):
+class NotOpen(MillpondError, code="MILL-023"):
     """The Millpond is not open: use it inside `async with mp:`."""
 
-    code = "MILL-023"
 
-
-class DuplicateName(MillpondError):
+class DuplicateName(MillpondError, code="MILL-024"):
     """This Millpond already has a pool or task with that name."""
 
-    code = "MILL-024"
     kind: str
     name: str
 
 
-class NotSupported(MillpondError):
+class NotSupported(MillpondError, code="MILL-025"):
     """This store does not support the feature; the message says which one does."""
 
-    code = "MILL-025"
     feature: str
 
 
-class Unserved(MillpondError):
+class Unserved(MillpondError, code="MILL-026"):
     """A caller waits for a task of a pool without a live worker; logged, never raised."""
 
-    code = "MILL-026"
     pool: str
 
 
-class TaskEnded(MillpondError):
+class TaskEnded(MillpondError, code="MILL-030"):
     """An awaited task ended without a result."""
 
-    code = "MILL-030"
     task_id: int
     pool: str
     attempts: int
 
 
-class TaskFailed(TaskEnded):
+class TaskFailed(TaskEnded, code="MILL-031"):
     """The task failed: its handler raised on the last attempt, or it could not run."""
 
-    code = "MILL-031"
     error_type: str
     error_message: str
     traceback_text: str
     reason: str | None
 
 
-class TaskCancelled(TaskEnded):
+class TaskCancelled(TaskEnded, code="MILL-032"):
     """The task was cancelled: alone, with its run, or by its handler, which raised `Cancelled`."""
 
-    code = "MILL-032"
     reason: str | None
 
 
-class TaskRejected(TaskEnded):
+class TaskRejected(TaskEnded, code="MILL-033"):
     """The task was dropped from a full pool before it ever ran."""
 
-    code = "MILL-033"
     reason: str | None
     policy: str | None
 
 
-class WouldDeadlock(MillpondError):
+class WouldDeadlock(MillpondError, code="MILL-034"):
     """A handler waits for a task that can start only after that handler has ended."""
 
-    code = "MILL-034"
     pool: str
     task_id: int
     awaited: int
 
 
-class Stuck(MillpondError):
+class Stuck(MillpondError, code="MILL-035"):
     """A run cannot continue: all its remaining tasks are paused, parked or without a worker."""
 
-    code = "MILL-035"
     pool: str
     run: str | None
     tasks: tuple[str, ...]
 
 
-class RunStopped(MillpondError):
+class RunStopped(MillpondError, code="MILL-036"):
     """A run stopped before its work was done; `report` has its counts."""
 
-    code = "MILL-036"
     pool: str
     run: str | None
     report: object
 
 
-class RunFailed(RunStopped):
+class RunFailed(RunStopped, code="MILL-037"):
     """A task of a run with on_error="fail" failed; its waiting tasks were cancelled."""
 
-    code = "MILL-037"
     task_id: int
 
 
-class RunOverBudget(RunStopped):
+class RunOverBudget(RunStopped, code="MILL-038"):
     """A run exceeded max_tasks; its waiting tasks were cancelled."""
 
-    code = "MILL-038"
     max_tasks: int
 
 
-class BadStoreURL(MillpondError):
+class BadStoreURL(MillpondError, code="MILL-040"):
     """The URL of a store is malformed, or names a place where no store can be."""
 
-    code = "MILL-040"
     url: str
     reason: str
 
 
-class StoreMissing(StoreError):
+class StoreMissing(StoreError, code="MILL-041"):
     """The store does not exist: the folder, the file, the database or its tables are missing."""
 
-    code = "MILL-041"
     path: str
 
 
-class StoreNotWritable(StoreError):
+class StoreNotWritable(StoreError, code="MILL-042"):
     """The store is read-only: permissions, a read-only disk, a server that is a replica.
 
     SQLite writes two files beside the database (`-wal` and `-shm`), so the folder must be writable.
     """
 
-    code = "MILL-042"
     path: str
 
 
-class UnsafePlace(StoreError):
+class UnsafePlace(StoreError, code="MILL-091"):
     """Another user could change the store through a file or folder beside it; it was not opened.
 
     A file of another user, a symbolic link, or a folder in which every user may rename files. The
     message names the file and says what to do.
     """
 
-    code = "MILL-091"
     path: str
 
 
-class NotADatabase(StoreError):
+class NotADatabase(StoreError, code="MILL-043"):
     """The file is not a SQLite database; it was not changed."""
 
-    code = "MILL-043"
     path: str
 
 
-class StoreLocked(StoreError):
+class StoreLocked(StoreError, code="MILL-044"):
     """Another process held the database too long, and the store gave up; nothing was changed."""
 
-    code = "MILL-044"
     path: str
     waited: float
 
 
-class StoreFull(StoreError):
+class StoreFull(StoreError, code="MILL-045"):
     """The disk or the file of the store is full; nothing was changed."""
 
-    code = "MILL-045"
     path: str
 
 
-class StoreFailing(StoreError):
+class StoreFailing(StoreError, code="MILL-046"):
     """The disk or the file system reported an error; `sqlite` is SQLite's name for it."""
 
-    code = "MILL-046"
     path: str
     sqlite: str
 
 
-class StoreCorrupt(StoreError):
+class StoreCorrupt(StoreError, code="MILL-047"):
     """The database is corrupt."""
 
-    code = "MILL-047"
     path: str
 
 
-class OutcomeUnknown(StoreError):
+class OutcomeUnknown(StoreError, code="MILL-048"):
     """The commit failed, or its answer was lost: the change may be stored or not.
 
     Check before repeating it, or submit with an idempotency key, which makes a repeat harmless.
     """
 
-    code = "MILL-048"
     path: str
 
 
-class SchemaTooNew(StoreError):
+class SchemaTooNew(StoreError, code="MILL-049"):
     """A newer release migrated the store's tables to a schema that this one does not know."""
 
-    code = "MILL-049"
     path: str
     found: int
     known: int
 
 
-class SchemaChanged(StoreError):
+class SchemaChanged(StoreError, code="MILL-050"):
     """A migration applied to the store differs from the one in this release."""
 
-    code = "MILL-050"
     path: str
     version: int
 
 
-class MigrationNeeded(StoreError):
+class MigrationNeeded(StoreError, code="MILL-051"):
     """The store lacks tables or functions of this release, and `migrate=False` was given."""
 
-    code = "MILL-051"
     path: str
     found: int
     needed: int
 
 
-class SQLiteTooOld(StoreError):
+class SQLiteTooOld(StoreError, code="MILL-052"):
     """The SQLite library of this Python is too old for the store."""
 
-    code = "MILL-052"
     found: str
     needed: str
 
 
-class StoreForked(StoreError):
+class StoreForked(StoreError, code="MILL-053"):
     """A forked process used its parent's store, or a SQLite file that its parent had open."""
 
-    code = "MILL-053"
     path: str
 
 
-class ForeignConnection(StoreError):
+class ForeignConnection(StoreError, code="MILL-054"):
     """A submit cannot use this connection: it is of another file, database, driver or thread."""
 
-    code = "MILL-054"
     path: str
     found: str
 
 
-class NotInTransaction(StoreError):
+class NotInTransaction(StoreError, code="MILL-055"):
     """The given connection has no open transaction for the submit."""
 
-    code = "MILL-055"
     path: str
 
 
-class TransactionTooLong(StoreError):
+class TransactionTooLong(StoreError, code="MILL-056"):
     """A handler held its transaction open too long: it was rolled back.
 
     All other writers of the same file wait while it is open.
     """
 
-    code = "MILL-056"
     path: str
     held: float
     limit: float
 
 
-class TransactionControl(StoreError):
+class TransactionControl(StoreError, code="MILL-057"):
     """A handler tried to begin, commit or roll back the transaction that settles its attempt.
 
     Millpond commits it together with the completion of the attempt, or not at all.
     """
 
-    code = "MILL-057"
     statement: str
 
 
-class DriverMissing(MillpondError):
+class DriverMissing(MillpondError, code="MILL-060"):
     """A required package is not installed; install the named extra of this library."""
 
-    code = "MILL-060"
     extra: str
 
 
-class StoreUnreachable(StoreError):
+class StoreUnreachable(StoreError, code="MILL-061"):
     """The database server did not answer, closed the connection, or is shutting down.
 
     Nothing was changed. The server may be back in a moment.
     """
 
-    code = "MILL-061"
     path: str
 
 
-class StoreDenied(StoreError):
+class StoreDenied(StoreError, code="MILL-062"):
     """The database server rejected the login: password, role, or pg_hba.conf."""
 
-    code = "MILL-062"
     path: str
 
 
-class MissingRights(StoreError):
+class MissingRights(StoreError, code="MILL-063"):
     """The database user lacks privileges; `grants` are the statements that grant them."""
 
-    code = "MILL-063"
     path: str
     grants: tuple[str, ...]
 
 
-class TooManyConnections(StoreError):
+class TooManyConnections(StoreError, code="MILL-064"):
     """The database server accepts no further connections."""
 
-    code = "MILL-064"
     path: str
 
 
-class PostgresTooOld(StoreError):
+class PostgresTooOld(StoreError, code="MILL-065"):
     """The PostgreSQL server is too old for the store."""
 
-    code = "MILL-065"
     found: str
     needed: str
 
 
-class TransactionAborted(StoreError):
+class TransactionAborted(StoreError, code="MILL-066"):
     """The given transaction has failed already: roll it back before you submit in it."""
 
-    code = "MILL-066"
     path: str
 
 
-class UnstorableText(StoreError):
+class UnstorableText(StoreError, code="MILL-067"):
     """A text has a character that the database cannot store: NUL, or one outside its encoding."""
 
-    code = "MILL-067"
     of_value = True
     path: str
 
 
-class Unstorable(MillpondError):
+class Unstorable(MillpondError, code="MILL-085"):
     """A task's outcome could not be stored; only this task ended as failed.
 
     The message has the database's error. Bounds on all values should prevent this: a value that
     passes them is a bug of this library, or was written to the tables by another program.
     """
 
-    code = "MILL-085"
     pool: str
     task_id: int
 
 
-class PoolerBetween(StoreError):
+class PoolerBetween(StoreError, code="MILL-068"):
     """A pooler gives each transaction another session, or refuses settings: the URL must say so.
 
     Nothing was changed. See the URL options `pooler` and `listen`.
     """
 
-    code = "MILL-068"
     path: str
 
 
-class WrongEncoding(StoreError):
+class WrongEncoding(StoreError, code="MILL-069"):
     """The encoding of the database does not preserve all texts."""
 
-    code = "MILL-069"
     path: str
     found: str
 
 
-class BadSchedule(MillpondError):
+class BadSchedule(MillpondError, code="MILL-080"):
     """A schedule is invalid: its crontab line, time zone or interval, or it never fires."""
 
-    code = "MILL-080"
     field: str
     value: object
 
 
-class LeaseLost(MillpondError):
+class LeaseLost(MillpondError, code="MILL-058"):
     """An attempt lost its lease before it could commit; nothing was written."""
 
-    code = "MILL-058"
     pool: str
     task_id: int
     attempt: int
 
 
-class AlreadySettled(MillpondError):
+class AlreadySettled(MillpondError, code="MILL-059"):
     """The attempt was already completed by an earlier commit; nothing was written now."""
 
-    code = "MILL-059"
     pool: str
     task_id: int
     attempt: int
