@@ -10,6 +10,7 @@ import click
 from millpond.cli.iterate_tasks import TaskSelection, iterate_tasks, selection_options
 from millpond.cli.render import Column, emit, note, on_terminal, say, short, table
 from millpond.cli.store_options import command, on_store
+from millpond.core.service import Service
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -126,24 +127,21 @@ async def _mention_failed_callbacks(store: OpenStore, selection: TaskSelection) 
         return
 
 
-class Listing:
+class Listing(Service):
     """Prints tasks as pages or as one document."""
 
-    def __init__(
-        self,
-        store: OpenStore,
-        tasks: AsyncIterator[tuple[Task, str]],
-        row: Callable[[Task, float], list[str]],
-        titles: tuple[str, ...],
-    ) -> None:
-        self._store = store
-        self._tasks = tasks
-        self._row = row
+    _store: OpenStore
+    _tasks: AsyncIterator[tuple[Task, str]]
+    _row: Callable[[Task, float], list[str]]
+    _titles: tuple[str, ...]
+    _ahead: tuple[Task, str] | None = None
+
+    def __post_init__(self) -> None:
+        titles = self._titles
         optional = ("WAITED", "RAN") if "ERROR" not in titles else ("KEY",)
         self._columns = [
             Column(t, right=t in _RIGHT, uncut=t in _WHOLE, optional=t in optional) for t in titles
         ]
-        self._ahead: tuple[Task, str] | None = None
 
     async def _page(self, size: int) -> list[tuple[Task, str]]:
         """Return the next page. It reads one task ahead, to know whether there are more."""

@@ -8,13 +8,13 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Coroutine
-from dataclasses import KW_ONLY, dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 import msgspec
 
+from millpond.core.service import Service
 from millpond.demo.playback_clock import in_real_time, in_virtual_time
 
 if TYPE_CHECKING:
@@ -207,8 +207,7 @@ class Scene(msgspec.Struct, frozen=True, kw_only=True):
     """Playback speed; None = without a viewer."""
 
 
-@dataclass(eq=False, repr=False)
-class Piece(Generic[F]):
+class Piece(Service, Generic[F]):
     """An act that can be played: its description and its coroutine.
 
     One that starts processes plays in real time, because theirs is; the others in virtual time.
@@ -216,7 +215,6 @@ class Piece(Generic[F]):
 
     bill: Bill
     _play: Callable[[Camera, Scene], Coroutine[Any, Any, Ending[F]]]
-    _: KW_ONLY
     real: bool = False
 
     def perform(

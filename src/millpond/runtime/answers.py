@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from millpond.core.service import Service
 from millpond.store.protocol import SubmitAnswer
 
 if TYPE_CHECKING:
@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     )
 
 
-@dataclass(eq=False, repr=False)
-class Answers:
+class Answers(Service):
     """Applies the answers of verbs to this process."""
 
     _workers: Sequence[WorkerProtocol]

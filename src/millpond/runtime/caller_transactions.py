@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from millpond.core.log_fields import about
+from millpond.core.service import Service
 from millpond.core.spec import PoolSpec
 from millpond.runtime.fleet.poll import POLL_FLOOR
 from millpond.store.protocol import SubmitAnswer
@@ -61,8 +61,7 @@ class OpenTransaction:
             return False
 
 
-@dataclass(eq=False, repr=False)
-class CallerTransactions:
+class CallerTransactions(Service):
     """The transactions of callers whose end this process waits for."""
 
     _env: Environment
@@ -71,7 +70,7 @@ class CallerTransactions:
     _waiting: Waiting
     _joined_tasks: JoinedTasks
     _nudge: Callable[[], None]
-    _open: dict[Any, OpenTransaction] = field(default_factory=dict, init=False)
+    _open: dict[Any, OpenTransaction] = {}
     """By the connection; some drivers wrap it in objects that are equal to each other."""
 
     def add(self, connection: Any, joined: JoinedSubmit) -> None:  # noqa: ANN401

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -11,6 +10,7 @@ import msgspec
 from millpond.core import bounds
 from millpond.core import validation as check
 from millpond.core.control import Cancel, CancelRun, Progress
+from millpond.core.service import Service
 from millpond.core.task import CALLBACKS
 from millpond.errors import ConfigError
 from millpond.runtime.jobs.job import CancelReason, job_of
@@ -27,8 +27,7 @@ if TYPE_CHECKING:
     from millpond.store.protocol import ControlAnswer
 
 
-@dataclass(eq=False, repr=False)
-class Control:
+class Control(Service):
     """Sends orders to the store and stops the jobs of this process that they concern."""
 
     _env: Environment

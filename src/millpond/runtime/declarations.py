@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from millpond.core.control import Declare, DeclareBudget
 from millpond.core.log_fields import about
 from millpond.core.retention import in_force
+from millpond.core.service import Service
 from millpond.core.task import CALLBACKS
 
 if TYPE_CHECKING:
@@ -26,8 +26,7 @@ DECLARED_AT_ONCE = 100
 """How many pools are declared to a shared store at the same time, if there are many."""
 
 
-@dataclass(eq=False, repr=False)
-class Declarations:
+class Declarations(Service):
     """Declares pools and budgets to the store, once each."""
 
     _env: Environment
@@ -35,9 +34,9 @@ class Declarations:
     _answers: Answers
     specs: dict[str, PoolSpec]
     """The declared pools, by name."""
-    budgets: Mapping[str, BudgetSpec] = field(default_factory=dict, init=False)
+    budgets: Mapping[str, BudgetSpec] = {}
     """The budgets that pools of this process may share, by name."""
-    _declared_budgets: set[str] = field(default_factory=set, init=False)
+    _declared_budgets: set[str] = set()
 
     async def declare(self, spec: PoolSpec) -> None:
         """Declare a pool to the store and to the workers."""

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from millpond.core.service import Service
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
 
-class KeptPools:
+class KeptPools(Service):
     """The pools of which ended tasks may be kept."""
 
-    def __init__(self, declared: Iterable[str], nudge: Callable[[], None]) -> None:
-        self._declared = declared
-        self._nudge = nudge
-        self.pools: set[str] = set()
-        self.any_pool = False
-        """Whether any pool of the store may keep something, also one that is not declared here."""
+    _declared: Iterable[str]
+    _nudge: Callable[[], None]
+    pools: set[str] = set()
+    any_pool: bool = False
+    """Whether any pool of the store may keep something, also one that is not declared here."""
 
     def keep(self, pool: str | None) -> None:
         """Note that a task of a pool ended, or of an unknown pool; nudge maintenance if first."""

@@ -224,7 +224,7 @@ class Runtime:
             self.env,
             self.workers,
             self.closures,
-            start=lambda: self.local_workers.start(own=True),
+            lambda: self.local_workers.start(own=True),
         )
         self.local_workers = LocalWorkers(
             self.env,

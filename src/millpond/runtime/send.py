@@ -7,12 +7,12 @@ joins the next verb.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from millpond.core.log_fields import about
+from millpond.core.service import Service
 from millpond.errors import OutcomeUnknown, StoreError
 from millpond.runtime.bad_values import is_store_failure
 from millpond.runtime.batching import bytes_of_tasks, fitting
@@ -32,8 +32,7 @@ log = logging.getLogger("millpond.submit")
 MOST_TOGETHER = 1000
 
 
-@dataclass(eq=False, repr=False)
-class Sender:
+class Sender(Service):
     """Sends batches to the store, one verb at a time."""
 
     _env: Environment
@@ -41,9 +40,9 @@ class Sender:
     _answers: Answers
     _evictions: Evictions
     _nudge: Callable[[], None]
-    _sending: bool = field(default=False, init=False)
-    _next: list[tuple[Batch, asyncio.Future[BatchAnswer]]] = field(default_factory=list, init=False)
-    _closed: BaseException | None = field(default=None, init=False)
+    _sending: bool = False
+    _next: list[tuple[Batch, asyncio.Future[BatchAnswer]]] = []
+    _closed: BaseException | None = None
 
     async def send(self, batch: Batch) -> BatchAnswer:
         """Send a batch alone, or with the others that come while a verb is under way."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, OrderedDict
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -17,6 +16,7 @@ import msgspec
 from millpond.core.admit import Reason, Refusal, too_large
 from millpond.core.log_fields import about
 from millpond.core.order.rank import lane_of
+from millpond.core.service import Service
 from millpond.core.task import key_of
 from millpond.store.protocol import BatchAnswer
 
@@ -35,8 +35,7 @@ OFFER_AGAIN = 1.0
 """Seconds after a failure of the store until waiting submitters try again."""
 
 
-@dataclass(eq=False, repr=False, slots=True)
-class Parked:
+class Parked(Service):
     """A submitter that waits for room: in which line, and the last refusal."""
 
     batch: Batch
@@ -45,8 +44,7 @@ class Parked:
     answer: asyncio.Future[BatchAnswer]
 
 
-@dataclass(eq=False, repr=False)
-class Submitter:
+class Submitter(Service):
     """Submits batches; where a pool is full, keeps its submitters in lines."""
 
     _env: Environment
@@ -54,12 +52,10 @@ class Submitter:
     _specs: Mapping[str, PoolSpec]
     _hook_caller: HookCaller
     _poll_soon: Callable[[], None]
-    _lines: dict[str, dict[str | None, OrderedDict[Parked, None]]] = field(
-        default_factory=dict, init=False
-    )
+    _lines: dict[str, dict[str | None, OrderedDict[Parked, None]]] = {}
     """The waiting submitters, by pool and lane; a cancelled one leaves at once."""
-    _offering: set[str] = field(default_factory=set, init=False)
-    _again: set[str] = field(default_factory=set, init=False)
+    _offering: set[str] = set()
+    _again: set[str] = set()
 
     @property
     def has_lines(self) -> bool:

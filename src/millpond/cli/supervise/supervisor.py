@@ -25,6 +25,7 @@ from millpond.cli.supervise.health_server import Health
 from millpond.cli.supervise.heartbeat import DRAINING, EVERY, READY, STALLED_AFTER, STARTING
 from millpond.cli.supervise.restarts import Restarts
 from millpond.core.log_fields import about
+from millpond.core.service import Service
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -69,27 +70,23 @@ class Place:
         """Whether it gets no process any more: its last ended, and it was to run once."""
 
 
-class Supervisor:
+class Supervisor(Service):
     """Keeps N worker processes running until a signal."""
 
-    def __init__(
-        self,
-        options: SupervisorOptions,
-        systemd: Systemd,
-        watcher: FileWatcher | None = None,
-    ) -> None:
-        self._options = options
-        self._systemd = systemd
-        self._watcher = watcher
-        self._places = [Place(number) for number in range(1, options.processes + 1)]
+    _options: SupervisorOptions
+    _systemd: Systemd
+    _watcher: FileWatcher | None = None
+    _stopping: bool = False
+    _served: bool = False
+    """Whether any process has ever served."""
+    _waits_for_change: bool = False
+    """Whether the code cannot be loaded: only a changed file helps."""
+
+    def __post_init__(self) -> None:
+        self._places = [Place(number) for number in range(1, self._options.processes + 1)]
         self._selector = selectors.DefaultSelector()
         self._signals: deque[tuple[str, float]] = deque()
         self._counted, self._last_signal = 0, float("-inf")
-        self._stopping = False
-        self._served = False
-        """Whether any process has ever served."""
-        self._waits_for_change = False
-        """Whether the code cannot be loaded: only a changed file helps."""
         self._code = Exit.CLEAN
         self._looped_at = self._looked_at = self._reported_at = time.monotonic()
 

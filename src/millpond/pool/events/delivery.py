@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
@@ -15,6 +14,7 @@ from millpond.core.backoff import Retry
 from millpond.core.event import Event, integer_at, text_at
 from millpond.core.handler_signals import RetryLater, Throttled
 from millpond.core.lifecycle import Status
+from millpond.core.service import Service
 from millpond.core.spec import OnFull
 from millpond.errors import (
     BadPayload,
@@ -62,8 +62,7 @@ FULL_FOR = 0.2
 """Seconds for which a trigger waits when its pool is full and makes submitters wait."""
 
 
-@dataclass(eq=False, repr=False)
-class TriggerDelivery:
+class TriggerDelivery(Service):
     """Makes a call of an event and submits it: the internal object behind `Trigger`."""
 
     trigger: str

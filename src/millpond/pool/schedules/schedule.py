@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from millpond.core.control import Pause, Resume
+from millpond.core.service import Service
 from millpond.pool.delegation import on_loop
 from millpond.pool.internals import internals_of
 from millpond.pool.new_task import new_task
@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from millpond.pool.schedules.timetable import Timetable
 
 
-@dataclass(eq=False, repr=False)
-class DeclaredSchedule:
+class DeclaredSchedule(Service):
     """A schedule that this process declares: the internal object behind `Schedule`."""
 
     owner: RuntimeOwner

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from millpond.core.service import Service
 from millpond.runtime.executors.threads import Threads
 from millpond.runtime.jobs.job import CancelReason, Closure, Job, Where
 from millpond.runtime.jobs.stepping import as_coroutine, stepped
@@ -20,17 +20,16 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-@dataclass(eq=False, repr=False)
-class Executors:
+class Executors(Service):
     """The threads and processes of one worker; each is made when it is first needed."""
 
     _loop: asyncio.AbstractEventLoop
     _concurrency: int | None
     _hooks: Hooks
     _report_progress: Callable[[Job, float, str], None]
-    _threads: Threads | None = field(default=None, init=False)
-    _processes: Processes | None = field(default=None, init=False)
-    busy: int = field(default=0, init=False)
+    _threads: Threads | None = None
+    _processes: Processes | None = None
+    busy: int = 0
     """How many handlers run off the loop."""
 
     async def run(self, job: Job) -> Any:  # noqa: ANN401 - what the handler returns

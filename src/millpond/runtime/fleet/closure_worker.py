@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from millpond.core.service import Service
 from millpond.runtime.worker.workers import served
 
 if TYPE_CHECKING:
@@ -28,25 +29,18 @@ IN_FLIGHT = (0.0, 1.0, 60.0)
 """Seconds between checks whether a cancelled submit was stored; after the last it was not."""
 
 
-class ClosureWorker:
+class ClosureWorker(Service):
     """Starts that worker when it is first needed, and keeps it until the end."""
 
-    def __init__(
-        self,
-        env: Environment,
-        workers: Sequence[Worker],
-        closures: MutableMapping[int, Closure],
-        start: Callable[[], Coroutine[Any, Any, Worker]],
-    ) -> None:
-        self._env = env
-        self._workers = workers
-        self._closures = closures
-        self._start = start
-        self._pools: dict[str, None] = {}
-        """Where closures were submitted."""
-        self._starting: asyncio.Task[Worker] | None = None
-        self.open_runs = 0
-        """How many runs this process holds open."""
+    _env: Environment
+    _workers: Sequence[Worker]
+    _closures: MutableMapping[int, Closure]
+    _start: Callable[[], Coroutine[Any, Any, Worker]]
+    _pools: dict[str, None] = {}
+    """Where closures were submitted."""
+    _starting: asyncio.Task[Worker] | None = None
+    open_runs: int = 0
+    """How many runs this process holds open."""
 
     async def serve(self, pool: str) -> None:
         """Make sure that a worker of this process runs closures of a pool."""

@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from millpond.core.log_fields import about
+from millpond.core.service import Service
 
 if TYPE_CHECKING:
     import asyncio
@@ -19,14 +20,15 @@ COMPACT_EVERY = 2.0
 """Seconds between two looks at the small tables of a store, while it is active."""
 
 
-class Compactor:
+class Compactor(Service):
     """Looks at the small tables now and then, beside the rounds of maintenance."""
 
-    def __init__(self, env: Environment, outages: Outages) -> None:
-        self._env = env
-        self._outages = outages
-        self._looked_at = env.steady()
-        self._looking: asyncio.Task[None] | None = None
+    _env: Environment
+    _outages: Outages
+    _looking: asyncio.Task[None] | None = None
+
+    def __post_init__(self) -> None:
+        self._looked_at = self._env.steady()
 
     def compact(self) -> None:
         """Start a look if it is time; it may wait for its turn to write, which a round must not."""

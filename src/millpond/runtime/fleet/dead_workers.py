@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from millpond.core.control import DeclareDead
 from millpond.core.log_fields import about
+from millpond.core.service import Service
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -88,29 +89,20 @@ class Absences:
         self._since = {}
 
 
-class DeadWorkers:
+class DeadWorkers(Service):
     """Removes the workers of dead processes; the first process to see it does it.
 
     A second process does no harm: a worker is removed once, and no name is used again.
     """
 
-    def __init__(
-        self,
-        env: Environment,
-        answers: Answers,
-        failures: Failures,
-        hooks: Hooks,
-        leadership: Leadership,
-        nudge: Callable[[], None],
-    ) -> None:
-        self._env = env
-        self._answers = answers
-        self._failures = failures
-        self._hooks = hooks
-        self._leadership = leadership
-        self._nudge = nudge
-        self._under_way: set[str] = set()
-        self._failing = False
+    _env: Environment
+    _answers: Answers
+    _failures: Failures
+    _hooks: Hooks
+    _leadership: Leadership
+    _nudge: Callable[[], None]
+    _under_way: set[str] = set()
+    _failing: bool = False
 
     def found(self, owners: Sequence[str]) -> None:
         """Remove the workers of these dead processes."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from millpond.core.log_fields import about
 from millpond.core.plan import Wake
+from millpond.core.service import Service
 from millpond.runtime.jobs.job import job_of
 from millpond.runtime.waiting.result_reader import AT_ONCE, in_batches
 from millpond.store.hints import PendingHint
@@ -63,36 +64,28 @@ class Allowance:
         self._left = float(FREE_LOOKUPS)
 
 
-class HintListener:
+class HintListener(Service):
     """Checks hints, and passes confirmed ones on to workers and waiters."""
 
-    def __init__(
-        self,
-        env: Environment,
-        workers: Sequence[WorkerProtocol],
-        closures: MutableMapping[int, Closure],
-        waiting: Waiting,
-        submitter: Submitter,
-        polling: Polling,
-        control: Control,
-    ) -> None:
-        self._env = env
-        self._workers = workers
-        self._closures = closures
-        self._waiting = waiting
-        self._submitter = submitter
-        self._polling = polling
-        self._control = control
+    _env: Environment
+    _workers: Sequence[WorkerProtocol]
+    _closures: MutableMapping[int, Closure]
+    _waiting: Waiting
+    _submitter: Submitter
+    _polling: Polling
+    _control: Control
+    _any_ended: bool = False
+    """Whether a task ended somewhere: waiting submitters and watchers of many tasks look."""
+    _checking: asyncio.Task[None] | None = None
+    _wakes: dict[str, Allowance] = {}
+    """By pool: how often a hint may still wake workers in vain."""
+    _held_back: dict[str, float] = {}
+    """The earliest wake of pools for which no worker is woken for now."""
+
+    def __post_init__(self) -> None:
         self._pending = PendingHint()
         """Ids to look up."""
-        self._any_ended = False
-        """Whether a task ended somewhere: waiting submitters and watchers of many tasks look."""
-        self._checking: asyncio.Task[None] | None = None
-        self._allowance = Allowance(env.steady())
-        self._wakes: dict[str, Allowance] = {}
-        """By pool: how often a hint may still wake workers in vain."""
-        self._held_back: dict[str, float] = {}
-        """The earliest wake of pools for which no worker is woken for now."""
+        self._allowance = Allowance(self._env.steady())
 
     def start(self) -> None:
         """Listen, if the store sends hints."""

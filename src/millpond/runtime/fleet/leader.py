@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from millpond.core.control import ClaimLeadership
 from millpond.core.log_fields import about
+from millpond.core.service import Service
 from millpond.runtime.fleet.lease_times import SLOW
 
 if TYPE_CHECKING:
@@ -28,20 +29,19 @@ LEADS_FOR = 2 / 3
 """The part of a lease for which a process leads; it asks again when half of it is over."""
 
 
-class Leadership:
+class Leadership(Service):
     """Whether this process leads, and under which generation."""
 
-    def __init__(
-        self, env: Environment, workers: Sequence[WorkerProtocol], delay: RecoveryDelay
-    ) -> None:
-        self._env = env
-        self._workers = workers
-        self._delay = delay
-        self._elects = env.shared_store.elects
-        self._ask_at = 0.0
+    _env: Environment
+    _workers: Sequence[WorkerProtocol]
+    _delay: RecoveryDelay
+    _ask_at: float = 0.0
+    generation: int | None = None
+    """The fence of `recover`; None where no other process could lead."""
+
+    def __post_init__(self) -> None:
+        self._elects = self._env.shared_store.elects
         self.leads = not self._elects
-        self.generation: int | None = None
-        """The fence of `recover`; None where no other process could lead."""
 
     @property
     def ask_at(self) -> float | None:

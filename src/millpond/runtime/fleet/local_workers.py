@@ -7,6 +7,7 @@ import logging
 from typing import TYPE_CHECKING, Any
 
 from millpond.core.log_fields import about
+from millpond.core.service import Service
 from millpond.runtime.fleet.maintain import NEVER
 from millpond.runtime.run_to_completion import run_to_completion
 from millpond.runtime.worker.worker import Worker
@@ -22,31 +23,20 @@ if TYPE_CHECKING:
 log = logging.getLogger("millpond.runtime")
 
 
-class LocalWorkers:
+class LocalWorkers(Service):
     """Starts and stops the workers of this process."""
 
-    def __init__(
-        self,
-        env: Environment,
-        workers: list[Worker],
-        services: WorkerServices,
-        registration: Registration,
-        maintenance: Maintenance,
-        closure_worker: ClosureWorker,
-        session: SessionKeeper,
-        lease: float,
-    ) -> None:
-        self._env = env
-        self._workers = workers
-        self._services = services
-        self._registration = registration
-        self._maintenance = maintenance
-        self._closure_worker = closure_worker
-        self._session = session
-        self._lease = lease
-        self._has_lock = False
-        self.lingering: dict[asyncio.Task[None], Worker] = {}
-        """Workers that have stopped and hold tasks whose handlers have not."""
+    _env: Environment
+    _workers: list[Worker]
+    _services: WorkerServices
+    _registration: Registration
+    _maintenance: Maintenance
+    _closure_worker: ClosureWorker
+    _session: SessionKeeper
+    _lease: float
+    _has_lock: bool = False
+    lingering: dict[asyncio.Task[None], Worker] = {}
+    """Workers that have stopped and hold tasks whose handlers have not."""
 
     async def start(
         self,

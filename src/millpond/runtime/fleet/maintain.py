@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from millpond.core import bounds
 from millpond.core.log_fields import about
 from millpond.core.plan import sooner
+from millpond.core.service import Service
 from millpond.runtime.fleet.lease_times import RENEWALS_PER_LEASE, SLOW
 from millpond.runtime.fleet.prune import SHORTEST_SLEEP
 
@@ -50,46 +51,31 @@ NEVER = bounds.MAX_SECONDS
 """Seconds that no wait is as long as: the lease of a worker that no other can replace."""
 
 
-class Maintenance:
+class Maintenance(Service):
     """Renews leases, and recovers and prunes if this process leads."""
 
-    def __init__(
-        self,
-        env: Environment,
-        outages: Outages,
-        workers: Sequence[WorkerProtocol],
-        answers: Answers,
-        failures: Failures,
-        hooks: Hooks,
-        waiting: Waiting,
-        kept: KeptPools,
-        leadership: Leadership,
-        delay: RecoveryDelay,
-        renewals: Renewals,
-        pruner: Pruner,
-        compactor: Compactor,
-        nudged: asyncio.Event,
-    ) -> None:
-        self._env = env
-        self._outages = outages
-        self._workers = workers
-        self._answers = answers
-        self._failures = failures
-        self._hooks = hooks
-        self._waiting = waiting
-        self._kept = kept
-        self.leadership = leadership
-        self.delay = delay
-        self._renewals = renewals
-        self._pruner = pruner
-        self._compactor = compactor
-        self._nudged = nudged
-        self._task: asyncio.Task[None] | None = None
-        self._counts_checked_at = env.steady()
-        self._due_at: float | None = 0.0
-        """When there is something for the leader to do; None = not before a nudge."""
-        self._drift = self._seen_drift = env.clock() - env.steady()
-        self._pause = 0.0
+    _env: Environment
+    _outages: Outages
+    _workers: Sequence[WorkerProtocol]
+    _answers: Answers
+    _failures: Failures
+    _hooks: Hooks
+    _waiting: Waiting
+    _kept: KeptPools
+    leadership: Leadership
+    delay: RecoveryDelay
+    _renewals: Renewals
+    _pruner: Pruner
+    _compactor: Compactor
+    _nudged: asyncio.Event
+    _task: asyncio.Task[None] | None = None
+    _due_at: float | None = 0.0
+    """When there is something for the leader to do; None = not before a nudge."""
+    _pause: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._counts_checked_at = self._env.steady()
+        self._drift = self._seen_drift = self._env.clock() - self._env.steady()
 
     def start(self) -> None:
         """Begin, once there is a worker; with one more worker, renew its lease too."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from millpond.core.log_fields import about
 from millpond.core.plan import Wake
+from millpond.core.service import Service
 from millpond.runtime.worker.queues import FAR
 
 if TYPE_CHECKING:
@@ -40,38 +41,29 @@ ROOM_FLOOR = 0.02
 """The interval while a submitter waits for room: no hint reports room."""
 
 
-class Polling:
+class Polling(Service):
     """Polls a store that other processes use, whatever hints were lost."""
 
-    def __init__(
-        self,
-        env: Environment,
-        outages: Outages,
-        workers: Sequence[WorkerProtocol],
-        submitter: Submitter,
-        waiting: Waiting,
-        progress: ProgressBoard,
-        renewals: Renewals,
-        maintenance: Maintenance,
-    ) -> None:
-        self._env = env
-        self._outages = outages
-        self._workers = workers
-        self._submitter = submitter
-        self._waiting = waiting
-        self._progress = progress
-        self._renewals = renewals
-        self._maintenance = maintenance
-        self._task: asyncio.Task[None] | None = None
+    _env: Environment
+    _outages: Outages
+    _workers: Sequence[WorkerProtocol]
+    _submitter: Submitter
+    _waiting: Waiting
+    _progress: ProgressBoard
+    _renewals: Renewals
+    _maintenance: Maintenance
+    _task: asyncio.Task[None] | None = None
+    _polled_at: float = 0.0
+    _all_polled_at: float = -POLL_FLOOR
+    _behind: bool = False
+    """Whether another process wrote something that this one has not read."""
+    _urgent: bool = False
+    """Whether a hint says so, and the poll should not wait."""
+    _idle_floor: float = POLL_FLOOR
+    """The interval while it rests."""
+
+    def __post_init__(self) -> None:
         self._wake = asyncio.Event()
-        self._polled_at = 0.0
-        self._all_polled_at = -POLL_FLOOR
-        self._behind = False
-        """Whether another process wrote something that this one has not read."""
-        self._urgent = False
-        """Whether a hint says so, and the poll should not wait."""
-        self._idle_floor = POLL_FLOOR
-        """The interval while it rests."""
 
     def start(self) -> None:
         """Begin, if other processes may use the store."""

@@ -11,6 +11,7 @@ from millpond.core.event import EVENTS, TRIGGERS
 from millpond.core.log_fields import about
 from millpond.core.plan import sooner
 from millpond.core.retention import DEFAULT, in_force
+from millpond.core.service import Service
 from millpond.core.task import CALLBACKS
 
 if TYPE_CHECKING:
@@ -37,37 +38,30 @@ READ_AUDIT_RETENTION_EVERY = 600.0
 SHORTEST_SLEEP = 0.001
 
 
-class Pruner:
+class Pruner(Service):
     """Removes old records, one pool after another, beside the rounds of maintenance."""
 
-    def __init__(
-        self,
-        env: Environment,
-        outages: Outages,
-        leadership: Leadership,
-        waiting: Waiting,
-        kept: KeptPools,
-        specs: Mapping[str, PoolSpec],
-    ) -> None:
-        self._env = env
-        self._outages = outages
-        self._leadership = leadership
-        self._waiting = waiting
-        self._kept = kept
-        self._specs = specs
-        self._pruned_at = env.clock()
-        self._forgot_at = env.clock()
-        self._keys: dict[str, float] = {}
-        """The pools of which only keys and runs are kept, and until when."""
-        self._audit_retention: tuple[float, set[str], float] | None = None
-        """Until when it counts, for which pools, and how long audit records are kept."""
-        self._pruning: asyncio.Task[None] | None = None
-        self._replayable: dict[str, float] = {}
-        """Pools that triggers submit to, and for how long their events can be replayed."""
-        self._audit_before: float | None = None
-        """This round removes audit records from before this moment; None = it removes none."""
-        self._audit_until: float | None = None
-        """When the last audit records are too old, once nothing else is left to remove."""
+    _env: Environment
+    _outages: Outages
+    _leadership: Leadership
+    _waiting: Waiting
+    _kept: KeptPools
+    _specs: Mapping[str, PoolSpec]
+    _keys: dict[str, float] = {}
+    """The pools of which only keys and runs are kept, and until when."""
+    _audit_retention: tuple[float, set[str], float] | None = None
+    """Until when it counts, for which pools, and how long audit records are kept."""
+    _pruning: asyncio.Task[None] | None = None
+    _replayable: dict[str, float] = {}
+    """Pools that triggers submit to, and for how long their events can be replayed."""
+    _audit_before: float | None = None
+    """This round removes audit records from before this moment; None = it removes none."""
+    _audit_until: float | None = None
+    """When the last audit records are too old, once nothing else is left to remove."""
+
+    def __post_init__(self) -> None:
+        self._pruned_at = self._env.clock()
+        self._forgot_at = self._env.clock()
 
     def clock_was_set(self, now: float) -> None:
         """Prune no later than planned, though the clock was set back."""

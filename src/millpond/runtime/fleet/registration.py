@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from millpond.core.control import Deregister, Register
 from millpond.core.lease import RELEASE
 from millpond.core.log_fields import about
+from millpond.core.service import Service
 from millpond.runtime.fleet.closure_worker import OWN
 
 if TYPE_CHECKING:
@@ -44,26 +45,17 @@ def _release() -> str:
         return ""
 
 
-class Registration:
+class Registration(Service):
     """Registers the workers of this process and their functions with the store."""
 
-    def __init__(
-        self,
-        env: Environment,
-        workers: Sequence[WorkerProtocol],
-        answers: Answers,
-        renewals: Renewals,
-        functions: Mapping[str, Handler],
-        session: SessionKeeper,
-    ) -> None:
-        self._env = env
-        self._workers = workers
-        self._answers = answers
-        self._renewals = renewals
-        self._functions = functions
-        self._session = session
-        self._names = 0
-        self._updating = False
+    _env: Environment
+    _workers: Sequence[WorkerProtocol]
+    _answers: Answers
+    _renewals: Renewals
+    _functions: Mapping[str, Handler]
+    _session: SessionKeeper
+    _names: int = 0
+    _updating: bool = False
 
     def new_name(self, *, own: bool) -> str:
         """Return a name that no worker ever had."""

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from millpond.core.log_fields import about
 from millpond.core.plan import sooner
+from millpond.core.service import Service
 from millpond.runtime.fleet.dead_workers import LockFiles
 from millpond.runtime.fleet.lease_times import RENEWALS_PER_LEASE, SLOW
 
@@ -67,26 +68,23 @@ class Kept:
         return answered - self.wanted_at > SLOW * self.lease
 
 
-class Renewals:
+class Renewals(Service):
     """Keeps the leases of the workers of one process."""
 
-    def __init__(
-        self,
-        env: Environment,
-        outages: Outages,
-        delay: RecoveryDelay,
-        control: Control,
-        dead_workers: DeadWorkers,
-    ) -> None:
-        self._env = env
-        self._outages = outages
-        self._delay = delay
-        self._control = control
-        self._kept: dict[WorkerProtocol, Kept] = {}
-        self._thread: RenewalThread | None = None
-        store = env.shared_store
-        if env.shared and (store.renewer is not None or store.presence is not None):
-            self._thread = RenewalThread(env, outages, self._answered, dead_workers.found)
+    _env: Environment
+    _outages: Outages
+    _delay: RecoveryDelay
+    _control: Control
+    _dead_workers: DeadWorkers
+    _kept: dict[WorkerProtocol, Kept] = {}
+    _thread: RenewalThread | None = None
+
+    def __post_init__(self) -> None:
+        store = self._env.shared_store
+        if self._env.shared and (store.renewer is not None or store.presence is not None):
+            self._thread = RenewalThread(
+                self._env, self._outages, self._answered, self._dead_workers.found
+            )
 
     def keep(self, worker: WorkerProtocol, sent: float) -> None:
         """Renew a worker that registered by an order sent at a moment; safe twice."""

@@ -27,6 +27,7 @@ from math import inf
 from typing import TYPE_CHECKING
 
 from millpond.core.log_fields import about
+from millpond.core.service import Service
 from millpond.runtime.fleet.dead_workers import Absences
 
 if TYPE_CHECKING:
@@ -54,41 +55,35 @@ GIVE_UP_AFTER = 2.0
 """Seconds for which closing waits for a question that is on its way."""
 
 
-class SessionKeeper:
+class SessionKeeper(Service):
     """Keeps the session of this process, in a thread, from its first worker on."""
 
-    def __init__(
-        self,
-        env: Environment,
-        workers: Sequence[WorkerProtocol],
-        leads: Callable[[], bool],
-        renew_all: Callable[[], None],
-        found_dead: Callable[[Sequence[tuple[str, float]]], None],
-    ) -> None:
-        self._env = env
-        self._workers = workers
-        self._leads = leads
-        self._renew_all = renew_all
-        self._found_dead = found_dead
-        make = env.shared_store.session
-        self._session: WorkerSession | None = None if make is None else make(env.owner)
+    _env: Environment
+    _workers: Sequence[WorkerProtocol]
+    _leads: Callable[[], bool]
+    _renew_all: Callable[[], None]
+    _found_dead: Callable[[Sequence[tuple[str, float]]], None]
+    answered: float = -inf
+    """When the last question was sent that the session answered."""
+    _interval: float = ASK_EVERY
+    _over: bool = False
+    _wake: socket.socket | None = None
+    """The end of a pair that wakes the thread."""
+    _thread: threading.Thread | None = None
+    _ready: asyncio.Future[None] | None = None
+    _ended: asyncio.Future[None] | None = None
+    _pause: float = FIRST_PAUSE
+    _missed: bool = False
+    _waits_badly: bool = False
+    """Whether the last wait failed, which was logged."""
+
+    def __post_init__(self) -> None:
+        make = self._env.shared_store.session
+        self._session: WorkerSession | None = None if make is None else make(self._env.owner)
         self.mark = "" if self._session is None else self._session.mark
         self.begun_at = inf
         """When the session began, by the monotonic clock; inf = there is none."""
-        self.answered = -inf
-        """When the last question was sent that the session answered."""
         self._absences = Absences()
-        self._interval = ASK_EVERY
-        self._over = False
-        self._wake: socket.socket | None = None
-        """The end of a pair that wakes the thread."""
-        self._thread: threading.Thread | None = None
-        self._ready: asyncio.Future[None] | None = None
-        self._ended: asyncio.Future[None] | None = None
-        self._pause = FIRST_PAUSE
-        self._missed = False
-        self._waits_badly = False
-        """Whether the last wait failed, which was logged."""
 
     @property
     def is_open(self) -> bool:

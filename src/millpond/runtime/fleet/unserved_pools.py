@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from millpond.core.log_fields import about
+from millpond.core.service import Service
 from millpond.errors import Unserved
 from millpond.runtime.fleet.closure_worker import OWN
 from millpond.runtime.worker.workers import served
@@ -23,13 +24,12 @@ UNSERVED_AFTER = 5.0
 """Seconds of waiting after which it is checked whether a worker serves the pool."""
 
 
-class UnservedPools:
+class UnservedPools(Service):
     """Warns about waits that no worker may ever end."""
 
-    def __init__(self, env: Environment, workers: Sequence[WorkerProtocol]) -> None:
-        self._env = env
-        self._workers = workers
-        self._warned: set[str] = set()
+    _env: Environment
+    _workers: Sequence[WorkerProtocol]
+    _warned: set[str] = set()
 
     def watch(self, pool: str) -> asyncio.TimerHandle | None:
         """Check in a while whether a worker serves a pool; None if one does now."""

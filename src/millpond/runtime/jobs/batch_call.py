@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from millpond.runtime.jobs.job import Handler
 
 if TYPE_CHECKING:
-    from millpond.runtime.jobs.job import BatchShape, Job
+    from millpond.runtime.jobs.job import Job
 
 
 class Failed:
@@ -35,31 +35,15 @@ class BatchOwner(Protocol):
         """Settle every job of a call that raised, was stopped or timed out."""
 
 
-class BatchCall(Handler):
+class BatchCall(Handler, kw_only=True, eq=False):
     """The one call that runs a batch of jobs."""
 
-    __slots__ = ("_items", "_owner", "_shape", "jobs")
-
-    def __init__(
-        self,
-        owner: BatchOwner,
-        jobs: list[Job],
-        items: list[Any],
-        shape: BatchShape,
-        body: Handler,
-    ) -> None:
-        super().__init__(body.name, body.where, self._invoke, lambda _: b"", body.retry)
-        self._owner = owner
-        self.jobs = jobs
-        self._items = items
-        self._shape = shape
-
-    def _invoke(self, _leader: Job) -> Any:  # noqa: ANN401
-        return self._shape.call(self.jobs, self._items)
+    owner: BatchOwner
+    jobs: list[Job]
 
     def ended(self, leader: Job, value: Any, *, failed: bool) -> None:  # noqa: ANN401
         """Settle the jobs of this call."""
         if failed:
-            self._owner.fail(self.jobs, value, leader)
+            self.owner.fail(self.jobs, value, leader)
         else:
-            self._owner.settle(self.jobs, value)
+            self.owner.settle(self.jobs, value)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from contextvars import ContextVar
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import msgspec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterable, Mapping
@@ -63,8 +64,7 @@ class Takes(Protocol):
         """The function with its parameters, as written in its source."""
 
 
-@dataclass(eq=False, repr=False, slots=True)
-class Handler:
+class Handler(msgspec.Struct, eq=False):
     """A registered function as a worker sees it."""
 
     name: str
@@ -79,8 +79,7 @@ class Handler:
     takes: Takes | None = None
 
 
-@dataclass(eq=False, repr=False, slots=True)
-class BatchShape:
+class BatchShape(msgspec.Struct, eq=False):
     """How many tasks of a function go into one call, and how long the first waits for more."""
 
     size: int
@@ -89,8 +88,7 @@ class BatchShape:
     call: Callable[[list[Job], list[Any]], Any]
 
 
-@dataclass(eq=False, repr=False, slots=True)
-class Closure:
+class Closure(msgspec.Struct, eq=False):
     """Code that lives as long as its process, and the context it was submitted in."""
 
     fn: Callable[[], Any]

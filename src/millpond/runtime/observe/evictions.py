@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from millpond.core.lifecycle import Status
+from millpond.core.service import Service
 from millpond.core.spec import OnFull
 
 if TYPE_CHECKING:
@@ -22,8 +22,7 @@ _REASONS = {
 }
 
 
-@dataclass(eq=False, repr=False)
-class Evictions:
+class Evictions(Service):
     """Reports evicted tasks, if there is telemetry."""
 
     _env: Environment

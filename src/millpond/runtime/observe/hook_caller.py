@@ -6,13 +6,13 @@ import asyncio
 import contextlib
 import inspect
 import logging
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from millpond.core.lifecycle import Status
 from millpond.core.log_fields import about
+from millpond.core.service import Service
 from millpond.core.task import CALLBACKS
 from millpond.runtime.ctrl_c import is_ctrl_c
 from millpond.runtime.error_info import read
@@ -33,8 +33,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("millpond.hooks")
 
 
-@dataclass(eq=False, repr=False)
-class HookCaller:
+class HookCaller(Service):
     """Calls hooks and observers after something happened."""
 
     _env: Environment

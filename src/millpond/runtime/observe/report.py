@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from millpond.core.log_fields import about
+from millpond.core.service import Service
 
 if TYPE_CHECKING:
     import asyncio
@@ -20,16 +21,13 @@ log = logging.getLogger("millpond.report")
 EVERY = 60.0
 
 
-class Report:
+class Report(Service):
     """Logs the pools whose counts changed. While nothing happens it sets no timer."""
 
-    __slots__ = ("_env", "_last_totals", "_specs", "timer")
-
-    def __init__(self, env: Environment, specs: Mapping[str, PoolSpec]) -> None:
-        self._env = env
-        self._specs = specs
-        self._last_totals: dict[str, dict[str, int]] = {}
-        self.timer: asyncio.TimerHandle | None = None
+    _env: Environment
+    _specs: Mapping[str, PoolSpec]
+    _last_totals: dict[str, dict[str, int]] = {}
+    timer: asyncio.TimerHandle | None = None
 
     def begin(self) -> None:
         """Set the timer of the next report, unless it is set."""

@@ -6,6 +6,7 @@ import logging
 from typing import TYPE_CHECKING, Protocol
 
 from millpond.core.log_fields import about
+from millpond.core.service import Service
 
 if TYPE_CHECKING:
     import asyncio
@@ -33,23 +34,15 @@ class Watched(Protocol):
         """Whether a turn is under way, or to be tried again."""
 
 
-class Watchdog:
+class Watchdog(Service):
     """Checks a worker while it has something to do. An idle worker costs no timer."""
 
-    __slots__ = ("_loop", "_patience", "_seen", "_stalled", "_timer", "_worker")
-
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        worker: Watched,
-        stalled: Callable[[str], None],
-    ) -> None:
-        self._loop = loop
-        self._worker = worker
-        self._stalled = stalled
-        self._timer: asyncio.TimerHandle | None = None
-        self._patience = PATIENCE
-        self._seen = 0
+    _loop: asyncio.AbstractEventLoop
+    _worker: Watched
+    _stalled: Callable[[str], None]
+    _timer: asyncio.TimerHandle | None = None
+    _patience: float = PATIENCE
+    _seen: int = 0
 
     @property
     def watching(self) -> bool:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from millpond.core.deadlock import Holder, Limit, waits_for_itself
 from millpond.core.lifecycle import Status
+from millpond.core.service import Service
 from millpond.errors import WouldDeadlock
 from millpond.runtime.jobs.job import current_job, job_of
 
@@ -30,15 +31,12 @@ class HasWaits(Protocol):
         ...
 
 
-class Waits:
+class Waits(Service):
     """Which running jobs of this process wait for which tasks."""
 
-    def __init__(
-        self, env: Environment, workers: Sequence[WorkerProtocol], waiting: Waiting
-    ) -> None:
-        self._env = env
-        self._workers = workers
-        self._waiting = waiting
+    _env: Environment
+    _workers: Sequence[WorkerProtocol]
+    _waiting: Waiting
 
     async def end_of(self, task: int, era: object = None) -> TaskResult:
         """Wait for the end of a task; check for a deadlock if a handler waits."""

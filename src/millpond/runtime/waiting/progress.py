@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from millpond.core.service import Service
+
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
@@ -18,13 +20,12 @@ POLL = 1.0
 """Seconds between two looks at a task that runs in another process."""
 
 
-class ProgressBoard:
+class ProgressBoard(Service):
     """Passes the progress of tasks on to those who watch them."""
 
-    def __init__(self, env: Environment, waiting: Waiting) -> None:
-        self._env = env
-        self._waiting = waiting
-        self._watchers: dict[int, list[asyncio.Queue[Report | None]]] = {}
+    _env: Environment
+    _waiting: Waiting
+    _watchers: dict[int, list[asyncio.Queue[Report | None]]] = {}
 
     async def look(self) -> None:
         """Find what handlers of other processes reported."""

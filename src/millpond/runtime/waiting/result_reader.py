@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from millpond.core.service import Service
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterator, Sequence
 
@@ -19,23 +21,16 @@ AT_ONCE = 1_000
 """How many results one read fetches at most."""
 
 
-class ResultReader:
+class ResultReader(Service):
     """Collects the tasks whose results are wanted, and reads them one batch after another."""
 
-    def __init__(
-        self,
-        env: Environment,
-        is_awaited: Callable[[int], bool],
-        check: Callable[[Sequence[int]], Awaitable[object]],
-        end_waits: Callable[[int, Exception], None],
-    ) -> None:
-        self._env = env
-        self._is_awaited = is_awaited
-        self._check = check
-        self._end_waits = end_waits
-        self._wanted: dict[int, list[asyncio.Future[Any]]] = {}
-        """By task: the waits that get the error if the read fails."""
-        self._reading: asyncio.Task[None] | None = None
+    _env: Environment
+    _is_awaited: Callable[[int], bool]
+    _check: Callable[[Sequence[int]], Awaitable[object]]
+    _end_waits: Callable[[int, Exception], None]
+    _wanted: dict[int, list[asyncio.Future[Any]]] = {}
+    """By task: the waits that get the error if the read fails."""
+    _reading: asyncio.Task[None] | None = None
 
     def ask(self, task: int, waiter: asyncio.Future[Any] | None = None) -> None:
         """Read the result of a task soon; a failing read is an error of this waiter.

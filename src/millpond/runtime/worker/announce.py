@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from millpond.core.lifecycle import Status, Transition
+from millpond.core.service import Service
 from millpond.core.settle import Settled
 from millpond.core.task import CALLBACKS
 from millpond.runtime.observe.outage import ask_until_answered
@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from millpond.store.protocol import Admission
 
 
-@dataclass(eq=False, repr=False)
-class Announcer:
+class Announcer(Service):
     """Reports the settlements of all workers of this process."""
 
     _env: Environment

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from millpond.core.log_fields import about
+from millpond.core.service import Service
 from millpond.core.settle import Unfit
 from millpond.runtime.declarations import limit_of
 from millpond.runtime.jobs.job import CancelReason, Closure, Handler, Job, current_job
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("millpond.worker")
 
 
-@dataclass(eq=False, repr=False)
-class Attempts:
+class Attempts(Service):
     """The running jobs of one worker."""
 
     _worker: WorkerProtocol

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from millpond.core.service import Service
 from millpond.core.settle import Stopped
 from millpond.runtime.ctrl_c import is_ctrl_c
 from millpond.runtime.jobs.batch_call import BatchCall, Failed
@@ -22,17 +22,16 @@ if TYPE_CHECKING:
     from millpond.runtime.worker.slots import Slots
 
 
-@dataclass(eq=False, repr=False)
-class Batches:
+class Batches(Service):
     """Collects the jobs of batch functions until a batch is full or its first has waited enough."""
 
     _worker: WorkerProtocol
     _owner: SlotOwner
     _slots: Slots
     _start_timeout: Callable[[Job], None]
-    _collecting: dict[str, list[Job]] = field(default_factory=dict, init=False)
-    _timers: dict[str, asyncio.TimerHandle] = field(default_factory=dict, init=False)
-    calls: dict[Job, Job] = field(default_factory=dict, init=False)
+    _collecting: dict[str, list[Job]] = {}
+    _timers: dict[str, asyncio.TimerHandle] = {}
+    calls: dict[Job, Job] = {}
     """Each running job -> the job that leads its call."""
 
     def add(self, job: Job, shape: BatchShape) -> None:
@@ -81,7 +80,15 @@ class Batches:
             return
         body = jobs[0].body
         assert isinstance(body, Handler)  # noqa: S101 - closures are never collected
-        call = BatchCall(self, jobs, items, shape, body)
+        call = BatchCall(
+            body.name,
+            body.where,
+            lambda _: shape.call(jobs, items),
+            lambda _: b"",
+            body.retry,
+            owner=self,
+            jobs=jobs,
+        )
         leader = Job(jobs[0].leased, self._worker, call, jobs[0].started_at)
         for job in jobs:
             self.calls[job] = leader

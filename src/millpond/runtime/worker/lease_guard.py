@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from millpond.core.log_fields import about
+from millpond.core.service import Service
 from millpond.runtime.jobs.job import CancelReason
 from millpond.runtime.session_times import LAST_QUESTION, STOP_AFTER
 
@@ -27,24 +27,23 @@ MARGIN = 0.1
 """The part of a lease before its end at which handlers are stopped if it was not renewed."""
 
 
-@dataclass(eq=False, repr=False)
-class LeaseGuard:
+class LeaseGuard(Service):
     """Until when the leases of one worker hold."""
 
     _state: WorkerState
     _queues: Queues
     _attempts: Attempts
     _settling: Settling
-    safe_until: float = field(default=0.0, init=False)
+    safe_until: float = 0.0
     """Until when its leases hold for sure, by the monotonic clock."""
-    _timer: asyncio.TimerHandle | None = field(default=None, init=False)
-    _renewed_at: float = field(default=0.0, init=False)
+    _timer: asyncio.TimerHandle | None = None
+    _renewed_at: float = 0.0
     """When the last renewal was sent that the store answered."""
-    _session_until: float = field(default=0.0, init=False)
+    _session_until: float = 0.0
     """Until when no other process may miss the session of this one for too long."""
-    _asked_at: float = field(default=0.0, init=False)
+    _asked_at: float = 0.0
     """When the session was last asked because its time was nearly over."""
-    _check_at: float = field(default=0.0, init=False)
+    _check_at: float = 0.0
     """When the timer is due."""
 
     def __post_init__(self) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from millpond.core.service import Service
 
 if TYPE_CHECKING:
     from millpond.core.lease import LeaseRequest
@@ -18,8 +19,7 @@ if TYPE_CHECKING:
     from millpond.store.protocol import LeaseAnswer
 
 
-@dataclass(eq=False, repr=False)
-class Leasing:
+class Leasing(Service):
     """Applies the answers to the leases of one worker."""
 
     _worker: WorkerProtocol

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from millpond.core.log_fields import about
+from millpond.core.service import Service
 from millpond.runtime.bad_values import (
     ended_by,
     is_at_fault,
@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("millpond.worker")
 
 
-@dataclass(eq=False, repr=False)
-class OneByOne:
+class OneByOne(Service):
     """Settles attempts alone; one with a bad value ends as failed."""
 
     _state: WorkerState

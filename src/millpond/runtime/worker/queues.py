@@ -6,7 +6,6 @@ A worker never polls a queue that has nothing for it, and never sleeps through w
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from millpond.core.event import SYSTEM
@@ -14,6 +13,7 @@ from millpond.core.lease import LeaseRequest
 from millpond.core.log_fields import about
 from millpond.core.order.heap import LazyHeap
 from millpond.core.plan import ClaimTimer, Wake, Work
+from millpond.core.service import Service
 from millpond.core.task import CALLBACKS
 from millpond.runtime.worker.state import MOST_AT_ONCE
 
@@ -37,22 +37,21 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.05, 5.0
 """Seconds for which a queue rests of which nothing could be leased, doubling."""
 
 
-@dataclass(eq=False, repr=False)
-class Queues:
+class Queues(Service):
     """The queues of one worker: pools and their callbacks."""
 
     _state: WorkerState
     _schedule: TurnSchedule
     _prefetch: Prefetch
-    _watches: dict[str, ClaimTimer] = field(default_factory=dict, init=False)
-    _empty: set[str] = field(default_factory=set, init=False)
+    _watches: dict[str, ClaimTimer] = {}
+    _empty: set[str] = set()
     """Queues whose last answer said that nothing waits in them."""
-    due: dict[str, None] = field(default_factory=dict, init=False)
+    due: dict[str, None] = {}
     """Queues to ask in the next turn."""
-    unseen: dict[str, None] = field(default_factory=dict, init=False)
+    unseen: dict[str, None] = {}
     """Due queues of which nothing is known: one read says which have work."""
-    _timer: asyncio.TimerHandle | None = field(default=None, init=False)
-    _pauses: dict[str, float] = field(default_factory=dict, init=False)
+    _timer: asyncio.TimerHandle | None = None
+    _pauses: dict[str, float] = {}
     """Seconds for which queues rest of which nothing could be leased."""
 
     def __post_init__(self) -> None:

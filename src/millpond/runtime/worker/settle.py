@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from millpond.core.lifecycle import Transition
 from millpond.core.log_fields import about
+from millpond.core.service import Service
 from millpond.core.settle import Interrupted, Outcome, Raised, Settlement, Succeeded, settle
 from millpond.errors import MillpondError
 from millpond.runtime.bad_values import ended_by
@@ -34,8 +34,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("millpond.worker")
 
 
-@dataclass(eq=False, repr=False)
-class Settling:
+class Settling(Service):
     """Turns the outcomes of jobs into settlements."""
 
     _state: WorkerState

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from millpond.core.event import SYSTEM
 from millpond.core.lifecycle import Status
+from millpond.core.service import Service
 from millpond.core.settle import Settled
 from millpond.runtime.waiting.task_result import TaskResult
 from millpond.runtime.worker.state import NO_CODE
@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from millpond.store.protocol import SettleAnswer
 
 
-@dataclass(eq=False, repr=False)
-class SettleAnswers:
+class SettleAnswers(Service):
     """Applies the answers to the settlements of one worker."""
 
     _worker: WorkerProtocol

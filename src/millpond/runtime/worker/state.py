@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from millpond.core.service import Service
 from millpond.runtime.jobs.job import Handler, Where
 from millpond.runtime.worker.tally import Tally
 
@@ -49,8 +49,7 @@ class Registrar(Protocol):
         """Remove a worker from the store."""
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerServices:
+class WorkerServices(Service):
     """The services of the runtime that a worker uses."""
 
     runtime: object
@@ -80,33 +79,31 @@ def _nothing() -> None:
     """Do nothing."""
 
 
-@dataclass(eq=False, repr=False)
-class WorkerState:
+class WorkerState(Service):
     """What a worker knows about itself and its jobs."""
 
     services: WorkerServices
     name: str
-    _: KW_ONLY
     pools: frozenset[str] | None
     concurrency: int | None
     lease: float
     resources: Any = None
     own: bool = False
     """Whether it runs only closures of this process."""
-    jobs: dict[int, Job] = field(default_factory=dict, init=False)
+    jobs: dict[int, Job] = {}
     """Running jobs, by task."""
-    stuck_since: dict[Job, float] = field(default_factory=dict, init=False)
+    stuck_since: dict[Job, float] = {}
     """Jobs whose handlers go on after their timeout, and when it was over."""
-    ended: list[tuple[Settlement, Job, Any]] = field(default_factory=list, init=False)
+    ended: list[tuple[Settlement, Job, Any]] = []
     """Settlements that the store has not got yet, with what the handler returned or raised."""
-    stopping: bool = field(default=False, init=False)
-    joined: bool = field(default=False, init=False)
+    stopping: bool = False
+    joined: bool = False
     """Whether it is registered."""
-    fenced: bool = field(default=False, init=False)
+    fenced: bool = False
     """Whether the store has lost it; it leases nothing until it is registered again."""
-    late: bool = field(default=False, init=False)
+    late: bool = False
     """Whether it could not renew in time; it leases nothing until it has renewed."""
-    unsure: bool = field(default=False, init=False)
+    unsure: bool = False
     """Whether an answer was lost: the store may hold leases for it that it does not know."""
 
     def __post_init__(self) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from millpond.core.log_fields import about
+from millpond.core.service import Service
 from millpond.runtime.jobs.job import CancelReason
 from millpond.runtime.worker.state import STUCK_AFTER
 from millpond.runtime.worker.turn import Quiet
@@ -30,8 +30,7 @@ STOP_WITHIN = 5.0
 """Seconds for which a worker that stops tries to settle what has ended in a failing store."""
 
 
-@dataclass(eq=False, repr=False)
-class Stopping:
+class Stopping(Service):
     """Stops one worker."""
 
     _worker: WorkerProtocol
@@ -45,7 +44,7 @@ class Stopping:
     _guard: LeaseGuard
     _executors: Executors
     _quiet: Quiet
-    _in_grace: bool = field(default=False, init=False)
+    _in_grace: bool = False
 
     def __post_init__(self) -> None:
         self._env = self._state.env

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from millpond.core.control import Disown
 from millpond.core.log_fields import about
+from millpond.core.service import Service
 from millpond.runtime.bad_values import is_store_failure
 from millpond.runtime.batching import bytes_of, fitting
 from millpond.runtime.worker.state import MOST_AT_ONCE
@@ -54,8 +54,7 @@ class Quiet:
         _release(self.waiting)
 
 
-@dataclass(eq=False, repr=False)
-class Turns:
+class Turns(Service):
     """Runs the turns of one worker."""
 
     _worker: WorkerProtocol
@@ -68,11 +67,11 @@ class Turns:
     _one_by_one: OneByOne
     watchdog: Watchdog
     _quiet: Quiet
-    driver: asyncio.Task[None] | None = field(default=None, init=False)
+    driver: asyncio.Task[None] | None = None
     """The task that runs turns while no other does."""
-    answered: int = field(default=0, init=False)
+    answered: int = 0
     """How many verbs the store has answered."""
-    _after_turn: list[asyncio.Future[None]] = field(default_factory=list, init=False)
+    _after_turn: list[asyncio.Future[None]] = []
 
     def __post_init__(self) -> None:
         self._env = self._state.env
