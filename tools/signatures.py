@@ -18,6 +18,8 @@ WIDTH = 88
 
 SHORTER = {
     r"\b(?:typing|collections\.abc|datetime|check)\.": "",
+    r"\bWork\[": "BoundCall[",
+    r"\bWorkOnItem\[": "CallableWithItem[",
     r"\bUnpack\[(?:Submit)?Options\]": "Options",
     r"\bAbstract(Async)?ContextManager\b": r"\1ContextManager",
     r"\bCoroutine\[Any, Any, (\w+)\]": r"Awaitable[\1]",

@@ -436,12 +436,12 @@ async def maps() -> None:
     assert_type(await reviews.map(with_defaults.options(priority=3), [1]), list[bytes])
     assert_type(await reviews.submit(all_defaults), Handle[bytes])
     assert_type(reviews.sync.map(with_defaults, [1, 2]).get(), list[bytes])
-    await reviews.map(with_defaults, ["1"])  # type: ignore[misc]
+    await reviews.map(with_defaults, ["1"])  # type: ignore[arg-type]
     await reviews.submit(with_defaults)  # type: ignore[arg-type]
     async for result in reviews.map(halve, numbers()):
         assert_type(result, float)
     await reviews.map(halve, ["1"])  # type: ignore[arg-type]
-    await reviews.map(plain, ["1"])  # type: ignore[misc]
+    await reviews.map(plain, ["1"])  # type: ignore[arg-type]
     await reviews.map(halve, 3)  # type: ignore[call-overload]
     await reviews.map(review, [1])  # type: ignore[arg-type]
 

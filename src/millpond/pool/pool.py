@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from millpond.core.admit import Refusal
@@ -19,7 +19,7 @@ from millpond.pool.registration import RegistersBatchTasks
 from millpond.pool.rejection import SubmitRejection, dropped, rejection
 from millpond.pool.runs.pool_runs import PoolRuns
 from millpond.pool.sync_pool import SyncPool
-from millpond.pool.task import BoundCall, CallableWithItem, CallableWithoutArguments
+from millpond.pool.task import BoundCall, Work, WorkOnItem
 from millpond.pool.work import misplaced_arguments
 
 if TYPE_CHECKING:
@@ -61,17 +61,7 @@ class Pool(PoolProperties, RegistersBatchTasks):
     # Submitting
 
     @overload
-    async def submit(
-        self, work: BoundCall[T], /, **options: Unpack[SubmitOptions]
-    ) -> Handle[T]: ...
-    @overload
-    async def submit(
-        self, work: CallableWithoutArguments[T], /, **options: Unpack[SubmitOptions]
-    ) -> Handle[T]: ...
-    @overload
-    async def submit(
-        self, work: Callable[[], Coroutine[Any, Any, T]], /, **options: Unpack[SubmitOptions]
-    ) -> Handle[T]: ...
+    async def submit(self, work: Work[T], /, **options: Unpack[SubmitOptions]) -> Handle[T]: ...
     @overload
     async def submit(
         self, work: Callable[[], T], /, **options: Unpack[SubmitOptions]
@@ -97,14 +87,7 @@ class Pool(PoolProperties, RegistersBatchTasks):
 
     @overload
     async def submit_many(
-        self, works: Iterable[BoundCall[T]], /, **options: Unpack[SubmitOptions]
-    ) -> list[Handle[T]]: ...
-    @overload
-    async def submit_many(
-        self,
-        works: Iterable[Callable[[], Coroutine[Any, Any, T]]],
-        /,
-        **options: Unpack[SubmitOptions],
+        self, works: Iterable[Work[T]], /, **options: Unpack[SubmitOptions]
     ) -> list[Handle[T]]: ...
     @overload
     async def submit_many(
@@ -130,15 +113,7 @@ class Pool(PoolProperties, RegistersBatchTasks):
 
     @overload
     async def try_submit(
-        self, work: BoundCall[T], /, **options: Unpack[Options]
-    ) -> Handle[T] | SubmitRejection: ...
-    @overload
-    async def try_submit(
-        self, work: CallableWithoutArguments[T], /, **options: Unpack[Options]
-    ) -> Handle[T] | SubmitRejection: ...
-    @overload
-    async def try_submit(
-        self, work: Callable[[], Coroutine[Any, Any, T]], /, **options: Unpack[Options]
+        self, work: Work[T], /, **options: Unpack[Options]
     ) -> Handle[T] | SubmitRejection: ...
     @overload
     async def try_submit(
@@ -163,17 +138,7 @@ class Pool(PoolProperties, RegistersBatchTasks):
     @overload
     def map(
         self,
-        fn: CallableWithItem[T, R],
-        items: Iterable[T] | AsyncIterable[T],
-        /,
-        *,
-        progress: bool = False,
-        **options: Unpack[Options],
-    ) -> Mapped[R]: ...
-    @overload
-    def map(
-        self,
-        fn: Callable[[T], Coroutine[Any, Any, R]],
+        fn: WorkOnItem[T, R],
         items: Iterable[T] | AsyncIterable[T],
         /,
         *,

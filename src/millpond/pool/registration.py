@@ -41,7 +41,7 @@ leave `submit(fn)` and `map(fn, ...)` undecided between a task and a plain calla
 
 
 class TaskDecorator(Protocol):
-    """What `@pool.task(...)` returns: it turns a function into a registered one."""
+    """Turns a function into a registered one: `@pool.task`, and what `@pool.task(...)` returns."""
 
     @overload
     def __call__(  # type: ignore[overload-overlap]
@@ -73,6 +73,19 @@ class TaskDecorator(Protocol):
     ) -> TaskFunction[P, T, Callable[Concatenate[SyncContext, P], T]]: ...
     @overload
     def __call__(self, fn: Callable[P, T], /) -> TaskFunction[P, T, Callable[P, T]]: ...
+    @overload
+    def __call__(
+        self,
+        *,
+        name: str | None = None,
+        key: KeyOf | None = None,
+        aliases: Iterable[str] = (),
+        timeout: Seconds | None = None,
+        retry: Policy | None = None,
+        priority: int | None = None,
+        executor: Executor | None = None,
+        ignore_result: bool = False,
+    ) -> TaskDecorator: ...
 
 
 class BatchDecorator(Protocol):
@@ -119,72 +132,35 @@ class RegistersTasks:
     def _register(self, fn: Callable[..., Any] | None, given: Registration) -> Any:  # noqa: ANN401
         """Register a function; without one, return the decorator that does."""
 
-    @overload
-    def task(  # type: ignore[overload-overlap]
-        self, fn: Callable[Concatenate[Context, Ended, P], Coroutine[Any, Any, T]], /
-    ) -> TaskFunction[P, T, Callable[Concatenate[Context, Ended, P], Running[T]]]: ...
-    @overload
-    def task(  # type: ignore[overload-overlap]
-        self, fn: Callable[Concatenate[Ended, P], Coroutine[Any, Any, T]], /
-    ) -> TaskFunction[P, T, Callable[Concatenate[Ended, P], Running[T]]]: ...
-    @overload
-    def task(  # type: ignore[overload-overlap]
-        self, fn: Callable[Concatenate[Context, P], Coroutine[Any, Any, T]], /
-    ) -> TaskFunction[P, T, Callable[Concatenate[Context, P], Running[T]]]: ...
-    @overload
-    def task(
-        self, fn: Callable[P, Coroutine[Any, Any, T]], /
-    ) -> TaskFunction[P, T, Callable[P, Running[T]]]: ...
-    @overload
-    def task(
-        self, fn: Callable[Concatenate[SyncContext, Ended, P], T], /
-    ) -> TaskFunction[P, T, Callable[Concatenate[SyncContext, Ended, P], T]]: ...
-    @overload
-    def task(
-        self, fn: Callable[Concatenate[Ended, P], T], /
-    ) -> TaskFunction[P, T, Callable[Concatenate[Ended, P], T]]: ...
-    @overload
-    def task(
-        self, fn: Callable[Concatenate[SyncContext, P], T], /
-    ) -> TaskFunction[P, T, Callable[Concatenate[SyncContext, P], T]]: ...
-    @overload
-    def task(self, fn: Callable[P, T], /) -> TaskFunction[P, T, Callable[P, T]]: ...
-    @overload
-    def task(
-        self,
-        fn: None = None,
-        /,
-        *,
-        name: str | None = None,
-        key: KeyOf | None = None,
-        aliases: Iterable[str] = (),
-        timeout: Seconds | None = None,
-        retry: Policy | None = None,
-        priority: int | None = None,
-        executor: Executor | None = None,
-        ignore_result: bool = False,
-    ) -> TaskDecorator: ...
-    def task(
-        self,
-        fn: Callable[..., Any] | None = None,
-        /,
-        *,
-        name: str | None = None,
-        key: KeyOf | None = None,
-        aliases: Iterable[str] = (),
-        timeout: Seconds | None = None,
-        retry: Policy | None = None,
-        priority: int | None = None,
-        executor: Executor | None = None,
-        ignore_result: bool = False,
-    ) -> Any:
-        """Register a function as a task; any pool of the Millpond takes its calls.
+    if TYPE_CHECKING:
 
-        Registered by a pool, its calls go to that pool where none is named.
-        """
-        defaults = default_options(timeout, retry, priority)
-        given = Registration(name, key, aliases, executor, None, defaults, ignore_result)
-        return self._register(fn, given)
+        @property
+        def task(self) -> TaskDecorator:
+            """Register a function as a task; any pool of the Millpond takes its calls."""
+
+    else:
+
+        def task(
+            self,
+            fn: Callable[..., Any] | None = None,
+            /,
+            *,
+            name: str | None = None,
+            key: KeyOf | None = None,
+            aliases: Iterable[str] = (),
+            timeout: Seconds | None = None,
+            retry: Policy | None = None,
+            priority: int | None = None,
+            executor: Executor | None = None,
+            ignore_result: bool = False,
+        ) -> Any:  # noqa: ANN401 - as TaskDecorator says
+            """Register a function as a task; any pool of the Millpond takes its calls.
+
+            Registered by a pool, its calls go to that pool where none is named.
+            """
+            defaults = default_options(timeout, retry, priority)
+            given = Registration(name, key, aliases, executor, None, defaults, ignore_result)
+            return self._register(fn, given)
 
 
 class RegistersBatchTasks(RegistersTasks):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Callable, Coroutine, Iterable
+from collections.abc import AsyncIterable, Callable, Iterable
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from millpond.core.admit import Refusal
 from millpond.core.validation import Seconds
-from millpond.pool.delegation import on_loop
+from millpond.pool.delegation import on_loop, signature_of
 from millpond.pool.handle import SyncHandle
 from millpond.pool.loop_bridge import limit_of
 from millpond.pool.map import SyncMapped
@@ -18,6 +18,7 @@ from millpond.pool.pool_reader import PoolReader
 from millpond.pool.pool_submitter import PoolSubmitter, look_up_duplicates
 from millpond.pool.registration import RegistersBatchTasks
 from millpond.pool.rejection import SubmitRejection, dropped, rejection
+from millpond.pool.runs.pool_runs import PoolRuns
 from millpond.pool.runs.run import SyncRun
 from millpond.pool.runs.stream import SyncStream
 from millpond.pool.work import misplaced_arguments
@@ -27,9 +28,8 @@ if TYPE_CHECKING:
 
     from millpond.pool.declared_pool import DeclaredPool
     from millpond.pool.registered import Registration
-    from millpond.pool.runs.pool_runs import PoolRuns
     from millpond.pool.runs.report import RunReport
-    from millpond.pool.task import BoundCall, CallableWithItem, CallableWithoutArguments
+    from millpond.pool.task import BoundCall, Work, WorkOnItem
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -56,15 +56,7 @@ class SyncPool(PoolProperties, RegistersBatchTasks):
     # Submitting
 
     @overload
-    def submit(self, work: BoundCall[T], /, **options: Unpack[SubmitOptions]) -> SyncHandle[T]: ...
-    @overload
-    def submit(
-        self, work: CallableWithoutArguments[T], /, **options: Unpack[SubmitOptions]
-    ) -> SyncHandle[T]: ...
-    @overload
-    def submit(
-        self, work: Callable[[], Coroutine[Any, Any, T]], /, **options: Unpack[SubmitOptions]
-    ) -> SyncHandle[T]: ...
+    def submit(self, work: Work[T], /, **options: Unpack[SubmitOptions]) -> SyncHandle[T]: ...
     @overload
     def submit(
         self, work: Callable[[], T], /, **options: Unpack[SubmitOptions]
@@ -102,14 +94,7 @@ class SyncPool(PoolProperties, RegistersBatchTasks):
 
     @overload
     def submit_many(
-        self, works: Iterable[BoundCall[T]], /, **options: Unpack[SubmitOptions]
-    ) -> list[SyncHandle[T]]: ...
-    @overload
-    def submit_many(
-        self,
-        works: Iterable[Callable[[], Coroutine[Any, Any, T]]],
-        /,
-        **options: Unpack[SubmitOptions],
+        self, works: Iterable[Work[T]], /, **options: Unpack[SubmitOptions]
     ) -> list[SyncHandle[T]]: ...
     @overload
     def submit_many(
@@ -135,15 +120,7 @@ class SyncPool(PoolProperties, RegistersBatchTasks):
 
     @overload
     def try_submit(
-        self, work: BoundCall[T], /, **options: Unpack[Options]
-    ) -> SyncHandle[T] | SubmitRejection: ...
-    @overload
-    def try_submit(
-        self, work: CallableWithoutArguments[T], /, **options: Unpack[Options]
-    ) -> SyncHandle[T] | SubmitRejection: ...
-    @overload
-    def try_submit(
-        self, work: Callable[[], Coroutine[Any, Any, T]], /, **options: Unpack[Options]
+        self, work: Work[T], /, **options: Unpack[Options]
     ) -> SyncHandle[T] | SubmitRejection: ...
     @overload
     def try_submit(
@@ -165,17 +142,7 @@ class SyncPool(PoolProperties, RegistersBatchTasks):
     @overload
     def map(
         self,
-        fn: CallableWithItem[T, R],
-        items: Iterable[T] | AsyncIterable[T],
-        /,
-        *,
-        progress: bool = False,
-        **options: Unpack[Options],
-    ) -> SyncMapped[R]: ...
-    @overload
-    def map(
-        self,
-        fn: Callable[[T], Coroutine[Any, Any, R]],
+        fn: WorkOnItem[T, R],
         items: Iterable[T] | AsyncIterable[T],
         /,
         *,
@@ -212,38 +179,23 @@ class SyncPool(PoolProperties, RegistersBatchTasks):
 
     # Runs
 
+    @signature_of(PoolRuns.drain)
     def drain(
         self,
         seed: Iterable[BoundCall[Any]] | None = None,
         /,
         *,
-        run: str | None = None,
-        on_error: Literal["skip", "fail"] = "skip",
-        max_tasks: int | None = None,
-        progress: bool = False,
         timeout: Seconds | None = None,
+        **options: Any,  # noqa: ANN401 - as there
     ) -> RunReport:
         """Run a seed and all that it submits to the end; without one, wait for an idle pool."""
-        return self._bridge.within(
-            limit_of(timeout),
-            self._runs.drain,
-            None if seed is None else list(seed),
-            run=run,
-            on_error=on_error,
-            max_tasks=max_tasks,
-            progress=progress,
-        )
+        calls = None if seed is None else list(seed)
+        return self._bridge.within(limit_of(timeout), self._runs.drain, calls, **options)
 
-    def run(
-        self,
-        name: str | None = None,
-        /,
-        *,
-        on_error: Literal["skip", "fail"] = "skip",
-        max_tasks: int | None = None,
-    ) -> SyncRun:
+    @signature_of(PoolRuns.run)
+    def run(self, *given: Any, **named: Any) -> SyncRun:  # noqa: ANN401 - as there
         """Open a run: `with pool.sync.run("nightly") as run: run.submit(...)`."""
-        return SyncRun(self._bridge, self._runs.run(name, on_error=on_error, max_tasks=max_tasks))
+        return SyncRun(self._bridge, self._runs.run(*given, **named))
 
     def when_all(
         self,
@@ -265,20 +217,10 @@ class SyncPool(PoolProperties, RegistersBatchTasks):
         tasks = write(lambda: when_all(given, then=then, run=run, on_error=on_error))
         return [SyncHandle(self._bridge, task) for task in tasks]
 
-    def stream(
-        self,
-        seed: Iterable[BoundCall[Any]],
-        /,
-        *,
-        run: str | None = None,
-        on_error: Literal["skip", "fail"] = "skip",
-        max_tasks: int | None = None,
-    ) -> SyncStream:
+    @signature_of(PoolRuns.stream)
+    def stream(self, *given: Any, **named: Any) -> SyncStream:  # noqa: ANN401 - as there
         """Run a seed; `with ... as outcomes: for outcome in outcomes`."""
-        return SyncStream(
-            self._bridge,
-            self._runs.stream(seed, run=run, on_error=on_error, max_tasks=max_tasks),
-        )
+        return SyncStream(self._bridge, self._runs.stream(*given, **named))
 
     # Control
 

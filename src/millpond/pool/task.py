@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from millpond.errors import ConfigError
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     """The pool of a task. A pool makes tasks, so only type checkers know it here."""
 
 P = ParamSpec("P")
+T = TypeVar("T")
+R = TypeVar("R")
 T_contra = TypeVar("T_contra", contravariant=True)
 R_co = TypeVar("R_co", covariant=True)
 F_co = TypeVar("F_co", bound=Callable[..., Any], covariant=True)
@@ -202,3 +204,11 @@ class SyncTaskFunction(Generic[P, R_co]):
     def submit(self, *args: P.args, **kwargs: P.kwargs) -> SyncHandle[R_co]:
         """Submit a call to the function's own pool."""
         return self._function.pool.sync.submit(self._function.bind(*args, **kwargs))
+
+
+Work: TypeAlias = (
+    "BoundCall[T] | CallableWithoutArguments[T] | Callable[[], Coroutine[Any, Any, T]]"
+)
+"""What can be submitted, but for a plain function: a type checker must ask for that one last."""
+WorkOnItem: TypeAlias = "CallableWithItem[T, R] | Callable[[T], Coroutine[Any, Any, R]]"
+"""What can be mapped over items, but for a plain function."""
