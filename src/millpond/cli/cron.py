@@ -104,16 +104,7 @@ def _show(found: list[ScheduleInfo], store: OpenStore, *, as_json: bool) -> None
     if not found:
         note(f"no schedules in {store.shown}")
         return
-    columns = [
-        Column("SCHEDULE"),
-        Column("STATE", uncut=True),
-        Column("NEXT", uncut=True),
-        Column("IN", right=True, uncut=True),
-        Column("WHEN"),
-        Column("DOES"),
-        Column("MISSED", uncut=True, optional=True),
-    ]
-    table(columns, [row(facts(one, store.now())) for one in found])
+    table(_COLUMNS, [facts(one, store.now()) for one in found])
 
 
 def facts(one: ScheduleInfo, now: float) -> Facts:
@@ -126,24 +117,16 @@ def facts(one: ScheduleInfo, now: float) -> Facts:
     return {**schedule, "state": state, "due_in": one.next_at - now}
 
 
-def row(schedule: Facts) -> list[str]:
-    """Return the table row of a schedule."""
+def _pace(schedule: Facts) -> str:
+    if schedule["every"]:
+        return f"every {schedule['every']:g} s"
+    return f"{schedule['expression']} {schedule['tz']}"
+
+
+def _does(schedule: Facts) -> str:
     does = f"{schedule['task']} into {schedule['into']}" if schedule["task"] else ""
     emits = f"emits {schedule['emits']}" if schedule["emits"] else ""
-    pace = (
-        f"every {schedule['every']:g} s"
-        if schedule["every"]
-        else f"{schedule['expression']} {schedule['tz']}"
-    )
-    return [
-        schedule["id"],
-        schedule["state"],
-        _at(schedule["next_at"], schedule["tz"]),
-        short(max(schedule["due_in"], 0.0)),
-        pace,
-        ", ".join(filter(None, (does, emits))),
-        schedule["missed"],
-    ]
+    return ", ".join(filter(None, (does, emits)))
 
 
 def _at(moment: float, zone: str) -> str:
@@ -159,3 +142,14 @@ def _at(moment: float, zone: str) -> str:
         # The machine that declared the schedule knows this zone; this one does not.
         place = zone_of("UTC")
     return datetime.fromtimestamp(moment, place).strftime("%Y-%m-%d %H:%M:%S %z")
+
+
+_COLUMNS = (
+    Column("SCHEDULE", lambda one: one["id"]),
+    Column("STATE", lambda one: one["state"], uncut=True),
+    Column("NEXT", lambda one: _at(one["next_at"], one["tz"]), uncut=True),
+    Column("IN", lambda one: short(max(one["due_in"], 0.0)), right=True, uncut=True),
+    Column("WHEN", _pace),
+    Column("DOES", _does),
+    Column("MISSED", lambda one: one["missed"], uncut=True, optional=True),
+)

@@ -131,12 +131,7 @@ def _show_emission(emission: Emission, receipts: list[Receipt] | None) -> None:
     if not receipts:
         note(f"no trigger is for {emission.event.name}")
         return
-    columns = [Column(title) for title in ("TRIGGER", "OUTCOME", "POOL", "TASK", "REASON")]
-    rows = [
-        [one.trigger, one.outcome, one.pool or "", str(one.task_id or ""), one.reason or ""]
-        for one in receipts
-    ]
-    table(columns, rows)
+    table(_RECEIPT_COLUMNS, receipts)
 
 
 @command("events", json="Print one JSON document: the events, and the place of the next page.")
@@ -184,21 +179,18 @@ def _show_events(page: Sequence[EventInfo], store: OpenStore, *, payload: bool, 
             "emits one"
         )
         return
-    titles = ["EVENT", "ID", "STATUS", "AGE", "BY", "TRIGGERS", *(["PAYLOAD"] if payload else [])]
     now = store.now()
-    rows = [
-        [
-            one.name,
-            one.id,
-            "replayed" if one.replay else one.status,
-            short(now - one.emitted_at),
-            one.emitted_by,
-            ", ".join(one.deliveries),
-            *([json.dumps(one.payload)] if payload else []),
-        ]
-        for one in page
+    columns = [
+        Column("EVENT", lambda one: one.name),
+        Column("ID", lambda one: one.id),
+        Column("STATUS", lambda one: "replayed" if one.replay else one.status),
+        Column("AGE", lambda one: short(now - one.emitted_at), right=True),
+        Column("BY", lambda one: one.emitted_by),
+        Column("TRIGGERS", lambda one: ", ".join(one.deliveries)),
     ]
-    table([Column(title, right=title == "AGE") for title in titles], rows)
+    if payload:
+        columns.append(Column("PAYLOAD", lambda one: json.dumps(one.payload)))
+    table(columns, page)
     if more:
         note(f"more: --after {page[-1].seq}")
 
@@ -267,22 +259,7 @@ def _show_triggers(found: Sequence[PoolView], store: OpenStore, *, as_json: bool
     if not shown:
         note(f"no triggers in {store.shown}")
         return
-    right = ("WAITING", "SUBMITTED", "FAILED")
-    titles = ("TRIGGER", "STATE", "ON", "INTO", "TASK", *right)
-    rows = [
-        [
-            one["id"],
-            one["state"],
-            ", ".join(one["on"]),
-            one["into"],
-            one["task"] or "",
-            f"{one['waiting']:,}",
-            f"{one['submitted']:,}",
-            f"{one['failed']:,}",
-        ]
-        for one in shown
-    ]
-    table([Column(title, right=title in right) for title in titles], rows)
+    table(_TRIGGER_COLUMNS, shown)
 
 
 def _trigger_facts(view: PoolView) -> Facts:
@@ -304,3 +281,22 @@ def _trigger_facts(view: PoolView) -> Facts:
         "failed": view.totals.get("failed", 0),
         "revision": view.revision,
     }
+
+
+_RECEIPT_COLUMNS = (
+    Column("TRIGGER", lambda one: one.trigger),
+    Column("OUTCOME", lambda one: one.outcome),
+    Column("POOL", lambda one: one.pool or ""),
+    Column("TASK", lambda one: str(one.task_id or "")),
+    Column("REASON", lambda one: one.reason or ""),
+)
+_TRIGGER_COLUMNS = (
+    Column("TRIGGER", lambda one: one["id"]),
+    Column("STATE", lambda one: one["state"]),
+    Column("ON", lambda one: ", ".join(one["on"])),
+    Column("INTO", lambda one: one["into"]),
+    Column("TASK", lambda one: one["task"] or ""),
+    Column("WAITING", lambda one: f"{one['waiting']:,}", right=True),
+    Column("SUBMITTED", lambda one: f"{one['submitted']:,}", right=True),
+    Column("FAILED", lambda one: f"{one['failed']:,}", right=True),
+)

@@ -15,9 +15,6 @@ if TYPE_CHECKING:
     from millpond.cli.open_store import OpenStore
 
 
-_RIGHT = ("RUNNING", "QUEUED", "LATER", "PARKED", "OLDEST", "WAIT", "RUN", "COMPLETED", "DEAD")
-
-
 @command("pools", json="Print the pools as one JSON list.")
 @click.argument("names", nargs=-1, type=POOL, metavar="[POOL]...")
 @click.option("--lanes", is_flag=True, help="Also show their lanes.")
@@ -61,39 +58,13 @@ def _show(pools: list[Facts], place: str, *, as_json: bool) -> None:
     if not pools:
         note(f"no pools in {place}")
         return
-    columns = [
-        Column(
-            title,
-            right=title in _RIGHT,
-            uncut=title != "POOL",
-            optional=title in ("WAIT", "RUN"),
-        )
-        for title in ("POOL", "STATE", *_RIGHT)
-    ]
-    table(columns, [row(pool) for pool in pools])
+    table(_COLUMNS, pools)
     for pool in pools:
         if sentences := holds(pool):
             say("", *sentences)
     for pool in pools:
         if pool.get("lane_states"):
             _show_lanes(pool)
-
-
-def row(pool: Facts) -> list[str]:
-    """Return the table row of a pool."""
-    return [
-        pool["name"],
-        pool["state"],
-        f"{pool['running']}/{pool['max_concurrent']}",
-        f"{pool['queued']:,}",
-        f"{pool['scheduled']:,}",
-        f"{pool['parked']:,}",
-        short(pool["oldest_queued_age"]),
-        times(pool["waits"]),
-        times(pool["run_times"]),
-        f"{pool['completed']:,}",
-        f"{pool['dead']:,}",
-    ]
 
 
 def holds(pool: Facts) -> list[str]:
@@ -121,21 +92,35 @@ def times(quantiles: Facts) -> str:
 
 def _show_lanes(pool: Facts) -> None:
     say("", f"lanes of {plain(pool['name'])}:")
-    columns = [
-        Column("LANE"),
-        Column("STATE"),
-        Column("PENDING", right=True),
-        Column("PROCESSED", right=True),
-        Column("CURRENT", right=True),
-    ]
-    rows = [
-        [
-            lane["lane"],
-            lane["state"],
-            f"{lane['pending']:,}",
-            f"{lane['processed']:,}",
-            "" if lane["current_sequence"] is None else str(lane["current_sequence"]),
-        ]
-        for lane in pool["lane_states"]
-    ]
-    table(columns, rows)
+    table(_LANE_COLUMNS, pool["lane_states"])
+
+
+def _current(lane: Facts) -> str:
+    return "" if lane["current_sequence"] is None else str(lane["current_sequence"])
+
+
+_COLUMNS = (
+    Column("POOL", lambda pool: pool["name"]),
+    Column("STATE", lambda pool: pool["state"], uncut=True),
+    *(
+        Column(title, cell, right=True, uncut=True, optional=title in ("WAIT", "RUN"))
+        for title, cell in {
+            "RUNNING": lambda pool: f"{pool['running']}/{pool['max_concurrent']}",
+            "QUEUED": lambda pool: f"{pool['queued']:,}",
+            "LATER": lambda pool: f"{pool['scheduled']:,}",
+            "PARKED": lambda pool: f"{pool['parked']:,}",
+            "OLDEST": lambda pool: short(pool["oldest_queued_age"]),
+            "WAIT": lambda pool: times(pool["waits"]),
+            "RUN": lambda pool: times(pool["run_times"]),
+            "COMPLETED": lambda pool: f"{pool['completed']:,}",
+            "DEAD": lambda pool: f"{pool['dead']:,}",
+        }.items()
+    ),
+)
+_LANE_COLUMNS = (
+    Column("LANE", lambda lane: lane["lane"]),
+    Column("STATE", lambda lane: lane["state"]),
+    Column("PENDING", lambda lane: f"{lane['pending']:,}", right=True),
+    Column("PROCESSED", lambda lane: f"{lane['processed']:,}", right=True),
+    Column("CURRENT", _current, right=True),
+)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from millpond.core.escape import plain
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from rich.console import Console
     from rich.table import Table
@@ -49,18 +49,16 @@ MIN_WIDTH = 8
 
 
 class Column(NamedTuple):
-    """A column of a table."""
+    """A column of a table: its title, and the text of its cell for one thing listed."""
 
     title: str
+    cell: Callable[[Any], str]
+    """A word of STYLES has its colour."""
     right: bool = False
     uncut: bool = False
     """Never cut, however narrow the terminal."""
     optional: bool = False
     """Left out on a narrow terminal."""
-
-
-Cell = str
-"""Text in a table; a word of STYLES has its colour."""
 
 
 def on_terminal() -> bool:
@@ -75,9 +73,9 @@ def console() -> Console:
     return Console(file=sys.stdout, markup=False, highlight=False, emoji=False)
 
 
-def table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> None:
-    """Write a table."""
-    shown = [[plain(cell) for cell in row] for row in rows]
+def table(columns: Sequence[Column], listed: Iterable[object]) -> None:
+    """Write a table with a row for each thing listed."""
+    shown = [[plain(column.cell(one)) for column in columns] for one in listed]
     if on_terminal():
         pen = console()
         pen.print(drawn(columns, shown, pen.width))
@@ -85,7 +83,7 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> None:
         say(*aligned(columns, shown))
 
 
-def drawn(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], width: int) -> Table:
+def drawn(columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int) -> Table:
     """Return a table drawn for a terminal `width` characters wide."""
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
@@ -131,7 +129,7 @@ def coloured(text: str) -> Text:
     return Text(text, style=STYLES.get(text, ""))
 
 
-def aligned(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> list[str]:
+def aligned(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[str]:
     """Return a table as plain lines."""
     lines = [[column.title for column in columns], *map(list, rows)]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]

@@ -100,13 +100,15 @@ def _print(
 
     aligned_pairs(list(_lines(facts, why)))
     if runs:
-        _print_attempts(runs)
+        say("", "attempts")
+        table(_ATTEMPT_COLUMNS, runs)
     error = read(task.error)
     if error is not None:
         text = error.traceback or str(error)
         say("", "latest error", *plain(text, lines=True).rstrip("\n").splitlines())
     if records:
-        _print_history(records)
+        say("", "history")
+        table(_HISTORY_COLUMNS, records)
 
 
 def _lines(facts: Facts, why: str) -> Iterator[tuple[str, str]]:
@@ -144,45 +146,6 @@ def _lines(facts: Facts, why: str) -> Iterator[tuple[str, str]]:
             yield name, json.dumps(facts[name])
 
 
-def _print_attempts(runs: Sequence[Facts]) -> None:
-    say("", "attempts")
-    columns = [
-        Column("ATTEMPT", right=True),
-        Column("STARTED"),
-        Column("WAITED", right=True),
-        Column("RAN", right=True),
-        Column("OUTCOME"),
-        Column("WORKER"),
-    ]
-    rows = [
-        [
-            str(run["attempt"]),
-            moment(run["started_at"]),
-            short(run["waited"]),
-            short(run["ran"]),
-            run["outcome"] if run["reason"] is None else f"{run['outcome']}: {run['reason']}",
-            run["worker"] or "",
-        ]
-        for run in runs
-    ]
-    table(columns, rows)
-
-
-def _print_history(records: Sequence[Record]) -> None:
-    say("", "history")
-    columns = [Column("WHEN"), Column("WHAT"), Column("THEN"), Column("DETAIL")]
-    rows = [
-        [
-            f"{moment(record.at)}.{int(record.at % 1 * 1000):03}",
-            str(record.event or record.detail or record.kind),
-            str(record.after or ""),
-            _detail(record),
-        ]
-        for record in records
-    ]
-    table(columns, rows)
-
-
 def _detail(record: Record) -> str:
     """Return the last column of a history row."""
     from millpond.core.lifecycle import Transition
@@ -193,3 +156,19 @@ def _detail(record: Record) -> str:
     if record.event in (Transition.RETRY, Transition.SUBMIT) and record.due > record.at:
         parts.append(f"due in {short(record.due - record.at)}")
     return ", ".join(filter(None, parts))
+
+
+_ATTEMPT_COLUMNS = (
+    Column("ATTEMPT", lambda run: str(run["attempt"]), right=True),
+    Column("STARTED", lambda run: moment(run["started_at"])),
+    Column("WAITED", lambda run: short(run["waited"]), right=True),
+    Column("RAN", lambda run: short(run["ran"]), right=True),
+    Column("OUTCOME", lambda run: ": ".join(filter(None, (run["outcome"], run["reason"])))),
+    Column("WORKER", lambda run: run["worker"] or ""),
+)
+_HISTORY_COLUMNS = (
+    Column("WHEN", lambda record: f"{moment(record.at)}.{int(record.at % 1 * 1000):03}"),
+    Column("WHAT", lambda record: str(record.event or record.detail or record.kind)),
+    Column("THEN", lambda record: str(record.after or "")),
+    Column("DETAIL", _detail),
+)

@@ -46,7 +46,7 @@ def main(**options: Any) -> int:  # noqa: ANN401 - the options above
     On a terminal they come page by page. Elsewhere, and with --limit, one page is printed; --after
     prints the next.
     """
-    return _list(options, _row, _COLUMNS)
+    return _list(options, _columns)
 
 
 @command("dead", json=_JSON)
@@ -59,56 +59,58 @@ def dead(**options: Any) -> int:  # noqa: ANN401 - the options above
 
     `millpond task ID` shows one in full, `millpond redrive` queues them again.
     """
-    return _list({**options, "state": "failed"}, _dead_row, _DEAD_COLUMNS)
+    return _list({**options, "state": "failed"}, _columns_of_dead)
 
 
-_COLUMNS = ("ID", "POOL", "STATUS", "FUNCTION", "KEY", "ATTEMPT", "AGE", "WAITED", "RAN")
-_DEAD_COLUMNS = ("ID", "POOL", "FUNCTION", "KEY", "ATTEMPT", "ENDED", "ERROR")
-_RIGHT = ("ATTEMPT", "AGE", "WAITED", "RAN", "ENDED")
-_WHOLE = ("ID", "STATUS", *_RIGHT)
-"""Columns that a narrow terminal does not cut."""
-
-
-def _row(task: Task, now: float) -> list[str]:
+def _columns(now: float) -> list[Column]:
     from millpond.cli.json_shapes import ran, view_of, waited
 
     return [
-        str(task.new.id),
-        task.new.pool,
-        view_of(task, now),
-        task.new.call.function,
-        task.new.key or "",
-        f"{task.attempt}/{task.new.attempts}",
-        short(now - task.submitted_at),
-        short(waited(task, now)),
-        short(ran(task, now)),
+        Column("ID", lambda task: str(task.new.id), uncut=True),
+        Column("POOL", lambda task: task.new.pool),
+        Column("STATUS", lambda task: view_of(task, now), uncut=True),
+        Column("FUNCTION", lambda task: task.new.call.function),
+        Column("KEY", lambda task: task.new.key or ""),
+        Column("ATTEMPT", _attempt, right=True, uncut=True),
+        Column("AGE", lambda task: short(now - task.submitted_at), right=True, uncut=True),
+        Column(
+            "WAITED", lambda task: short(waited(task, now)), right=True, uncut=True, optional=True
+        ),
+        Column("RAN", lambda task: short(ran(task, now)), right=True, uncut=True, optional=True),
     ]
 
 
-def _dead_row(task: Task, now: float) -> list[str]:
+def _columns_of_dead(now: float) -> list[Column]:
     from millpond.runtime.error_info import read
 
     return [
-        str(task.new.id),
-        task.new.pool,
-        task.new.call.function,
-        task.new.key or "",
-        f"{task.attempt}/{task.new.attempts}",
-        f"{short(now - (task.finished_at or now))} ago",
-        str(read(task.error) or task.reason or ""),
+        Column("ID", lambda task: str(task.new.id), uncut=True),
+        Column("POOL", lambda task: task.new.pool),
+        Column("FUNCTION", lambda task: task.new.call.function),
+        Column("KEY", lambda task: task.new.key or "", optional=True),
+        Column("ATTEMPT", _attempt, right=True, uncut=True),
+        Column(
+            "ENDED",
+            lambda task: f"{short(now - (task.finished_at or now))} ago",
+            right=True,
+            uncut=True,
+        ),
+        Column("ERROR", lambda task: str(read(task.error) or task.reason or "")),
     ]
 
 
-def _list(
-    options: dict[str, Any], row: Callable[[Task, float], list[str]], titles: tuple[str, ...]
-) -> int:
+def _attempt(task: Task) -> str:
+    return f"{task.attempt}/{task.new.attempts}"
+
+
+def _list(options: dict[str, Any], columns: Callable[[float], list[Column]]) -> int:
     where = {name: options.pop(name) for name in ("store", "app")}
     as_json, only_ids, most = options.pop("as_json"), options.pop("ids"), options.pop("limit")
     selection = TaskSelection(**options)
     turns = on_terminal() and sys.stdin.isatty() and most is None and not (as_json or only_ids)
 
     async def show(store: OpenStore) -> None:
-        listing = Listing(store, iterate_tasks(store, selection), row, titles)
+        listing = Listing(store, iterate_tasks(store, selection), columns)
         if turns:
             await listing.turn_pages()
         else:
@@ -132,16 +134,8 @@ class Listing(Service):
 
     _store: OpenStore
     _tasks: AsyncIterator[tuple[Task, str]]
-    _row: Callable[[Task, float], list[str]]
-    _titles: tuple[str, ...]
+    _columns: Callable[[float], list[Column]]
     _ahead: tuple[Task, str] | None = None
-
-    def __post_init__(self) -> None:
-        titles = self._titles
-        optional = ("WAITED", "RAN") if "ERROR" not in titles else ("KEY",)
-        self._columns = [
-            Column(t, right=t in _RIGHT, uncut=t in _WHOLE, optional=t in optional) for t in titles
-        ]
 
     async def _page(self, size: int) -> list[tuple[Task, str]]:
         """Return the next page. It reads one task ahead, to know whether there are more."""
@@ -182,8 +176,7 @@ class Listing(Service):
         if not page:
             note(f"no matching tasks in {self._store.shown}")
             return
-        now = self._store.now()
-        table(self._columns, [self._row(task, now) for task, _ in page])
+        table(self._columns(self._store.now()), [task for task, _ in page])
 
 
 def _screen_full() -> int:

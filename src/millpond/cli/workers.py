@@ -31,7 +31,7 @@ def main(*, tasks: bool, as_json: bool, **where: Any) -> int:  # noqa: ANN401
     async def show(store: OpenStore) -> None:
         found = await read(store)
         if as_json:
-            _emit(found)
+            emit(bare(found))
         else:
             _show(found, store.shown, tasks=tasks)
 
@@ -94,60 +94,30 @@ def _task_facts(task: Held, now: float) -> Facts:
     }
 
 
-def _emit(found: list[Facts]) -> None:
-    emit(bare(found))
-
-
 def _show(found: list[Facts], shown: str, *, tasks: bool) -> None:
     if not found:
         note(f"no workers in {shown}")
         return
-    columns = [
-        Column("WORKER", uncut=True),
-        Column("STATE", uncut=True),
-        Column("SEEN", right=True, uncut=True),
-        Column("RUNNING", right=True, uncut=True),
-        Column("LONGEST", right=True, uncut=True),
-        Column("AHEAD", right=True, optional=True),
-        Column("POOLS"),
-    ]
-    rows = [
-        [
-            one["name"],
-            one["state"],
-            f"{short(one['seen_ago'])} ago",
-            str(one["running"]),
-            short(one["longest"]),
-            str(one["prefetched"]),
-            ", ".join(dict.fromkeys(task["pool"] for task in one["tasks"])),
-        ]
-        for one in found
-    ]
-    table(columns, rows)
+    table(_COLUMNS, found)
     if tasks and any(one["tasks"] for one in found):
         say("")
-        _show_tasks(found)
+        table(_TASK_COLUMNS, [task | {"on": one["name"]} for one in found for task in one["tasks"]])
 
 
-def _show_tasks(found: list[Facts]) -> None:
-    columns = [
-        Column("ID", uncut=True),
-        Column("POOL"),
-        Column("FUNCTION"),
-        Column("KEY", optional=True),
-        Column("SINCE", right=True, uncut=True),
-        Column("WORKER", uncut=True),
-    ]
-    rows = [
-        [
-            task["id"],
-            task["pool"],
-            task["function"],
-            task["key"] or "",
-            short(task["running_for"]),
-            one["name"],
-        ]
-        for one in found
-        for task in one["tasks"]
-    ]
-    table(columns, rows)
+_COLUMNS = (
+    Column("WORKER", lambda one: one["name"], uncut=True),
+    Column("STATE", lambda one: one["state"], uncut=True),
+    Column("SEEN", lambda one: f"{short(one['seen_ago'])} ago", right=True, uncut=True),
+    Column("RUNNING", lambda one: str(one["running"]), right=True, uncut=True),
+    Column("LONGEST", lambda one: short(one["longest"]), right=True, uncut=True),
+    Column("AHEAD", lambda one: str(one["prefetched"]), right=True, optional=True),
+    Column("POOLS", lambda one: ", ".join(dict.fromkeys(task["pool"] for task in one["tasks"]))),
+)
+_TASK_COLUMNS = (
+    Column("ID", lambda task: task["id"], uncut=True),
+    Column("POOL", lambda task: task["pool"]),
+    Column("FUNCTION", lambda task: task["function"]),
+    Column("KEY", lambda task: task["key"] or "", optional=True),
+    Column("SINCE", lambda task: short(task["running_for"]), right=True, uncut=True),
+    Column("WORKER", lambda task: task["on"], uncut=True),
+)
