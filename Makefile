@@ -14,6 +14,10 @@ SITE   := .venv-site
 PY     := $(VENV)/bin/python
 CODE   := src tests verify docs tools $(wildcard bench)
 
+# Modules are compiled once, also where the environment asks Python to keep nothing: otherwise each of
+# the processes that tests start compiles all it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DELETE_ON_ERROR:
 .PHONY: help demo gateway screenshots \
     venv test test-again test-stores lint format docs site coverage wheel-test lock clean \
@@ -92,6 +96,7 @@ lock: venv      ## resolve requirements/*.in anew
 clean:          ## remove all that make built
 	rm -rf .venv .venv-* .site .pgbouncer .postgres requirements/newest.lock dist .coverage .coverage.* \
 	    .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	find $(CODE) -name __pycache__ -prune -exec rm -rf {} +
 
 # --------------------------------------------------------------------------------------------------
 ##@ Prove: every version, every fault, every figure; minutes to hours each
