@@ -103,7 +103,7 @@ def _instead_of_memory(
     places: stores.Places, monkeypatch: pytest.MonkeyPatch
 ) -> Generator[None, None, None]:
     stores.places.append(places)
-    monkeypatch.setattr("millpond.pool.runtime_owner.MemoryStore", stores.fresh_store)
+    monkeypatch.setattr("millpond.pool.store_opening.MemoryStore", stores.fresh_store)
     yield
     stores.places.remove(places)
     places.close()

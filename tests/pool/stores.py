@@ -162,7 +162,7 @@ class Opened:
 def opened(monkeypatch: pytest.MonkeyPatch) -> Opened:
     """Private stores that count their verbs."""
     made = Opened(pauses=0)
-    monkeypatch.setattr("millpond.pool.runtime_owner.MemoryStore", made)
+    monkeypatch.setattr("millpond.pool.store_opening.MemoryStore", made)
     return made
 
 
@@ -171,7 +171,7 @@ def any_pace(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     """Private stores that answer at once, or shared ones that take their time as disks do."""
     if request.param == "at once":
         made = Opened(pauses=0)
-        monkeypatch.setattr("millpond.pool.runtime_owner.MemoryStore", made)
+        monkeypatch.setattr("millpond.pool.store_opening.MemoryStore", made)
         return made
     made = Opened(pauses=2)
     enter = Millpond.__aenter__

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from contextlib import AsyncExitStack
 from typing import Any
 
@@ -211,19 +212,19 @@ async def test_waiting_for_what_only_workers_for_closures_could_serve_is_told(
     assert "millpond worker module:app" in told
 
 
-async def test_opening_twice_at_once_is_refused() -> None:
+async def test_opening_twice_at_once_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also while the first is still opening."""
     mp = Millpond("sqlite:///work.db")
     opened = asyncio.Event()
     go = asyncio.Event()
     harbour = Harbour(threads=False)
 
-    async def slow_store(*_: Any) -> Any:
+    async def slow_store(*_: object, **_settings: object) -> Any:
         opened.set()
         await go.wait()
-        return _still(harbour)
+        return _still(harbour), time.time
 
-    internals_of(mp).owner._open_file = slow_store  # type: ignore[method-assign, assignment]
+    monkeypatch.setattr("millpond.pool.store_opening.open_store", slow_store)
     first = asyncio.ensure_future(mp.__aenter__())
     await opened.wait()
     with pytest.raises(AlreadyOpen):
@@ -235,19 +236,21 @@ async def test_opening_twice_at_once_is_refused() -> None:
     await mp.__aexit__(None, None, None)
 
 
-async def test_a_store_that_cannot_be_opened_leaves_it_closed_and_can_be_tried_again() -> None:
+async def test_a_store_that_cannot_be_opened_leaves_it_closed_and_can_be_tried_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Nothing is half open after a failure."""
     mp = Millpond("sqlite:///work.db")
     harbour = Harbour(threads=False)
     tries: list[int] = []
 
-    async def fails_once(*_: Any) -> Any:
+    async def fails_once(*_: object, **_settings: object) -> Any:
         tries.append(1)
         if len(tries) == 1:
             raise ConnectionError("away")
-        return _still(harbour)
+        return _still(harbour), time.time
 
-    internals_of(mp).owner._open_file = fails_once  # type: ignore[method-assign, assignment]
+    monkeypatch.setattr("millpond.pool.store_opening.open_store", fails_once)
     with pytest.raises(ConnectionError):
         async with mp:
             pass

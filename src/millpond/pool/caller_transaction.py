@@ -14,7 +14,7 @@ from millpond.core.lifecycle import Status
 from millpond.errors import ConfigError, ForeignConnection, NotSupported
 from millpond.pool.refusals import error_of
 from millpond.pool.submitted_task import SubmittedTask
-from millpond.runtime.caller_transactions import JoinedSubmit
+from millpond.runtime.waiting.joined_tasks import JoinedSubmit
 from millpond.store.protocol import Batch
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from millpond.pool.internals import internals_of
 from millpond.pool.payload.codec import PLAIN, Refused
 from millpond.runtime.fork_safety import must_not_be_child
 from millpond.runtime.jobs.job import CancelReason
-from millpond.runtime.runtime import runtime_of
+from millpond.runtime.runtime_of_job import runtime_of
 from millpond.runtime.worker.commit import commit_with
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from millpond.pool.declared_pool import DeclaredPool
     from millpond.pool.options import Options
     from millpond.pool.task import BoundCall
+    from millpond.runtime.executors.processes.briefing import Brief
     from millpond.runtime.executors.processes.child import Channel
-    from millpond.runtime.executors.processes.parent import Brief
     from millpond.runtime.jobs.job import Job
     from millpond.store.sql.handler_connection import HandlerConnection
 

@@ -13,7 +13,7 @@ from millpond.pool.new_task import new_task
 from millpond.pool.submitted_task import SubmittedTask
 from millpond.pool.task import BoundCall
 from millpond.runtime.observe.probe import submission
-from millpond.runtime.runtime import runtime_of
+from millpond.runtime.runtime_of_job import runtime_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

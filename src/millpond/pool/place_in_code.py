@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dis
 import sys
-from pathlib import Path
+from os.path import basename, splitext
 from types import FrameType
 
 from millpond.errors import ConfigError
@@ -79,4 +79,5 @@ def _module(frame: FrameType) -> str:
     if spec is not None:
         return str(spec.name).removesuffix(".__main__")
     file = known.get("__file__")
-    return Path(file).stem if file else "main"
+    # pathlib would be imported for this alone.
+    return splitext(basename(file))[0] if file else "main"  # noqa: PTH119, PTH122

@@ -5,11 +5,9 @@ Everything here that has to do with an open Millpond asks the owner for the runt
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,20 +18,15 @@ from millpond.errors import AlreadyOpen, NotOpen
 from millpond.pool.loop_bridge import LoopBridge
 from millpond.pool.middleware_stack import MiddlewareStack
 from millpond.pool.store_url import place_of
-from millpond.runtime.environment import evidence_of, lasting_clock, wall_clock
-from millpond.runtime.identity import Identity
 from millpond.runtime.observe.hooks import Counts, Hooks
 from millpond.runtime.retention import Keep
-from millpond.runtime.runtime import Runtime
-from millpond.store.clock import ForwardClock, ServerClock
-from millpond.store.memory import MemoryStore
 
 if TYPE_CHECKING:
     from millpond.core.spec import BudgetSpec, PoolSpec
     from millpond.runtime.jobs.job import Handler
     from millpond.runtime.jobs.policy import Policy
+    from millpond.runtime.runtime import Runtime
     from millpond.runtime.worker.worker import Worker
-    from millpond.store.postgres.url import Address
     from millpond.store.protocol import Store
 
 Durability = Literal["full", "normal"]
@@ -147,21 +140,23 @@ class RuntimeOwner:
         return runtime
 
     async def _open_runtime(self) -> Runtime:
+        # Who only declares pools and tasks does not wait for the code that runs them.
+        from millpond.pool.store_opening import clock_of_loop, open_store  # noqa: PLC0415
+        from millpond.runtime.identity import Identity  # noqa: PLC0415
+        from millpond.runtime.runtime import Runtime  # noqa: PLC0415
+
         identity = Identity(self.seed)
-        loop = asyncio.get_running_loop()
-        clock = wall_clock(loop)
-        store: Store
         if self.make_store is not None:
-            store = self.make_store()
+            store, clock = self.make_store(), clock_of_loop()
             shared = getattr(store, "shared", True) if self.shared is None else self.shared
-        elif self._place is None:
-            store, shared = MemoryStore(clock=clock), False
-        elif isinstance(self._place, Path):
-            clock = ForwardClock(clock, lasting_clock(loop), evidence=evidence_of(loop))
-            store, shared = await self._open_file(self._place, identity.owner, clock), True
         else:
-            clock = ServerClock(lasting_clock(loop))
-            store, shared = await self._open_server(self._place, identity.owner, clock), True
+            store, clock = await open_store(
+                self._place,
+                owner=identity.owner,
+                durability=self.durability,
+                migrate=self.migrate,
+            )
+            shared = self.durable
         return Runtime(
             store,
             functions=MappingProxyType(self.handlers),
@@ -171,20 +166,6 @@ class RuntimeOwner:
             identity=identity,
             clock=clock,
             lease=self.lease,
-        )
-
-    async def _open_file(self, file: Path, owner: str, clock: Callable[[], float]) -> Store:
-        from millpond.store.sqlite import SqliteStore  # noqa: PLC0415 - memory does not need it
-
-        return await SqliteStore.open(
-            file, owner=owner, durability=self.durability, migrate=self.migrate, clock=clock
-        )
-
-    async def _open_server(self, address: Address, owner: str, clock: Callable[[], float]) -> Store:
-        from millpond.store.postgres.store import PostgresStore  # noqa: PLC0415 - nor this one
-
-        return await PostgresStore.open(
-            address, owner=owner, durability=self.durability, migrate=self.migrate, clock=clock
         )
 
     async def start_worker(self) -> None:

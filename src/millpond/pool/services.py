@@ -25,7 +25,6 @@ from millpond.pool.schedules.declared import Schedules
 from millpond.pool.schedules.firing import handlers as cron_handlers
 from millpond.pool.scope import NAMED, check_scope_id, prefix_of
 from millpond.pool.waiting_tasks import WaitingTasks
-from millpond.runtime.executors.processes.child import refuse_while_main_loads
 
 if TYPE_CHECKING:
     from millpond.pool.pool import Pool
@@ -61,6 +60,10 @@ class Services:
         """Open the store, declare what this process declares, and start to work."""
         owner = self.owner
         owner.must_be_closed()
+        from millpond.runtime.executors.processes.child import (  # noqa: PLC0415 - not to declare
+            refuse_while_main_loads,
+        )
+
         refuse_while_main_loads("opens a Millpond")
         for module in self.imports:
             importlib.import_module(module)

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import inspect
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from millpond.core.handler_signals import Cancelled, GiveUp, RetryLater, Throttled
 from millpond.core.settle import Ending, RunEnding
 from millpond.core.task import CALLBACKS
-from millpond.core.type_names import qualified_name
 from millpond.errors import ResultUnreadable
-from millpond.pool.context import ChildJob, Context, SyncContext
+from millpond.pool.context import Context, SyncContext
 from millpond.pool.middleware_stack import MiddlewareStack
 from millpond.pool.outcome import outcome_of
-from millpond.runtime.executors.processes.parent import Brief, Verdict
 from millpond.runtime.jobs.job import BatchShape, Handler, Job, Where
-from millpond.runtime.jobs.outcome import BadResult, Misfit, Unreadable
+from millpond.runtime.jobs.outcome import Misfit, Unreadable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -119,28 +113,11 @@ class TaskHandler:
 
     def run_encoded(self, payload: bytes, context: bytes, channel: Channel) -> bytes:
         """Run in a child process: decode, call, encode. An error carries its verdict."""
-        try:
-            return self._run_in_child(payload, msgspec.msgpack.decode(context, type=Brief), channel)
-        except BaseException as error:
-            verdict = msgspec.msgpack.encode(_verdict(error))
-            error.__millpond_wish__ = lambda: verdict  # type: ignore[attr-defined]
-            raise
+        from millpond.pool.handler_in_child import run_encoded  # noqa: PLC0415 - children alone
 
-    def _run_in_child(self, payload: bytes, brief: Brief, channel: Channel) -> bytes:
-        args, kwargs = self._signature.decode(payload)
-        ctx = SyncContext(ChildJob(brief, channel))
-        given = [ctx, *args] if self._signature.wants_context else args
-
-        def call() -> Any:  # noqa: ANN401 - whatever the function returns
-            result = self._fn(*given, **kwargs)
-            return asyncio.run(result) if inspect.iscoroutine(result) else result
-
-        probes = self._hooks.probes
-        with contextlib.nullcontext() if probes is None else probes.inside(brief.trace):
-            result = self._middlewares.call(ctx, call)
-        if self._registered.ignore_result:
-            return b""
-        return self._signature.encode_result(result)
+        return run_encoded(
+            self._registered, self._hooks, self._middlewares, payload, context, channel
+        )
 
 
 def _ending(stored: bytes) -> Ending | RunEnding:
@@ -149,24 +126,3 @@ def _ending(stored: bytes) -> Ending | RunEnding:
         return msgspec.msgpack.decode(stored, type=Ending | RunEnding)
     except msgspec.MsgspecError as error:
         raise Unreadable(f"the outcome stored for a callback: {error}") from error
-
-
-def _verdict(error: BaseException) -> Verdict:
-    """Return the meaning of an exception in a child process for its attempt."""
-    return Verdict(
-        kinds=tuple(qualified_name(kind) for kind in type(error).__mro__),
-        give_up=isinstance(error, GiveUp),
-        cancelled=isinstance(error, Cancelled),
-        retry_in=_retry_in(error),
-        spend=getattr(error, "spend", True),
-        hold=error.scope if isinstance(error, Throttled) else None,
-        bad_result=isinstance(error, BadResult),
-        unreadable=isinstance(error, Unreadable),
-        misfit=error.field if isinstance(error, Misfit) else None,
-    )
-
-
-def _retry_in(error: BaseException) -> float | None:
-    if isinstance(error, Throttled):
-        return error.retry_after
-    return error.seconds if isinstance(error, RetryLater) else None

@@ -10,13 +10,9 @@ import asyncio
 import logging
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from millpond.core.log_fields import about
 from millpond.core.service import Service
-from millpond.core.spec import PoolSpec
 from millpond.runtime.fleet.poll import POLL_FLOOR
-from millpond.store.protocol import SubmitAnswer
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,25 +20,13 @@ if TYPE_CHECKING:
     from millpond.runtime.answers import Answers
     from millpond.runtime.declarations import Declarations
     from millpond.runtime.environment import Environment
-    from millpond.runtime.waiting.joined_tasks import JoinedTasks
+    from millpond.runtime.waiting.joined_tasks import JoinedSubmit, JoinedTasks
     from millpond.runtime.waiting.results import Waiting
 
 log = logging.getLogger("millpond.joins")
 
 FIRST_LOOK = 0.005
 """Seconds until a connection is first polled; half as long again each time."""
-
-
-class JoinedSubmit(msgspec.Struct, frozen=True):
-    """One submit inside a transaction of the caller."""
-
-    tasks: tuple[int, ...]
-    answer: SubmitAnswer
-    undeclared: tuple[PoolSpec, ...] = ()
-    """Pools that it declared: they are rolled back with it."""
-    may_expire: bool = False
-    announced: bool = False
-    """Whether the commit itself notifies other processes."""
 
 
 class OpenTransaction:

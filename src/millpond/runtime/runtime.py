@@ -311,10 +311,3 @@ class Runtime:
         self.closures.clear()
         self.local_workers.release_lock()
         await self.store.close()
-
-
-def runtime_of(job: Job) -> Runtime:
-    """Return the runtime that a job runs in."""
-    runtime = job.worker.runtime
-    assert isinstance(runtime, Runtime)  # noqa: S101 - the composition above passes itself
-    return runtime

@@ -35,7 +35,7 @@ from millpond.pool.declared_pool import UNLIMITED
 from millpond.pool.refusals import error_of
 from millpond.pool.schedules.timetable import Missed, Timetable, plan
 from millpond.runtime.jobs.job import Handler, Where
-from millpond.runtime.runtime import runtime_of
+from millpond.runtime.runtime_of_job import runtime_of
 from millpond.store.protocol import Batch
 
 if TYPE_CHECKING:

@@ -4,13 +4,30 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from millpond.errors import UnknownTask
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from millpond.core.spec import PoolSpec
+    from millpond.store.protocol import SubmitAnswer
+
 ROLLED_BACK_KEPT = 1_000
 """How many rolled back tasks are remembered, to name the reason to a later caller."""
+
+
+class JoinedSubmit(msgspec.Struct, frozen=True):
+    """One submit inside a transaction of the caller."""
+
+    tasks: tuple[int, ...]
+    answer: SubmitAnswer
+    undeclared: tuple[PoolSpec, ...] = ()
+    """Pools that it declared: they are rolled back with it."""
+    may_expire: bool = False
+    announced: bool = False
+    """Whether the commit itself notifies other processes."""
 
 
 class JoinedTasks:

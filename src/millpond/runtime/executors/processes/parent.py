@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from millpond.core.handler_signals import Cancelled, GiveUp, RetryLater, Scope, Throttled
-from millpond.core.lease import Leased
+from millpond.core.handler_signals import Cancelled, GiveUp, RetryLater, Throttled
 from millpond.runtime.error_info import ErrorInfo
+from millpond.runtime.executors.processes.briefing import Brief, Verdict
 from millpond.runtime.executors.processes.process_pool import ProcessPool
 from millpond.runtime.executors.processes.protocol import Broke, Died, Done, Errand, Killed, Line
 from millpond.runtime.jobs.job import Handler
@@ -22,32 +22,6 @@ if TYPE_CHECKING:
     from millpond.runtime.observe.hooks import Hooks
 
 MOST_CHILDREN = 256
-
-
-class Brief(msgspec.Struct, frozen=True, kw_only=True):
-    """What a child knows about the attempt it runs."""
-
-    leased: Leased
-    started_at: float
-    deadline: float | None
-    max_payload: int | None = None
-    trace: dict[str, str] = {}
-    """The trace that its handler is part of, where there is telemetry."""
-
-
-class Verdict(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What the exception of a handler in a child means."""
-
-    kinds: tuple[str, ...] = ()
-    give_up: bool = False
-    cancelled: bool = False
-    retry_in: float | None = None
-    spend: bool = True
-    hold: Scope | None = None
-    bad_result: bool = False
-    unreadable: bool = False
-    misfit: str | None = None
-    """The argument that does not fit the function; "" where none can be named."""
 
 
 class ChildDied(Exception):
