@@ -338,12 +338,8 @@ def _text(error: BaseException) -> str:
     return object.__repr__(error)
 
 
-_CALLERS = (
-    "millpond.pool.task_handler",
-    "millpond.pool.middleware_stack",
-    "millpond.pool.middleware",
-)
-"""The modules between this one and a handler."""
+_CALLERS = "millpond.pool."
+"""The package of the modules between this one and a handler."""
 
 
 def _traceback(error: BaseException) -> str:
@@ -362,7 +358,7 @@ def _traceback(error: BaseException) -> str:
 def _is_ours(frame: FrameType) -> bool:
     """Whether a frame is one that calls the handler, here or in the module that was named."""
     module = frame.f_globals.get("__name__", "")
-    return frame.f_code.co_filename == __file__ or module in _CALLERS
+    return frame.f_code.co_filename == __file__ or module.startswith(_CALLERS)
 
 
 def _wish(error: BaseException) -> bytes:
