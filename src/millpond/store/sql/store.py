@@ -49,11 +49,11 @@ if TYPE_CHECKING:
         RenewAnswer,
         SettleAnswer,
         SubmitAnswer,
-        View,
     )
     from millpond.store.sql.codec import LeasedBodies
     from millpond.store.sql.database import Connection, Dialect
     from millpond.store.sql.transactions import Transactor
+    from millpond.store.view import View
 
 log = logging.getLogger("millpond.store")
 
