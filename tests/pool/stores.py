@@ -23,8 +23,8 @@ from millpond.store.protocol import (
     SettleAnswer,
     Store,
     SubmitAnswer,
-    View,
 )
+from millpond.store.view import View
 
 
 def memory() -> Store:

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from millpond.core.control import Command
     from millpond.core.lease import LeaseRequest
     from millpond.core.settle import Settlement
-    from millpond.store.protocol import Batch, View
+    from millpond.store.protocol import Batch
+    from millpond.store.view import View
     from verify.live.process import Process
     from verify.live.world import LiveWorld
 

@@ -16,7 +16,7 @@ from millpond.store.sqlite import SqliteStore
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from millpond.store.protocol import View
+    from millpond.store.view import View
 
 
 class InlineStore(SqliteStore):

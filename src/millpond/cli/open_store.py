@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterable, Sequence
 
     from millpond.runtime.runtime import Runtime
-    from millpond.store.protocol import PoolView, View
+    from millpond.store.protocol import PoolView
+    from millpond.store.view import View
 
 
 class OpenStore:

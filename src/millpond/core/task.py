@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
+from operator import attrgetter
 from typing import TypeAlias
 
 import msgspec
@@ -269,6 +270,17 @@ class Task(msgspec.Struct, kw_only=True, gc=False):
     def unit(self) -> str | None:
         """Its lane in a pool with lanes, else its key: what limits its concurrency."""
         return self.lane if self.lane is not None else self.new.key
+
+
+_FIELDS = Task.__struct_fields__
+_values_of = attrgetter(*_FIELDS)
+
+
+def copied(task: Task) -> Task:
+    """Return a copy of a task, without what a store keeps beside it."""
+    copy = Task(**dict(zip(_FIELDS, _values_of(task), strict=True)))
+    copy.steps = None if task.steps is None else dict(task.steps)
+    return copy
 
 
 def key_of(new: NewTask) -> tuple[str, int | None]:

@@ -20,7 +20,8 @@ from millpond.store.shared import SharedMembers
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Coroutine
 
-    from millpond.store.protocol import Store, View
+    from millpond.store.protocol import Store
+    from millpond.store.view import View
 
 log = logging.getLogger("millpond.runtime")
 

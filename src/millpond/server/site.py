@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from millpond.server.live import Live
     from millpond.server.security import Guard
     from millpond.server.settings import Settings
-    from millpond.store.protocol import ControlAnswer, PoolInFull, PoolView, View
+    from millpond.store.protocol import ControlAnswer, PoolInFull, PoolView
+    from millpond.store.view import View
 
     T = TypeVar("T")
 

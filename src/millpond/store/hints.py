@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import isfinite
+from typing import Any
 
 import msgspec
 
@@ -13,50 +14,41 @@ MANY = 20
 """From so many ended tasks on a hint is sent with less urgency."""
 
 
+_IDS = ("ended", "finished_runs", "cancelled", "interrupted")
+"""The fields of a hint with ids."""
+
+
 class PendingHint:
     """Merged hints: the earliest wake of each pool, and all tasks and runs."""
 
     def __init__(self) -> None:
         self._wakes: dict[str, float] = {}
         # Dicts for sets that keep their order.
-        self._ended: dict[int, None] = {}
-        self._finished_runs: dict[int, None] = {}
-        self._cancelled: dict[int, None] = {}
-        self._interrupted: dict[int, None] = {}
+        self._ids: dict[str, dict[int, None]] = {name: {} for name in _IDS}
         self._more = False
 
-    def add(self, hint: Hint) -> None:
-        """Merge one more hint."""
-        for wake in hint.wakes:
+    def add(self, told: Any) -> None:  # noqa: ANN401 - a hint, or the answer of any verb
+        """Merge one more hint, or what an answer has for one."""
+        for wake in getattr(told, "wakes", ()):
             self._wakes[wake.pool] = min(wake.at, self._wakes.get(wake.pool, wake.at))
-        self._ended.update(dict.fromkeys(hint.ended))
-        self._finished_runs.update(dict.fromkeys(hint.finished_runs))
-        self._cancelled.update(dict.fromkeys(hint.cancelled))
-        self._interrupted.update(dict.fromkeys(hint.interrupted))
-        self._more |= hint.more
+        for name, ids in self._ids.items():
+            ids.update(dict.fromkeys(getattr(told, name, ())))
+        self._more |= getattr(told, "more", False)
 
     def __bool__(self) -> bool:
-        return bool(
-            self._more or self._wakes or self._ended or self._finished_runs or self._cancelled
-        )
+        return bool(self._more or self._wakes or any(self._ids.values()))
 
     @property
     def in_bulk(self) -> bool:
         """Whether it has nothing but the ends of many tasks."""
-        return len(self._ended) >= MANY and not (
-            self._more or self._wakes or self._finished_runs or self._cancelled
-        )
+        others = any(self._ids[name] for name in _IDS if name != "ended")
+        return len(self._ids["ended"]) >= MANY and not (self._more or self._wakes or others)
 
     def hint(self) -> Hint:
         """Return the merged hint."""
-        return Hint(
-            wakes=tuple([Wake(pool, at) for pool, at in self._wakes.items()]),
-            ended=tuple(self._ended),
-            finished_runs=tuple(self._finished_runs),
-            cancelled=tuple(self._cancelled),
-            interrupted=tuple(self._interrupted),
-            more=self._more,
-        )
+        wakes = tuple([Wake(pool, at) for pool, at in self._wakes.items()])
+        ids = {name: tuple(ids) for name, ids in self._ids.items()}
+        return Hint(wakes=wakes, more=self._more, **ids)
 
 
 def without_bad_moments(hint: Hint) -> Hint:

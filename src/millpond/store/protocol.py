@@ -1,4 +1,4 @@
-"""The store protocol: six write verbs and a view.
+"""The store protocol: six write verbs and a view (`millpond.store.view`).
 
 Every verb is atomic: it happens as a whole or not at all, and its answer says what it did. Every
 verb takes the moment and the entropy it acts with; None means the store's own clock and random
@@ -33,15 +33,14 @@ from millpond.core.quantiles import Quantiles
 from millpond.core.run import NewRun, RunView
 from millpond.core.settle import Settled, Settlement
 from millpond.core.spec import BudgetSpec, PoolSpec
-from millpond.core.task import Dedupe, NewTask, Task
+from millpond.core.task import NewTask, Task
 from millpond.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from millpond.core.control import Command
-    from millpond.core.task_filter import TaskFilter
-    from millpond.core.why import Facts
+    from millpond.store.view import View
 
 
 class Batch(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -427,160 +426,6 @@ class StoredResults(msgspec.Struct, frozen=True):
     ended: dict[int, StoredResult]
     missing: dict[int, str]
     """Those without a record: "expired" or "unknown"."""
-
-
-class View(Protocol):
-    """The reading side. It changes nothing and may lag a moment behind other processes."""
-
-    async def task(self, task: int) -> Task | None:
-        """Return a copy of a task, or None if it is unknown or forgotten."""
-
-    async def story(self, task: int) -> Story | None:
-        """Return a task, its audit records and its follow-ups; None if it is unknown or forgotten.
-
-        It reads a bounded part of the audit: what stands near its submit, its latest start and its
-        end.
-        """
-
-    async def holder(self, pool: str, key: str, *, run: int | None, dedupe: Dedupe) -> int | None:
-        """Return the task that answers for an idempotency key under `dedupe`, or None."""
-
-    async def status(self, tasks: Sequence[int]) -> tuple[str, ...]:
-        """Return the status of each task, or "expired", or "unknown".
-
-        Expired: retention removed the task; a store may forget that in the end.
-        """
-
-    async def results(self, tasks: Sequence[int]) -> StoredResults:
-        """Return how tasks ended, all in one read."""
-
-    async def tasks(
-        self,
-        pool: str,
-        *,
-        status: Status | None = None,
-        key: str | None = None,
-        since: float | None = None,
-        before: float | None = None,
-        after: int = 0,
-        limit: int = 100,
-    ) -> TaskPage:
-        """Return copies of tasks of a pool behind place (seq) `after`, lowest first.
-
-        Only those submitted at `since` or later, and earlier than `before`.
-        """
-
-    async def search(
-        self,
-        pools: Sequence[str],
-        wanted: TaskFilter,
-        *,
-        after: Cursor | None = None,
-        limit: int = 50,
-        scan: int = 2000,
-        now: float | None = None,
-    ) -> SearchPage:
-        """Return copies of tasks of pools that meet conditions, at most `limit` of them.
-
-        Pools come in the order of their names. In each, queued and running tasks come in the order
-        of their places, scheduled ones by when they are due, ended ones with the latest end first;
-        without a state the live ones come first, the latest place first. It reads `scan` tasks at
-        most, and then returns what it found so far.
-        """
-
-    async def pools(self, *, now: float | None = None) -> tuple[PoolView, ...]:
-        """Return every pool by name, without held_units, waits and run_times.
-
-        It costs a few rows for each pool, however many tasks there are: `scheduled` may count
-        some that became due a moment ago.
-        """
-
-    async def worker_list(self, *, after: int = 0, limit: int = 100) -> tuple[WorkerView, ...]:
-        """Return workers in the order of joining, behind the worker with number `after`."""
-
-    async def units(self, pool: str, *, limit: int = 100) -> tuple[UnitView, ...]:
-        """Return the first keys or lanes of a pool by name, with their tasks that are ready.
-
-        None where nothing of the pool depends on keys or lanes: its order, limits and rates.
-        """
-
-    async def pool_in_full(self, name: str, *, now: float | None = None) -> PoolInFull | None:
-        """Return a pool with its units, revisions and budgets; None if it was never declared."""
-
-    async def runs(
-        self, pool: str, *, finished: bool, after: Place | None = None, limit: int = 50
-    ) -> RunPage:
-        """Return runs of a pool: the open ones by id, the finished ones with the latest first."""
-
-    async def revisions(self, pool: str, *, limit: int = 20) -> tuple[tuple[int, PoolSpec], ...]:
-        """Return the latest settings that a pool had, each with its revision, latest first."""
-
-    async def pool(
-        self, name: str, *, now: float | None = None, measured: bool = True
-    ) -> PoolView | None:
-        """Return a pool's counts and settings, or None if it was never declared.
-
-        measured=False leaves out what is slow to read: scheduled, dead, held_units,
-        oldest_queued_at, waits and run_times.
-        """
-
-    async def budget(self, name: str) -> BudgetView | None:
-        """Return a budget that pools share, or None if it was never declared."""
-
-    async def lanes(self, pool: str) -> tuple[LaneView, ...]:
-        """Return the lanes of a pool in order; none where there are no lanes.
-
-        Of an ordered pool, whose lanes are not numbered: those with live tasks or a pause, by name.
-        """
-
-    async def run(self, run: int) -> RunView | None:
-        """Return a run, or None."""
-
-    async def run_named(self, pool: str, name: str) -> RunView | None:
-        """Return the run of a pool that has this name, or None."""
-
-    async def run_tasks(self, run: int, *, limit: int = 100) -> tuple[Task, ...]:
-        """Return copies of queued and running tasks of a run, callbacks too, by pool and seq."""
-
-    async def workers(self) -> frozenset[str]:
-        """Return the workers that may hold leases."""
-
-    async def ready(self, pool: str, worker: str, *, now: float) -> bool:
-        """Return whether a lease at `now` would give this worker something."""
-
-    async def names(self, begins: str = "") -> tuple[str, ...]:
-        """Return the pools that were ever declared, of those whose name begins so, by name."""
-
-    async def due(self, *, now: float) -> tuple[str, ...]:
-        """Return the pools in which a due task waits and starts are allowed.
-
-        Only a lease knows whether a limit leaves room: an idle worker asks this once for all pools
-        before it leases from any of them.
-        """
-
-    async def why(self, task: int, *, now: float, most: int | None = None) -> Facts | None:
-        """Return what decides when a task starts, or None; for people, and it may be slow.
-
-        Where more than `most` tasks wait in its pool, it does not count those that come first.
-        """
-
-    async def audit(
-        self,
-        *,
-        after: int = 0,
-        limit: int = 1000,
-        since: float | None = None,
-        task: int | None = None,
-    ) -> AuditPage:
-        """Return audit records from position `after` on, oldest first.
-
-        Positions count every record ever written; removed ones are skipped. With `since`, only
-        records of that moment or later, and with `task` only those of that task: a page may then be
-        empty and not the last. The last page is the one whose `next` equals `after`.
-        """
-
-    async def audit_end(self) -> int:
-        """Return the position of the latest audit record: how many were ever written."""
 
 
 class Store(Protocol):

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
         SettleAnswer,
         Store,
         SubmitAnswer,
-        View,
     )
+    from millpond.store.view import View
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from millpond.core.audit import Record
     from millpond.core.task import Task
     from millpond.runtime.runtime import Runtime
-    from millpond.store.protocol import View
+    from millpond.store.view import View
 
 PAGE = 1000
 

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
         RenewAnswer,
         SettleAnswer,
         SubmitAnswer,
-        View,
     )
+    from millpond.store.view import View
 
 AUDIT_KEPT = 10_000
 

@@ -7,6 +7,7 @@ import contextlib
 from collections import deque
 from contextlib import closing
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -29,6 +30,7 @@ from millpond.store.postgres.connect import (
 from millpond.store.postgres.detours import Detours
 from millpond.store.postgres.dialect import dialect_of, reading_of
 from millpond.store.postgres.encoding import listed
+from millpond.store.postgres.errors import is_gone, translated
 from millpond.store.postgres.fast_path_store import FastPathStore, FastPathTransactor
 from millpond.store.postgres.handler_connection import PostgresHandlerConnection
 from millpond.store.postgres.handler_transaction import (
@@ -43,13 +45,13 @@ from millpond.store.postgres.migrate import migrate
 from millpond.store.postgres.notify import PostgresHintChannel
 from millpond.store.postgres.pipeline import PostgresConnection
 from millpond.store.postgres.presence import presence_of
-from millpond.store.postgres.reader import PostgresReadConnection
-from millpond.store.postgres.transactions import PostgresTransactor
+from millpond.store.postgres.transactions import PostgresTransactor, dispose
 from millpond.store.postgres.unit_of_work import PostgresTables
 from millpond.store.postgres.view import PostgresView
 from millpond.store.postgres.worker_session import PostgresWorkerSession
 from millpond.store.protocol import ControlAnswer
 from millpond.store.shared import SharedStore
+from millpond.store.sql.reader import ReadConnection
 from millpond.store.sql.store import hint_of, in_daemon_thread
 from millpond.store.sql.writer import must_not_be_forked
 from millpond.store.verbs import api as verbs
@@ -124,7 +126,15 @@ class PostgresStore(FastPathStore, SharedStore):
         super().__init__(
             str(address),
             self._schema,
-            PostgresReadConnection(address, self._open, self._first(may_migrate=may_migrate)),
+            ReadConnection(
+                self._first(may_migrate=may_migrate),
+                self._open,
+                dispose=dispose,
+                is_over=attrgetter("closed"),
+                errors=(psycopg.Error,),
+                is_lost=is_gone,
+                translated=partial(translated, address=address),
+            ),
             clock=clock,
             wakes=None
             if inline or not owner

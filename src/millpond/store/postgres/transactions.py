@@ -224,8 +224,7 @@ class PostgresTransactor(Transactor[Unit, PostgresConnection]):
             )
 
     def _dispose(self, connection: PostgresConnection) -> None:
-        with contextlib.suppress(psycopg.Error):
-            connection.close()
+        dispose(connection)
 
     def interrupt(self) -> None:
         """Cancel the running statement."""
@@ -261,3 +260,9 @@ class PostgresTransactor(Transactor[Unit, PostgresConnection]):
             path=self.where,
             waited=self.patience,
         )
+
+
+def dispose(connection: PostgresConnection) -> None:
+    """Close a connection that may be broken."""
+    with contextlib.suppress(psycopg.Error):
+        connection.close()

@@ -6,9 +6,9 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from millpond.core.audit import matching
+from millpond.core.task import copied
 from millpond.store.protocol import AuditPage, Story
 from millpond.store.sql.audit import decoded_lazily, decoded_of, may_name, submitted_in
-from millpond.store.sql.codec import plain
 from millpond.store.story import History, follow_ups
 
 if TYPE_CHECKING:
@@ -88,10 +88,10 @@ def story_of(tables: SqlTables, task: Task) -> Story:
     tables.tasks.load(named)
     candidates = [one for name in named if (one := tables.tasks.get(name)) is not None]
     return Story(
-        task=plain(task),
+        task=copied(task),
         records=history.records,
         complete=history.complete,
-        follow_ups=tuple(map(plain, follow_ups(task, candidates))),
+        follow_ups=tuple(map(copied, follow_ups(task, candidates))),
     )
 
 

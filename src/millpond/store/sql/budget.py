@@ -9,6 +9,7 @@ import msgspec
 from millpond.core.bucket import Bucket, fresh
 from millpond.core.spec import BudgetSpec
 from millpond.errors import NewerPool
+from millpond.store.sql.cached_rows import RequiredRows
 from millpond.store.sql.newer_settings import shares_newer, understood
 from millpond.store.sql.pool import readable
 from millpond.store.verbs.budgets import BudgetTable, Wait
@@ -33,7 +34,7 @@ def must_know_budget(row: Row) -> None:
     _spec(row[1])
 
 
-class SqlBudgets:
+class SqlBudgets(RequiredRows[str, BudgetTable]):
     """The budgets: all are read when the first is needed, and compared when rows are written."""
 
     def __init__(self, tables: SqlTables) -> None:
@@ -58,13 +59,6 @@ class SqlBudgets:
         if name in self._newer:
             raise self._newer[name]
         return self._budgets.get(name)
-
-    def require(self, name: str) -> BudgetTable:
-        """Return a budget for change; it must be there."""
-        found = self.get(name)
-        if found is None:
-            raise KeyError(name)
-        return found
 
     def add(self, name: str, budget: BudgetTable) -> None:
         """Add a new budget; its row is written with the others."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from operator import attrgetter
 from typing import Any, TypeAlias
 
 import msgspec
@@ -520,12 +519,3 @@ def ended_task(row: Row, pool: str) -> TaskRow:
 
 ENDED_ID = 23
 """The index of the id behind the columns of an ended row."""
-
-
-_FIELDS = Task.__struct_fields__
-_values_of = attrgetter(*_FIELDS)
-
-
-def plain(task: Task) -> Task:
-    """Return a copy of a task without its row: for a view."""
-    return Task(**dict(zip(_FIELDS, _values_of(task), strict=True)))

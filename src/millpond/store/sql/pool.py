@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from struct import iter_unpack, pack
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import msgspec
 
@@ -19,6 +19,7 @@ from millpond.core.order.backlog import needs_groups
 from millpond.core.spec import PoolSpec
 from millpond.errors import MillpondError, NewerPool
 from millpond.store.sql.backlog import SqlBacklog
+from millpond.store.sql.cached_rows import CachedRows
 from millpond.store.sql.codec import SEQ_BITS, TaskRow
 from millpond.store.sql.newer_settings import understood
 from millpond.store.verbs.arrivals import Arrivals
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
     from millpond.core.task import Task
     from millpond.store.sql.codec import Row
     from millpond.store.sql.unit_of_work import SqlTables
+
+    _Key: TypeAlias = tuple[str, int | None]
+    """An idempotency key, and the run it counts in."""
 
 _FIRSTS = 64
 """How many of the oldest are read at once."""
@@ -86,38 +90,20 @@ def spec_text(spec: PoolSpec) -> str:
     return msgspec.json.encode(spec).decode()
 
 
-class SqlKeys:
-    """The idempotency keys that were read; all of them are compared when rows are written."""
+class SqlKeys(CachedRows["_Key", Known, "Row"]):
+    """The idempotency keys that were read."""
 
     def __init__(self, tables: SqlTables, pool: int) -> None:
+        super().__init__()
         self._tables = tables
         self._pool = pool
-        self._known: dict[tuple[str, int | None], Known] = {}
-        self._stored: dict[tuple[str, int | None], Row | None] = {}
-
-    def get(self, key: tuple[str, int | None]) -> Known | None:
-        """Return the entry of a key for change, or None; a query if it is not in memory."""
-        if key not in self._stored:
-            name, run = key
-            asked = (self._pool, name, run or 0)
-            self._take_in(key, self._tables.ask("key", asked).fetchone())
-        return self._known.get(key)
-
-    def add(self, key: tuple[str, int | None], known: Known) -> None:
-        """Let a task hold a key; its row is written with the others."""
-        self._stored.setdefault(key, None)
-        self._known[key] = known
-
-    def remove(self, key: tuple[str, int | None]) -> None:
-        """Remove a key that was read; its row is deleted with the other changes."""
-        del self._known[key]
 
     def load(self, names: Iterable[str]) -> None:
         """Read several keys at once, except those of runs."""
         wanted = [name for name in dict.fromkeys(names) if (name, None) not in self._stored]
         if len(wanted) < 2:
             return
-        found: dict[tuple[str, int | None], Row] = {}
+        found: dict[_Key, Row] = {}
         for name, run, *row in self._tables.ask(
             "some_keys", (self._pool, self._tables.listed(wanted))
         ):
@@ -126,39 +112,29 @@ class SqlKeys:
             if key not in self._stored:
                 self._take_in(key, found.get(key))
 
-    def _take_in(self, key: tuple[str, int | None], row: Row | None) -> None:
-        self._stored[key] = row
-        if row is not None:
-            task, status, function, fingerprint = row
-            self._known[key] = Known(task, Status(status), function, _unsigned(fingerprint))
+    def _ask(self, key: _Key) -> Row | None:
+        row: Row | None = self._tables.ask("key", (self._pool, key[0], key[1] or 0)).fetchone()
+        return row
 
-    def forget_all(self) -> None:
-        """Read everything again from now on."""
-        self._known.clear()
-        self._stored.clear()
+    def _made(self, _: _Key, row: Row) -> Known:
+        task, status, function, fingerprint = row
+        return Known(task, Status(status), function, _unsigned(fingerprint))
+
+    def _row(self, _: _Key, value: Known) -> Row:
+        return (value.task, value.status.value, value.function, _signed(value.fingerprint))
 
     def write(self) -> None:
         """Write what has changed."""
         saved, dropped = [], []
-        for key, stored in self._stored.items():
-            known = self._known.get(key)
-            row = None if known is None else _key_row(known)
-            if row == stored:
-                continue
-            address = (self._pool, key[0], key[1] or 0)
+        for (name, run), _, row in self._changes():
             if row is None:
-                dropped.append(address)
+                dropped.append((self._pool, name, run or 0))
             else:
-                saved.append((*address, *row))
-            self._stored[key] = row
+                saved.append((self._pool, name, run or 0, *row))
         if dropped:
             self._tables.send("drop_key", dropped)
         if saved:
             self._tables.send("save_key", saved)
-
-
-def _key_row(known: Known) -> Row:
-    return (known.task, known.status.value, known.function, _signed(known.fingerprint))
 
 
 def _signed(number: int) -> int:
@@ -575,7 +551,7 @@ class SqlPool(PoolTable):
 
     def trimmed(self) -> int:
         """Drop what the next transaction hardly needs; return how many rows stay in memory."""
-        self.keys.forget_all()
+        self.keys.forget()
         self.fresh.let_go()
         return self.backlog.trimmed()
 

@@ -21,7 +21,8 @@ from millpond.core.log_fields import about
 from millpond.core.store_time import read
 from millpond.errors import Miscounted, NewerPool, StoreClosed, StoreError
 from millpond.store.clock import ForwardClock, ServerClock, steady
-from millpond.store.protocol import ControlAnswer, Hint, LeaseAnswer
+from millpond.store.hints import PendingHint
+from millpond.store.protocol import ControlAnswer, LeaseAnswer, RenewAnswer
 from millpond.store.sql.handler_connection import HandlerConnectionBase
 from millpond.store.sql.handler_transaction import SAVEPOINT, HandlerTransaction, leave_savepoint
 from millpond.store.sql.pool import SqlPool
@@ -40,26 +41,25 @@ if TYPE_CHECKING:
 
     from millpond.core.control import Command
     from millpond.core.lease import LeaseRequest
-    from millpond.core.plan import Wake
     from millpond.core.settle import Settlement
     from millpond.core.spec import PoolSpec
     from millpond.store.protocol import (
         Batch,
+        Hint,
         RecoverAnswer,
-        RenewAnswer,
         SettleAnswer,
         SubmitAnswer,
-        View,
     )
     from millpond.store.sql.codec import LeasedBodies
     from millpond.store.sql.database import Connection, Dialect
+    from millpond.store.sql.reader import ReadConnection
     from millpond.store.sql.transactions import Transactor
+    from millpond.store.view import View
 
 log = logging.getLogger("millpond.store")
 
 T = TypeVar("T")
 L = TypeVar("L", bound=HandlerConnectionBase)
-C_co = TypeVar("C_co", bound="Connection", covariant=True)
 
 _OF_A_ROW = (StoreError, ValueError, TypeError, ArithmeticError, LookupError, AttributeError)
 """What a damaged row may raise when it is read, compared or written."""
@@ -69,16 +69,6 @@ _LOOK_AGAIN = 60.0
 _BODIES_KEPT = 20_000
 _ROWS_KEPT = 5_000
 """How many rows stay in memory between two transactions, at most."""
-
-
-class ReadConnection(Protocol[C_co]):
-    """Reads the database; for one thread at a time."""
-
-    def ask(self, question: Callable[[C_co], T]) -> T:
-        """Return the answer; errors are MillpondErrors."""
-
-    def close(self) -> None:
-        """Close its connection; safe twice."""
 
 
 class HintChannel(Protocol):
@@ -528,7 +518,7 @@ class SqlStore(ABC, Generic[C, L]):
                 written.do(tables.connection, self._lend(cast("C", tables.connection)), write)
             if written.error is None:
                 written.answer = verbs.settle(tables, (settlement,), self._moment(now), entropy)
-                self._forget(written.ended)
+                self._forget(written.answer.ended)
             return written
 
         written = await self._do(job)
@@ -662,21 +652,6 @@ class _WrittenWith(Generic[T]):
     error: BaseException | None = None
     answer: SettleAnswer | None = None
 
-    @property
-    def wakes(self) -> Sequence[Wake]:
-        """For the hint to other processes."""
-        return () if self.answer is None else self.answer.wakes
-
-    @property
-    def ended(self) -> Sequence[int]:
-        """For the hint to other processes."""
-        return () if self.answer is None else self.answer.ended
-
-    @property
-    def finished_runs(self) -> Sequence[int]:
-        """For the hint to other processes."""
-        return () if self.answer is None else self.answer.finished_runs
-
     def do(self, connection: Connection, lent: L, write: Callable[[L], T]) -> None:
         """Let the handler write; if it raises, keep the error and undo its writes."""
         connection.execute(f"SAVEPOINT {SAVEPOINT}")
@@ -722,28 +697,14 @@ async def in_daemon_thread(work: Callable[[], T]) -> T:
 
 def hint_of(answers: Sequence[Any]) -> Hint:
     """Return the hint for these answers."""
-    wakes: dict[str, Wake] = {}
-    ended: list[int] = []
-    finished: list[int] = []
-    cancelled: list[int] = []
-    interrupted: list[int] = []
+    pending = PendingHint()
     for answer in answers:
-        for wake in getattr(answer, "wakes", ()):
-            before = wakes.get(wake.pool)
-            if before is None or wake.at < before.at:
-                wakes[wake.pool] = wake
-        ended += getattr(answer, "ended", ())
-        finished += getattr(answer, "finished_runs", ())
-        if isinstance(answer, ControlAnswer):
-            cancelled += answer.cancelled
-            interrupted += answer.interrupted
-    return Hint(
-        wakes=tuple(wakes.values()),
-        ended=tuple(ended),
-        finished_runs=tuple(finished),
-        cancelled=tuple(cancelled),
-        interrupted=tuple(interrupted),
-    )
+        # What a renewal asks to stop was in the hint of whoever asked for it.
+        if isinstance(answer, _WrittenWith):
+            pending.add(answer.answer)
+        elif not isinstance(answer, RenewAnswer):
+            pending.add(answer)
+    return pending.hint()
 
 
 class SqlRenewer:

@@ -548,7 +548,7 @@ class SqlTables(Tables):
         assert isinstance(pool, SqlPool)  # noqa: S101
         self.write_rows()
         self.ask("drop_old_keys", (pool.number, before))
-        pool.keys.forget_all()
+        pool.keys.forget()
         self.runs.prune(pool.name, before)
 
     def prune_audit(self, before: float) -> None:

@@ -16,15 +16,16 @@ from millpond.core.log_fields import about
 from millpond.store.clock import ForwardClock
 from millpond.store.private_files import check_place_of
 from millpond.store.shared import SharedStore
+from millpond.store.sql.reader import ReadConnection
 from millpond.store.sql.store import SqlStore
 from millpond.store.sqlite.caller_transaction import driver_connection, joined
-from millpond.store.sqlite.connect import Connection, connect
+from millpond.store.sqlite.connect import Connection, connect, dispose, is_another
 from millpond.store.sqlite.dialect import SQLITE
+from millpond.store.sqlite.errors import DATABASE_ERRORS, is_poisonous, translated
 from millpond.store.sqlite.handler_connection import SqliteHandlerConnection
 from millpond.store.sqlite.migrate import migrate, must_be_there
 from millpond.store.sqlite.own_transaction import refuse_inside_own_transaction
 from millpond.store.sqlite.presence import AVAILABLE, Presence
-from millpond.store.sqlite.reader import SqliteReadConnection
 from millpond.store.sqlite.transactions import SqliteTransactor
 from millpond.store.sqlite.wake import SqliteHintChannel
 
@@ -46,6 +47,9 @@ _OFF = (
     "the clock of this process (store %s) is %.0f s ahead of the kernel's clock; using the "
     "kernel's. Find what sets it (faketime, a patched time.time)"
 )
+
+
+_READ_ONLY = "PRAGMA query_only=ON"
 
 
 class SqliteStore(SqlStore["sqlite3.Connection", SqliteHandlerConnection], SharedStore):
@@ -78,6 +82,7 @@ class SqliteStore(SqlStore["sqlite3.Connection", SqliteHandlerConnection], Share
         self._open = partial(connect, path, durability=durability, factory=factory, create=False)
         try:
             migrate(first, path, allowed=may_migrate)
+            first.execute(_READ_ONLY)
         except BaseException:
             first.close()
             raise
@@ -90,7 +95,15 @@ class SqliteStore(SqlStore["sqlite3.Connection", SqliteHandlerConnection], Share
         super().__init__(
             str(path),
             SQLITE,
-            SqliteReadConnection(path, self._open, first),
+            ReadConnection(
+                first,
+                self._open_to_read,
+                dispose=partial(dispose, path=path),
+                is_over=self._is_replaced,
+                errors=DATABASE_ERRORS,
+                is_lost=is_poisonous,
+                translated=partial(translated, path=path),
+            ),
             clock=clock,
             wakes=SqliteHintChannel(path, owner) if sends_hints else None,
             inline=inline,
@@ -143,6 +156,15 @@ class SqliteStore(SqlStore["sqlite3.Connection", SqliteHandlerConnection], Share
         self, make_unit: Callable[[sqlite3.Connection], SqlTables]
     ) -> SqliteTransactor[SqlTables]:
         return SqliteTransactor(self._path, self._open, make_unit)
+
+    def _open_to_read(self) -> Connection:
+        connection = self._open()
+        connection.execute(_READ_ONLY)
+        return connection
+
+    def _is_replaced(self, connection: sqlite3.Connection) -> bool:
+        assert isinstance(connection, Connection)  # noqa: S101 - `connect` makes no other
+        return is_another(connection.file, self._path)
 
     def _connected(self) -> AbstractContextManager[sqlite3.Connection]:
         return closing(self._open())

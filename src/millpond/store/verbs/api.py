@@ -7,7 +7,7 @@ store on disk by a transaction.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -29,9 +29,9 @@ from millpond.store.verbs.bulk import settle_all
 from millpond.store.verbs.control import control as _control
 from millpond.store.verbs.control import pool_named
 from millpond.store.verbs.lease import lease as _lease
+from millpond.store.verbs.prefetch import wanted_pools
 from millpond.store.verbs.recover import more, next_recovery
 from millpond.store.verbs.recover import recover as _recover
-from millpond.store.verbs.renew import renew as _renew
 from millpond.store.verbs.submit import admission
 from millpond.store.verbs.submit import submit as _submit
 from millpond.store.verbs.submit import take_committed as _take_committed
@@ -58,6 +58,16 @@ def _begin(tables: Tables, now: float, entropy: int | None) -> float:
     return tables.latest
 
 
+def _effects(tables: Tables) -> dict[str, Any]:
+    """Return what the answers of all verbs tell of others than their callers."""
+    return {
+        "finished_runs": tables.finished_runs(),
+        "wakes": tables.wakes(),
+        "ended": tables.endings.ended(),
+        "emptied": tables.endings.emptied(),
+    }
+
+
 def submit(
     tables: Tables, batches: Sequence[Batch], now: float, entropy: int | None = None
 ) -> SubmitAnswer:
@@ -66,11 +76,8 @@ def submit(
     answers = [_submit(tables, batch, now) for batch in batches]
     tables.end(now)
     return SubmitAnswer(
-        batches=tuple([a if a.run is None else _with_run(tables, a) for a in answers]),
-        finished_runs=tables.finished_runs(),
-        wakes=tables.wakes(),
-        ended=tables.endings.ended(),
-        emptied=tables.endings.emptied(),
+        batches=tuple([_with_run(tables, answer) for answer in answers]),
+        **_effects(tables),
     )
 
 
@@ -84,10 +91,7 @@ def take_committed(
     tables.end(now)
     return SubmitAnswer(
         batches=(),
-        finished_runs=tables.finished_runs(),
-        wakes=tables.wakes(),
-        ended=tables.endings.ended(),
-        emptied=tables.endings.emptied(),
+        **_effects(tables),
     )
 
 
@@ -109,19 +113,27 @@ def lease(tables: Tables, ask: LeaseRequest, now: float, entropy: int | None = N
         return answer
     return msgspec.structs.replace(
         answer,
-        finished_runs=tables.finished_runs(),
-        wakes=tables.wakes(),
-        ended=tables.endings.ended(),
-        emptied=tables.endings.emptied(),
+        **_effects(tables),
     )
 
 
 def renew(
     tables: Tables, worker: str, lease: float, now: float, entropy: int | None = None
 ) -> RenewAnswer:
-    """Renew all leases of a worker for `lease` seconds."""
+    """Renew all leases of a worker for `lease` seconds; one that was declared dead has none."""
     check.number("lease", lease, above=0.0)
-    return _renew(tables, worker, lease, _begin(tables, now, entropy))
+    now = _begin(tables, now, entropy)
+    row = tables.workers.get(worker)
+    if row is None:
+        return RenewAnswer(alive=False)
+    tables.renew(row, lease, now)
+    cancelled, interrupted = tables.stop_requests_of(row)
+    return RenewAnswer(
+        alive=True,
+        cancelled=cancelled,
+        interrupted=interrupted,
+        give_back=wanted_pools(tables, row, now) if row.ahead else (),
+    )
 
 
 def settle(
@@ -149,10 +161,7 @@ def settle(
         started=tuple([one[3] for one in ended]),
         follow_ups=_follow_up_admissions(tables, ended),
         lease=leased,
-        finished_runs=tables.finished_runs(),
-        wakes=tables.wakes(),
-        ended=tables.endings.ended(),
-        emptied=tables.endings.emptied(),
+        **_effects(tables),
     )
 
 
@@ -179,10 +188,7 @@ def recover(
         moved=moved,
         more=more(tables, now),
         next_at=next_recovery(tables, now),
-        finished_runs=tables.finished_runs(),
-        wakes=tables.wakes(),
-        ended=tables.endings.ended(),
-        emptied=tables.endings.emptied(),
+        **_effects(tables),
         lost=tables.endings.lost(),
     )
 
@@ -208,9 +214,6 @@ def control(
         more=left,
         cancelled=cancelled,
         interrupted=interrupted,
-        finished_runs=tables.finished_runs(),
-        wakes=tables.wakes(),
-        ended=tables.endings.ended(),
-        emptied=tables.endings.emptied(),
+        **_effects(tables),
         lost=tables.endings.lost(),
     )

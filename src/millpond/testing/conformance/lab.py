@@ -42,8 +42,8 @@ if TYPE_CHECKING:
         SettleAnswer,
         Store,
         SubmitAnswer,
-        View,
     )
+    from millpond.store.view import View
 
 INSTANT = 1e-6
 """The shortest time a store tells apart."""

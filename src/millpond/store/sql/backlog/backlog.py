@@ -9,7 +9,7 @@ from millpond.core.order.groups import Unit, UnitState
 from millpond.core.order.ring import Owner, Share
 from millpond.store.sql.backlog.groups import SqlGroup, SqlShelves, SqlUnit
 from millpond.store.sql.backlog.line import FIRST_PLACE, Place, SqlLine, SqlLines
-from millpond.store.sql.backlog.ring import SqlRing
+from millpond.store.sql.backlog.ring import SqlRing, seat_row
 from millpond.store.sql.backlog.units import NO_TIMES, SqlUnits
 from millpond.store.sql.codec import SEQ_BITS, TaskRow, place_of, seq_at
 from millpond.store.sql.paged import Paged
@@ -244,8 +244,8 @@ class SqlBacklog(Backlog):
         return (
             self.lines.trimmed(self._groups)
             + len(self._groups)
-            + self.units.known_units
-            + self.ring.seats.known_shares
+            + self.units.known_rows
+            + self.ring.seats.known_rows
             + self._delayed_rows.in_memory
             + self.timers.known_items
             + self.fading.known_items
@@ -313,7 +313,7 @@ class SqlBacklog(Backlog):
             turn, joined, share, owners, more = row[:5]
             turns.append(((turn, joined), share or None))
             if owners == 1:
-                self.ring.seats.seated_for_all(share or None, turn, joined)
+                self.ring.seats.known(share or None, seat_row(turn, joined, resting=0))
             if row[5] is not None:
                 group = self._taken_ahead(row[5:])
                 if not more:

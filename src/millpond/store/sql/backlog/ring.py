@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from millpond.core.order.ring import Owner, Ring, Seat, Share
+from millpond.store.sql.cached_rows import CachedRows
 from millpond.store.sql.paged import Paged
 
 if TYPE_CHECKING:
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from millpond.store.sql.paged import Key
     from millpond.store.sql.unit_of_work import SqlTables
 
+    Rows: TypeAlias = dict[str, Row]
+    """The rows of a share: one for each owner, by its name."""
     ReadTurns: TypeAlias = Callable[[Key | None, int], list[tuple[Key, Share]]]
 
 
@@ -23,116 +26,67 @@ AHEAD = 128
 """How many turns are read at once, with everything their claims will ask for."""
 
 
-class SqlSeats:
+class SqlSeats(CachedRows["Share", Seat, "Rows"]):
     """The seats that were read; shares without a seat are remembered too."""
 
     def __init__(self, ring: SqlRing, tables: SqlTables, pool: int) -> None:
+        super().__init__()
         self._ring = ring
         self._tables = tables
         self._pool = pool
-        self._read: dict[Share, Seat] = {}
-        self._stored: dict[Share, dict[str, Row]] = {}
-        self._dirty: set[Share] = set()
-
-    def get(self, share: Share) -> Seat | None:
-        """Return the seat of a share for change, or None; a query if it is not in memory."""
-        self._dirty.add(share)
-        return self.look_at(share)
-
-    def require(self, share: Share) -> Seat:
-        """Return the seat of a share for change; it must be there."""
-        seat = self.get(share)
-        if seat is None:
-            raise KeyError(share)
-        return seat
-
-    def look_at(self, share: Share) -> Seat | None:
-        """Return the seat of a share for reading only, or None; perhaps a query."""
-        if share not in self._stored:
-            found = self._tables.ask("seat", (self._pool, share or ""))
-            self._take_in(share, list(found))
-        return self._read.get(share)
-
-    def add(self, share: Share, seat: Seat) -> None:
-        """Add a new seat; its row is written with the others."""
-        self._read[share] = seat
-
-    def remove(self, share: Share) -> None:
-        """Remove a seat; its row is deleted with the other changes."""
-        self.get(share)
-        del self._read[share]
 
     def load(self, shares: Iterable[Share]) -> None:
         """Read several seats at once."""
         wanted = {share or "" for share in shares if share not in self._stored}
         if len(wanted) < 2:
             return
-        rows: dict[str, list[Row]] = {share: [] for share in wanted}
+        rows: dict[str, Rows] = {share: {} for share in wanted}
         for share, *row in self._tables.ask(
             "seats", (self._pool, self._tables.listed(list(wanted)))
         ):
-            rows[share].append(tuple(row))
+            rows[share][row[0]] = tuple(row)
         for share, found in rows.items():
-            self._take_in(share or None, found)
+            self._take_in(share or None, found or None)
 
-    @property
-    def known_shares(self) -> int:
-        """How many shares were read, those without a seat too."""
-        return len(self._stored)
+    def _ask(self, key: Share) -> Rows | None:
+        return {row[0]: row for row in self._tables.ask("seat", (self._pool, key or ""))} or None
 
-    def seated_for_all(self, share: Share, turn: int, joined: int) -> None:
-        """Take in a seat that was read with others: it takes part for everybody, and no owner."""
-        if share not in self._stored:
-            self._take_in(share, [("", turn, joined, 0)])
-
-    def rests(self, share: Share, turn: int, joined: int) -> None:
-        """Take in the seat of a share that rests: such a one has no row but this."""
-        if share not in self._stored:
-            self._take_in(share, [("", turn, joined, 1)])
-
-    def _take_in(self, share: Share, rows: list[Row]) -> None:
-        self._stored[share] = {row[0]: row for row in rows}
-        if not rows:
-            return
-        _, turn, joined, resting = rows[0]
+    def _made(self, key: Share, row: Rows) -> Seat:
+        _, turn, joined, resting = next(iter(row.values()))
         seat = Seat(turn, joined)
         if resting:
-            self._ring.resting.known(share, seat.place)
+            self._ring.resting.known(key, seat.place)
         else:
-            seat.owners = tuple(row[0] or None for row in rows)
+            seat.owners = tuple(owner or None for owner in row)
             for owner in seat.owners:
-                self._ring.audience(owner).known(share, seat.place)
-        self._read[share] = seat
+                self._ring.audience(owner).known(key, seat.place)
+        return seat
+
+    def _row(self, _: Share, value: Seat) -> Rows:
+        if not value.owners:
+            return seat_row(value.turn, value.joined, resting=1)
+        return {owner or "": (owner or "", value.turn, value.joined, 0) for owner in value.owners}
 
     def write(self) -> None:
         """Write what has changed."""
         saved, dropped = [], []
-        for share in self._dirty:
-            seat, stored = self._read.get(share), self._stored[share]
-            rows = {} if seat is None else {row[0]: row for row in _rows(seat)}
-            if rows == stored:
-                continue
+        for share, before, now in self._changes():
+            stored, rows = before or {}, now or {}
             dropped += [(self._pool, share or "", owner) for owner in stored if owner not in rows]
             saved += [
                 (self._pool, share or "", *row)
                 for owner, row in rows.items()
                 if stored.get(owner) != row
             ]
-            self._stored[share] = rows
         if dropped:
             self._tables.send("drop_seat", dropped)
         if saved:
             self._tables.send("save_seat", saved)
 
-    def let_go(self) -> None:
-        """Have nothing in hand any more: everything is written, and the transaction is over."""
-        self._dirty = set()
 
-
-def _rows(seat: Seat) -> list[Row]:
-    if not seat.owners:
-        return [("", seat.turn, seat.joined, 1)]
-    return [(owner or "", seat.turn, seat.joined, 0) for owner in seat.owners]
+def seat_row(turn: int, joined: int, *, resting: int) -> Rows:
+    """Return the one row of a seat that takes part for everybody and no owner, or rests."""
+    return {"": ("", turn, joined, resting)}
 
 
 class SqlRing(Ring):
@@ -205,5 +159,5 @@ class SqlRing(Ring):
         for turn, joined, share in rows:
             page.append(((turn, joined), share or None))
             # Most of them are forgotten next: each would be read for that alone.
-            self.seats.rests(share or None, turn, joined)
+            self.seats.known(share or None, seat_row(turn, joined, resting=1))
         return page

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from millpond.store.sql.backlog.groups import SqlUnit
+from millpond.store.sql.cached_rows import CachedRows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -16,45 +17,17 @@ if TYPE_CHECKING:
 NO_TIMES = (None, None, None, None)
 
 
-class SqlUnits:
-    """The lanes and keys that were read, and which of them may have changed."""
+class SqlUnits(CachedRows["Unit", SqlUnit, "Row"]):
+    """The lanes and keys that were read."""
 
     def __init__(self, backlog: SqlBacklog) -> None:
+        super().__init__()
         self._backlog = backlog
-        self._read: dict[Unit, SqlUnit] = {}
-        self._stored: dict[Unit, Row | None] = {}
-        self._dirty: set[Unit] = set()
 
-    def get(self, unit: Unit) -> SqlUnit | None:
-        """Return a unit for change, or None; a query if it is not in memory."""
-        self._dirty.add(unit)
-        return self.look_at(unit)
-
-    def require(self, unit: Unit) -> SqlUnit:
-        """Return a unit for change; it must be there."""
-        found = self.get(unit)
-        if found is None:
-            raise KeyError(unit)
-        return found
-
-    def look_at(self, unit: Unit) -> SqlUnit | None:
-        """Return a unit for reading only, or None; a query if it is not in memory."""
-        found = self._read.get(unit)
-        if found is not None or unit in self._stored:
-            return found
-        backlog = self._backlog
-        row = backlog.tables.ask("unit", (backlog.pool, unit or "")).fetchone()
-        return self._take_in(unit, row)
-
-    def add(self, unit: Unit, state: UnitState) -> None:
+    def add(self, unit: Unit, state: UnitState, /) -> None:
         """Add a new unit; its row is written with the others."""
         assert isinstance(state, SqlUnit)  # noqa: S101 - every unit of ours is
-        self._read[unit] = state
-
-    def remove(self, unit: Unit) -> None:
-        """Remove a unit; its row is deleted with the other changes."""
-        self.require(unit)
-        del self._read[unit]
+        super().add(unit, state)
 
     def is_empty(self) -> bool:
         """Return whether there is none; a query if none is in memory."""
@@ -92,47 +65,31 @@ class SqlUnits:
         self._dirty.update(self._read)
         return self._read.items()
 
-    def _take_in(self, unit: Unit, row: Row | None) -> SqlUnit | None:
-        self._stored[unit] = row
-        if row is None:
-            return None
-        state = self._read[unit] = self._backlog.unit_of(unit, row)
-        return state
+    def _ask(self, key: Unit) -> Row | None:
+        backlog = self._backlog
+        row: Row | None = backlog.tables.ask("unit", (backlog.pool, key or "")).fetchone()
+        return row
+
+    def _made(self, key: Unit, row: Row) -> SqlUnit:
+        return self._backlog.unit_of(key, row)
+
+    def _row(self, key: Unit, value: SqlUnit) -> Row:
+        return self._backlog.row_of_unit(key, value)
 
     def write(self) -> None:
         """Write what has changed."""
-        backlog = self._backlog
+        tables, pool = self._backlog.tables, self._backlog.pool
         saved, untimed, dropped = [], [], []
-        for unit in self._dirty:
-            state, stored = self._read.get(unit), self._stored.get(unit)
-            row = None if state is None else backlog.row_of_unit(unit, state)
-            if row == stored:
-                continue
+        for unit, _, row in self._changes():
             if row is None:
-                dropped.append((backlog.pool, unit or ""))
+                dropped.append((pool, unit or ""))
             elif row[6:] == NO_TIMES:
-                untimed.append((backlog.pool, unit or "", *row[:6]))
+                untimed.append((pool, unit or "", *row[:6]))
             else:
-                saved.append((backlog.pool, unit or "", *row))
-            self._stored[unit] = row
-        tables = backlog.tables
+                saved.append((pool, unit or "", *row))
         if dropped:
             tables.send("drop_unit", dropped)
         if untimed:
             tables.send("save_untimed_unit", untimed)
         if saved:
             tables.send("save_unit", saved)
-
-    @property
-    def known_units(self) -> int:
-        """How many units were read, absent ones too."""
-        return len(self._stored)
-
-    def known(self, unit: Unit, row: Row) -> None:
-        """Add a unit that was read with others."""
-        if unit not in self._stored and unit not in self._read:
-            self._take_in(unit, row)
-
-    def let_go(self) -> None:
-        """Forget which units may have changed: all are written."""
-        self._dirty = set()

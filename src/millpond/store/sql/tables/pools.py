@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from millpond.errors import NewerPool
+from millpond.store.sql.cached_rows import RequiredRows
 from millpond.store.sql.pool import SqlPool
 
 if TYPE_CHECKING:
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from millpond.store.verbs.tables import PoolTable
 
 
-class SqlPools:
+class SqlPools(RequiredRows[str, SqlPool]):
     """The pools that were read, and which of them a verb may have changed."""
 
     def __init__(self, tables: SqlTables) -> None:
@@ -48,13 +49,6 @@ class SqlPools:
                 return None
             found = self._take_in(row)
         self.dirty[found.number] = found
-        return found
-
-    def require(self, name: str) -> SqlPool:
-        """Return a pool for change; it must be there."""
-        found = self.get(name)
-        if found is None:
-            raise KeyError(name)
         return found
 
     def numbered(self, identifier: int) -> SqlPool:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from millpond.core.run import NewRun, Run
+from millpond.store.sql.cached_rows import RequiredRows
 from millpond.store.sql.pool import readable
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ _encode_run = msgspec.json.Encoder(order="deterministic").encode
 _decode_run = msgspec.json.Decoder(Run).decode
 
 
-class SqlRuns:
+class SqlRuns(RequiredRows[int, Run]):
     """The runs that were read, and which of them a verb may have changed."""
 
     def __init__(self, tables: SqlTables) -> None:
@@ -37,13 +38,6 @@ class SqlRuns:
             return found
         row = self._tables.ask("run", (identifier,)).fetchone()
         return None if row is None else self.take_in(identifier, row[0])
-
-    def require(self, identifier: int) -> Run:
-        """Return a run for change; it must be there."""
-        found = self.get(identifier)
-        if found is None:
-            raise KeyError(identifier)
-        return found
 
     def named(self, pool: str, name: str) -> int | None:
         """Return the id of the run with a name, or None; always a query."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, cast
 
 from millpond.core.lifecycle import Status
 from millpond.core.task import UNREADABLE
+from millpond.store.sql.cached_rows import RequiredRows
 from millpond.store.sql.codec import ENDED_ID, TaskRow, ended_task, live_task
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from millpond.store.sql.unit_of_work import SqlTables
 
 
-class SqlTasks:
+class SqlTasks(RequiredRows[int, TaskRow]):
     """The tasks that were read, by id, and which of them a verb may have changed."""
 
     def __init__(self, tables: SqlTables) -> None:
@@ -52,13 +53,6 @@ class SqlTasks:
                     raise self.of_newer[identifier]
                 return None
         self.dirty[identifier] = found
-        return found
-
-    def require(self, identifier: int) -> TaskRow:
-        """Return a task for change; it must be there."""
-        found = self.get(identifier)
-        if found is None:
-            raise KeyError(identifier)
         return found
 
     def in_memory(self) -> Iterable[TaskRow]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from millpond.core.lease import Holding, Prefetched, RegisteredWorker
+from millpond.store.sql.cached_rows import CachedRows
 from millpond.store.sql.pool import readable
 
 if TYPE_CHECKING:
@@ -22,31 +23,17 @@ if TYPE_CHECKING:
     """The functions of a worker, and their signatures."""
 
 
-class SqlWorkers:
-    """The workers that were read, and which of them a verb may have changed."""
+class SqlWorkers(CachedRows[str, RegisteredWorker, "Row"]):
+    """The workers that were read."""
 
     def __init__(self, tables: SqlTables) -> None:
+        super().__init__()
         self._tables = tables
-        self._read: dict[str, RegisteredWorker] = {}
-        self._stored: dict[str, Row | None] = {}
-        self._dirty: set[str] = set()
         self._all_read = False
 
-    def get(self, name: str) -> RegisteredWorker | None:
-        """Return a worker for change, or None; a query if it is not in memory."""
-        self._dirty.add(name)
-        found = self._read.get(name)
-        if found is not None or self._all_read or name in self._stored:
-            return found
-        row = self._stored[name] = self._tables.ask("worker", (name,)).fetchone()
-        return None if row is None else self._take_in(row)
-
-    def require(self, name: str) -> RegisteredWorker:
-        """Return a worker for change; it must be there."""
-        found = self.get(name)
-        if found is None:
-            raise KeyError(name)
-        return found
+    def look_at(self, key: str) -> RegisteredWorker | None:
+        """Return a worker for reading only, or None; a query if it is not in memory."""
+        return self._read.get(key) if self._all_read else super().look_at(key)
 
     def all(self) -> list[RegisteredWorker]:
         """Return every worker for change, in order of joining."""
@@ -54,42 +41,34 @@ class SqlWorkers:
         self._dirty.update(self._read)
         return sorted(self._read.values(), key=lambda worker: worker.number)
 
-    def add(self, name: str, worker: RegisteredWorker) -> None:
+    def add(self, key: str, value: RegisteredWorker) -> None:
         """Add a new worker; its row is written with the others."""
-        self._stored.setdefault(name, None)
-        self._dirty.add(name)
-        worker.holding = SqlHolding(self._tables, name)
-        worker.ahead = SqlPrefetched(self._tables, name, 0)
-        self._read[name] = worker
-
-    def remove(self, name: str) -> None:
-        """Remove a worker that was read; its row is deleted with the other changes."""
-        self._dirty.add(name)
-        del self._read[name]
+        value.holding = SqlHolding(self._tables, key)
+        value.ahead = SqlPrefetched(self._tables, key, 0)
+        super().add(key, value)
 
     def forget(self) -> None:
         """Drop all workers: the server changed their rows."""
-        self._read.clear()
-        self._stored, self._all_read = {}, False
-
-    def let_go(self) -> None:
-        """Forget which workers may have changed: all are written."""
-        self._dirty = set()
+        super().forget()
+        self._all_read = False
 
     def _read_all(self) -> None:
         if not self._all_read:
             for row in list(self._tables.ask("workers")):
                 if row[0] not in self._stored:
-                    self._stored[row[0]] = row
-                    self._take_in(row)
+                    self._take_in(row[0], row)
             self._all_read = True
 
-    def _take_in(self, row: Row) -> RegisteredWorker:
+    def _ask(self, key: str) -> Row | None:
+        row: Row | None = self._tables.ask("worker", (key,)).fetchone()
+        return row
+
+    def _made(self, key: str, row: Row) -> RegisteredWorker:
         name, owner, expires_at, lease, number, functions, unknown, ahead = row
         anything: _Known = (None, {})
         known, signatures = readable(_functions, functions, anything, f"worker {name}")
-        worker = RegisteredWorker(
-            id=name,
+        return RegisteredWorker(
+            id=key,
             owner=owner,
             expires_at=expires_at,
             lease=lease,
@@ -100,22 +79,17 @@ class SqlWorkers:
             holding=SqlHolding(self._tables, name),
             ahead=SqlPrefetched(self._tables, name, ahead),
         )
-        self._read[name] = worker
-        return worker
+
+    def _row(self, _: str, value: RegisteredWorker) -> Row:
+        return _worker_row(value)
 
     def write(self) -> None:
         """Write what has changed."""
-        ask = self._tables.ask
-        for name in self._dirty:
-            worker, stored = self._read.get(name), self._stored.get(name)
-            row = None if worker is None else _worker_row(worker)
-            if row == stored:
-                continue
+        for name, _, row in self._changes():
             if row is None:
-                ask("drop_worker", (name,))
+                self._tables.ask("drop_worker", (name,))
             else:
-                ask("save_worker", row)
-            self._stored[name] = row
+                self._tables.ask("save_worker", row)
 
 
 def _worker_row(worker: RegisteredWorker) -> Row:
