@@ -105,6 +105,6 @@ async def try_submit() -> None:
 
 
 def unknown_names() -> None:
-    from millpond import PolFull  # type: ignore[attr-defined]  # noqa: PLC0415 - that it is refused
+    from millpond import PolFull  # type: ignore[attr-defined]
 
-    print(PolFull)
+    raise PolFull

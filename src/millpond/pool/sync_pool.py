@@ -18,6 +18,7 @@ from millpond.pool.pool_reader import PoolReader
 from millpond.pool.pool_submitter import PoolSubmitter, look_up_duplicates
 from millpond.pool.registration import RegistersBatchTasks
 from millpond.pool.rejection import SubmitRejection, dropped, rejection
+from millpond.pool.runs.pool_runs import PoolRuns
 from millpond.pool.runs.run import SyncRun
 from millpond.pool.runs.stream import SyncStream
 from millpond.pool.work import misplaced_arguments
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 
     from millpond.pool.declared_pool import DeclaredPool
     from millpond.pool.registered import Registration
-    from millpond.pool.runs.pool_runs import PoolRuns
     from millpond.pool.runs.report import RunReport
     from millpond.pool.task import BoundCall, CallableWithItem, CallableWithoutArguments
 
@@ -279,6 +279,8 @@ class SyncPool(PoolProperties, RegistersBatchTasks):
             self._bridge,
             self._runs.stream(seed, run=run, on_error=on_error, max_tasks=max_tasks),
         )
+
+    report = on_loop(PoolRuns.report, "_runs")
 
     # Control
 
