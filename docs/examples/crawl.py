@@ -50,6 +50,12 @@ async def to_the_end() -> None:
     assert again.finished_before  # the stored report: no page was fetched again
 
 
+async def how_far(name: str) -> None:
+    report = await crawl.report(name)  # from any process of the store
+    if report is not None:  # None: there is no run of this name
+        print(f"{report.completed} of {report.total}, finished: {report.finished}")
+
+
 async def with_a_budget() -> None:
     try:
         await crawl.drain([visit("/")], max_tasks=3)
@@ -91,6 +97,7 @@ async def one_result_per_item() -> None:
 async def main() -> None:
     async with mp:
         await to_the_end()
+        await how_far("monday")
         await with_a_budget()
         await as_they_come()
         await by_hand()

@@ -248,14 +248,16 @@ _HOME = {
 }
 
 
-def __getattr__(name: str) -> object:
-    """Import a public name on first use."""
-    module = _HOME.get(name)
-    if module is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(module), name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:  # a type checker would take it for leave to import any name
+
+    def __getattr__(name: str) -> object:
+        """Import a public name on first use."""
+        module = _HOME.get(name)
+        if module is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = getattr(import_module(module), name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

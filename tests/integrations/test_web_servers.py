@@ -34,6 +34,17 @@ def test_a_request_submits_and_another_reads_the_result(name: str, tmp_path: Pat
     assert "Traceback" not in server.log
 
 
+def test_a_run_is_followed_by_server_sent_events(tmp_path: Path) -> None:
+    """The stream ends with the run; one of a run that is unknown ends at once."""
+    server_of_events = uvicorn("fastapi_events:app")
+    with served(server_of_events, tmp_path) as server, httpx.Client(timeout=SOON) as client:
+        events = client.post(f"{server.url}/imports/june", params={"rows": 40}).json()["events"]
+        lines = client.get(f"{server.url}{events}").text.strip().split("\n\n")
+        assert 'data: {"ended": 40, "of": 40}' == lines[-1]
+        assert "" == client.get(f"{server.url}/imports/may/events").text
+        assert 0 == client.get(f"{server.url}/health").json()["waiting"]
+
+
 def submit(client: httpx.Client, server: Served, to: str) -> str:
     """Submit over HTTP; return the id of the task."""
     answer = client.post(f"{server.url}/mails", params={"to": to})

@@ -102,3 +102,9 @@ async def try_submit() -> None:
     else:
         assert_type(answer, SubmitRejection)
         assert_type(answer.reason, Reason)
+
+
+def unknown_names() -> None:
+    from millpond import PolFull  # type: ignore[attr-defined]
+
+    raise PolFull

@@ -399,6 +399,8 @@ async def runs() -> None:
     assert_type(report, RunReport)
     assert_type(report.ok, bool)
     assert_type(await reviews.drain(), RunReport)
+    assert_type(await reviews.report("crawl"), RunReport | None)
+    assert_type(reviews.sync.report("crawl"), RunReport | None)
     async with reviews.run("nightly", max_tasks=100) as run:
         assert_type(run, Run)
         assert_type(await run.submit(review.bind(3, "acme"), priority=3), Handle[Report])

@@ -194,6 +194,7 @@ class Pool(PoolProperties, RegistersBatchTasks):
     drain = delegated(PoolRuns.drain, "_runs")
     run = delegated(PoolRuns.run, "_runs")
     stream = delegated(PoolRuns.stream, "_runs")
+    report = delegated(PoolRuns.report, "_runs")
 
     # Control
 

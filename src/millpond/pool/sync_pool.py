@@ -222,6 +222,8 @@ class SyncPool(PoolProperties, RegistersBatchTasks):
         """Run a seed; `with ... as outcomes: for outcome in outcomes`."""
         return SyncStream(self._bridge, self._runs.stream(*given, **named))
 
+    report = on_loop(PoolRuns.report, "_runs")
+
     # Control
 
     pause = on_loop(PoolControl.pause, "_control", writes=True)

@@ -1189,6 +1189,27 @@ async def test_progress_draws_a_bar_on_the_terminal(
     assert shown.err.endswith("\n")
 
 
+async def test_progress_of_an_idle_drain(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without calls, the bar counts what waited; tasks that had ended before do not count."""
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    mp = Millpond()
+    pool = mp.pool("items", max_concurrent=1, retry=ONCE)
+
+    @pool.task
+    async def item(n: int) -> None:
+        await asyncio.sleep(1)
+
+    async with mp:
+        await pool.drain(item.each(range(2)))
+        await pool.submit_many(item.each(range(3)))
+        await pool.drain(progress=True)
+
+    lines = capsys.readouterr().err.removesuffix("\n").split("\r")[1:]
+    assert ["0/3", "1/3", "2/3", "3/3"] == [line.split()[1] for line in lines]
+
+
 async def test_progress_in_a_log_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     """Where stderr is no terminal, as under cron, only the last state of the bar is written."""
     mp = Millpond()

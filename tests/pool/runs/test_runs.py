@@ -27,6 +27,54 @@ ONCE = Retry.never()
 # Named runs
 
 
+async def test_a_report_shows_how_far_a_run_is() -> None:
+    """A caller asks by name: while the run goes on, when it has ended, before there is one."""
+    mp = Millpond()
+    pool = mp.pool("items", max_concurrent=1, retry=ONCE)
+    gate = asyncio.Event()
+
+    @pool.task
+    async def item(n: int) -> None:
+        if n == 1:
+            await gate.wait()
+
+    async with mp:
+        assert await pool.report("nightly") is None
+        drained = asyncio.create_task(pool.drain(item.each(range(3)), run="nightly"))
+        await asyncio.sleep(1)
+        half = await pool.report("nightly")
+        gate.set()
+        ended = await drained
+        report = await pool.report("nightly")
+
+    assert half is not None
+    assert (3, 1, False, False) == (half.total, half.completed, half.finished, half.ok)
+    assert ended == report
+    assert (True, True, 3) == (ended.finished, ended.ok, ended.completed)
+
+
+async def test_a_report_shows_why_a_run_was_stopped() -> None:
+    """A run of which one task failed under on_error="fail"."""
+    mp = Millpond()
+    pool = mp.pool("items", max_concurrent=1, retry=ONCE)
+
+    @pool.task
+    async def item(n: int) -> None:
+        raise ValueError(n)
+
+    async with mp:
+        with pytest.raises(RunFailed):
+            await pool.drain(item.each(range(3)), run="nightly", on_error="fail")
+        report = await pool.report("nightly")
+    assert report is not None
+    assert ("run_failed", True, 1, 2) == (
+        report.stopped,
+        report.finished,
+        report.failed,
+        report.cancelled,
+    )
+
+
 @pytest.mark.rows("DP-19")
 async def test_a_finished_run_gives_its_stored_report_and_runs_nothing() -> None:
     """The second drain under a name returns the first one's report, whatever seed it brings."""

@@ -9,7 +9,8 @@ from millpond.core import validation as check
 from millpond.core.validation import Seconds
 from millpond.pool.runs.idle import drain_idle
 from millpond.pool.runs.opening import encoded_callback, new_run, submit_run
-from millpond.pool.runs.report import RunReport
+from millpond.pool.runs.progress_bar import ProgressBar
+from millpond.pool.runs.report import RunReport, report_of
 from millpond.pool.runs.run import Run
 from millpond.pool.runs.stream import Stream
 from millpond.pool.runs.watch import drain_run
@@ -54,7 +55,7 @@ class PoolRuns:
         limit = None if timeout is None else check.seconds("timeout", timeout)
         async with serving(pool):
             if seed is None:
-                return await drain_idle(pool, limit)
+                return await drain_idle(pool, limit, ProgressBar() if progress else None)
             return await drain_run(
                 pool,
                 seed_of_run(seed),
@@ -95,6 +96,16 @@ class PoolRuns:
         await pool.ready()
         new = new_run(pool, run, on_error, None, on_complete=encoded_callback(then))
         return await submit_run(pool, new, seed_of_run(calls))
+
+    async def report(self, run: str, /) -> RunReport | None:
+        """Return how far the run of this name is, or how it ended; None if none is known.
+
+        Any process of the store may ask. `finished` says whether it has ended.
+        """
+        pool = self._pool
+        await pool.ready()
+        view = await pool.runtime.view.run_named(pool.spec.name, check.text("run", run))
+        return None if view is None else report_of(view)
 
     def stream(
         self,

@@ -3,28 +3,25 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 from millpond.core.lifecycle import Status
 
-if TYPE_CHECKING:
-    from millpond.core.run import RunView
-
 
 class ProgressBar:
-    """A line on the terminal with the progress of a run; where stderr is a file, only the last."""
+    """A line on the terminal: how far a drain is; where stderr is a file, only the last state."""
 
     def __init__(self) -> None:
         self._live = sys.stderr.isatty()
         self._last = ""
 
-    def draw(self, view: RunView) -> None:
-        """Draw the run as it is now."""
-        ended = sum(view.ended.values())
+    def draw(self, by_status: Mapping[str, int], total: int) -> None:
+        """Draw how many of all tasks have ended, by status."""
+        ended = sum(by_status.values())
         width = 30
-        filled = width * ended // max(view.total, 1)
-        failed = view.ended.get(Status.FAILED, 0)
-        line = f"{'█' * filled}{'░' * (width - filled)} {ended}/{view.total}"
+        filled = width * ended // max(total, 1)
+        failed = by_status.get(Status.FAILED, 0)
+        line = f"{'█' * filled}{'░' * (width - filled)} {ended}/{total}"
         if failed:
             line += f"  {failed} failed"
         if line != self._last:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class RunReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a run, or of a drain."""
+    """The result of a run or of a drain, or how far a run is."""
 
     pool: str
     """The pool it was drained in."""
@@ -29,6 +29,10 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     """Those that were cancelled."""
     rejected: int
     """Those that a full queue dropped."""
+    finished: bool = True
+    """Whether it has ended; a run that a task is redriven in goes on."""
+    stopped: str | None = None
+    """Why it was stopped before its end: `run_failed`, `over_budget` or `cancelled`."""
     finished_before: bool = False
     """The run of that name had ended already: nothing was seeded."""
     resumed: bool = False
@@ -36,8 +40,8 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ok(self) -> bool:
-        """Whether every task completed."""
-        return self.completed == self.total
+        """Whether it has ended and every task completed."""
+        return self.finished and self.completed == self.total
 
 
 def report_of(view: RunView) -> RunReport:
@@ -51,6 +55,8 @@ def report_of(view: RunView) -> RunReport:
         failed=view.ended.get(Status.FAILED, 0),
         cancelled=view.ended.get(Status.CANCELLED, 0),
         rejected=view.ended.get(Status.REJECTED, 0),
+        finished=view.finished,
+        stopped=view.stopped,
         finished_before=finished_before,
         resumed=view.resumed and not finished_before,
     )

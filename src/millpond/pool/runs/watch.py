@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 STUCK_AFTER = 5.0
 """Seconds for which no task of a run can start before it is called stuck."""
+BETWEEN_DRAWINGS = 0.1
+"""Seconds between two drawings of a progress bar."""
 
 
 async def drain_run(
@@ -95,7 +97,7 @@ async def finish(pool: DeclaredPool, run: int, bar: ProgressBar | None = None) -
             if view is None:
                 raise runtime.waiting.unknown(run)
             if bar is not None:
-                bar.draw(view)
+                bar.draw(view.ended, view.total)
             if view.finished:
                 return view
             runtime.must_be_open()
@@ -106,7 +108,7 @@ async def finish(pool: DeclaredPool, run: int, bar: ProgressBar | None = None) -
             elif runtime.steady() - still[0] >= STUCK_AFTER:
                 raise await _stuck(runtime, view)
             async with waiting_for(runtime, await _queued_task(runtime, view)):
-                await wait_at_most(over, STUCK_AFTER if not bar else 0.1)
+                await wait_at_most(over, STUCK_AFTER if not bar else BETWEEN_DRAWINGS)
             if over.is_set():
                 over.clear()
                 runtime.waiting.on_run(run, over.set)
