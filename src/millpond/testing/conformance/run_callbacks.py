@@ -10,41 +10,19 @@ import pytest
 from millpond.core import bounds
 from millpond.core import control as orders
 from millpond.core.lifecycle import Status
-from millpond.core.run import NewRun, OnError
+from millpond.core.run import OnError
 from millpond.core.settle import RunEnding, Settled
 from millpond.core.spec import bounded, ring_buffer
 from millpond.core.task import Call
 from millpond.testing.conformance.lab import CALLBACKS, POOL, Lab, completed, failed
-from millpond.testing.conformance.scenario import StoreSuite, mark, scenario
+from millpond.testing.conformance.runs import OpensRuns
+from millpond.testing.conformance.scenario import mark, scenario
 
 NOTIFY = Call("notify", b"ops")
 
 
-class RunCallbacksConformance(StoreSuite):
+class RunCallbacksConformance(OpensRuns):
     """on_complete of a run: stored with the end of the run, once, in its pool's own queue."""
-
-    async def _open_called(
-        self,
-        lab: Lab,
-        size: int = 1,
-        *,
-        name: str | None = None,
-        on_error: OnError = OnError.SKIP,
-        holder: str | None = None,
-        call: Call | None = NOTIFY,
-    ) -> int:
-        """Open a run with a seed and a callback; return its id."""
-        run = NewRun(
-            id=lab.serial(),
-            pool=POOL,
-            name=name,
-            on_error=on_error,
-            holder=holder,
-            on_complete=call,
-        )
-        answer = await lab.submit(*(lab.new(run=run.id) for _ in range(size)), run=run)
-        assert answer.run is not None
-        return answer.run.id
 
     async def _run_ending(self, lab: Lab) -> RunEnding:
         """Lease the only callback; return the end of the run that it has."""
@@ -61,7 +39,7 @@ class RunCallbacksConformance(StoreSuite):
     async def test_the_end_of_a_run_stores_its_callback(self, lab: Lab) -> None:
         """It is there in the step that ends the run, not before, with counts and results."""
         await lab.declare()
-        run = await self._open_called(lab, 2, name="nightly")
+        run = await self._open(lab, 2, name="nightly", on_complete=NOTIFY)
         first, second = await lab.lease()
         await lab.applied(failed(second))
         assert 0 == await self._callbacks(lab)
@@ -80,7 +58,7 @@ class RunCallbacksConformance(StoreSuite):
     async def test_a_run_is_over_before_its_callback_runs(self, lab: Lab) -> None:
         """The callback is no task of the run, and its failure does not change the report."""
         await lab.declare()
-        run = await self._open_called(lab)
+        run = await self._open(lab, on_complete=NOTIFY)
         await lab.run_one()
         assert (True, 1) == ((found := await lab.run_of(run)).finished, found.total)
         await lab.applied(failed(await lab.one(pool=CALLBACKS)))
@@ -91,7 +69,7 @@ class RunCallbacksConformance(StoreSuite):
     async def test_a_run_calls_back_once(self, lab: Lab) -> None:
         """A redriven task ends the run again; a late settle ends nothing."""
         await lab.declare()
-        await self._open_called(lab)
+        await self._open(lab, on_complete=NOTIFY)
         leased = await lab.one()
         await lab.applied(failed(leased))
         assert [Settled.STALE] == await lab.settle(completed(leased))
@@ -103,14 +81,14 @@ class RunCallbacksConformance(StoreSuite):
     async def test_an_empty_run_calls_back(self, lab: Lab) -> None:
         """All of no tasks have ended."""
         await lab.declare()
-        await self._open_called(lab, 0)
+        await self._open(lab, 0, on_complete=NOTIFY)
         assert (0, ()) == ((ending := await self._run_ending(lab)).total, ending.tasks)
 
     @scenario
     async def test_a_held_run_calls_back_when_it_is_sealed(self, lab: Lab) -> None:
         """A run whose holder may add tasks has not ended."""
         await lab.declare()
-        run = await self._open_called(lab, holder="me")
+        run = await self._open(lab, holder="me", on_complete=NOTIFY)
         await lab.run_one()
         assert 0 == await self._callbacks(lab)
         await lab.control(orders.Seal(run, "me"))
@@ -121,7 +99,7 @@ class RunCallbacksConformance(StoreSuite):
         """The loss of the last worker of its process ends the run, and the callback is stored."""
         await lab.declare()
         await lab.join("w2", owner="gone")
-        await self._open_called(lab, holder="gone")
+        await self._open(lab, holder="gone", on_complete=NOTIFY)
         await lab.run_one()
         await lab.control(orders.DeclareDead("w2"))
         assert 1 == await self._callbacks(lab)
@@ -131,7 +109,7 @@ class RunCallbacksConformance(StoreSuite):
     async def test_a_stopped_run_calls_back(self, lab: Lab, how: str) -> None:
         """Whatever ends a run, its callback gets the reason."""
         await lab.declare(max_concurrent=1)
-        run = await self._open_called(lab, 2, on_error=OnError.FAIL)
+        run = await self._open(lab, 2, on_error=OnError.FAIL, on_complete=NOTIFY)
         if how == "failed":
             await lab.applied(failed(await lab.one()))
         else:
@@ -144,7 +122,7 @@ class RunCallbacksConformance(StoreSuite):
     async def test_an_evicted_task_may_end_a_run(self, lab: Lab) -> None:
         """A submit that drops the last task of a run stores the callback."""
         await lab.declare(backpressure=ring_buffer(1))
-        await self._open_called(lab)
+        await self._open(lab, on_complete=NOTIFY)
         await lab.put()
         assert {"rejected": 1} == (await self._run_ending(lab)).ended
 
@@ -152,7 +130,7 @@ class RunCallbacksConformance(StoreSuite):
     async def test_a_dropped_task_of_a_run_is_counted(self, lab: Lab) -> None:
         """A full pool that takes only some of a run's tasks does not make the run complete."""
         await lab.declare(backpressure=bounded(1, "drop_newest"))
-        await self._open_called(lab, 3)
+        await self._open(lab, 3, on_complete=NOTIFY)
         await lab.run_one()
         ending = await self._run_ending(lab)
         assert (3, {"completed": 1, "rejected": 2}) == (ending.total, ending.ended)
@@ -162,7 +140,7 @@ class RunCallbacksConformance(StoreSuite):
         """It ends at once, and nothing of it completed."""
         await lab.declare(backpressure=bounded(1, "drop_newest"))
         await lab.put()
-        await self._open_called(lab, 2)
+        await self._open(lab, 2, on_complete=NOTIFY)
         ending = await self._run_ending(lab)
         assert (2, {"rejected": 2}) == (ending.total, ending.ended)
 
@@ -171,7 +149,7 @@ class RunCallbacksConformance(StoreSuite):
         """In the order in which they were submitted, also those of other pools."""
         await lab.declare()
         await lab.declare("other")
-        run = await self._open_called(lab)
+        run = await self._open(lab, on_complete=NOTIFY)
         follow_up = lab.new(pool="other", run=run)
         seed = await lab.one()
         await lab.applied(completed(seed, follow_up, result=b"1"))
@@ -186,7 +164,7 @@ class RunCallbacksConformance(StoreSuite):
         """The counts are of all tasks, the results of the first ones."""
         most = bounds.MAX_RUN_RESULTS
         await lab.declare(max_concurrent=most + 5)
-        await self._open_called(lab, most + 2)
+        await self._open(lab, most + 2, on_complete=NOTIFY)
         leased = await lab.lease(want=most + 2)
         await lab.applied(*map(completed, leased))
         ending = await self._run_ending(lab)
@@ -197,7 +175,7 @@ class RunCallbacksConformance(StoreSuite):
     async def test_the_size_of_the_results_is_bounded(self, lab: Lab) -> None:
         """What does not fit is left out, and all that was submitted behind it."""
         await lab.declare()
-        await self._open_called(lab, 3)
+        await self._open(lab, 3, on_complete=NOTIFY)
         first, second, third = await lab.lease()
         half = b"x" * (bounds.MAX_PAYLOAD // 2)
         await lab.applied(
@@ -210,7 +188,7 @@ class RunCallbacksConformance(StoreSuite):
     async def test_results_that_are_no_longer_kept_are_left_out(self, lab: Lab) -> None:
         """A task that retention removed before the end of its run is counted only."""
         await lab.declare()
-        run = await self._open_called(lab, holder="me")
+        run = await self._open(lab, holder="me", on_complete=NOTIFY)
         await lab.run_one()
         lab.later(10.0)
         await lab.control(orders.Prune(POOL, lab.now, lab.now))
@@ -223,7 +201,7 @@ class RunCallbacksConformance(StoreSuite):
     async def test_a_callback_can_be_set_until_the_run_ends(self, lab: Lab) -> None:
         """It gets the results of tasks that had not ended then, and of those that came later."""
         await lab.declare()
-        run = await self._open_called(lab, holder="me", call=None)
+        run = await self._open(lab, holder="me")
         await lab.run_one()
         waiting = lab.new(run=run)
         await lab.submit(waiting)
@@ -239,7 +217,7 @@ class RunCallbacksConformance(StoreSuite):
     async def test_the_last_callback_that_was_set_counts(self, lab: Lab) -> None:
         """A second one replaces the first, and the results are those of the whole run."""
         await lab.declare()
-        run = await self._open_called(lab, call=Call("other"))
+        run = await self._open(lab, on_complete=Call("other"))
         assert 1 == (await lab.control(orders.CallWhenOver(run, NOTIFY))).count
         await lab.run_one()
         assert 1 == len((await self._run_ending(lab)).tasks)
@@ -249,7 +227,7 @@ class RunCallbacksConformance(StoreSuite):
     async def test_a_run_that_has_ended_takes_no_callback(self, lab: Lab) -> None:
         """Nothing changes; the answer is 1 only for the callback that it had."""
         await lab.declare()
-        run = await self._open_called(lab)
+        run = await self._open(lab, on_complete=NOTIFY)
         await lab.run_one()
         for call, count in ((NOTIFY, 1), (Call("other"), 0)):
             assert count == (await lab.control(orders.CallWhenOver(run, call))).count
@@ -260,8 +238,8 @@ class RunCallbacksConformance(StoreSuite):
     async def test_a_resumed_run_keeps_its_callback(self, lab: Lab) -> None:
         """The second open of a name neither seeds the run nor changes the call."""
         await lab.declare()
-        run = await self._open_called(lab, name="nightly")
-        assert run == await self._open_called(lab, name="nightly", call=Call("other"))
+        run = await self._open(lab, name="nightly", on_complete=NOTIFY)
+        assert run == await self._open(lab, name="nightly", on_complete=Call("other"))
         await lab.run_one()
         await self._run_ending(lab)
 
@@ -269,7 +247,7 @@ class RunCallbacksConformance(StoreSuite):
     async def test_the_callback_is_a_task_like_any_other(self, lab: Lab) -> None:
         """It is listed as unsettled until it has run, and names the run that it is for."""
         await lab.declare()
-        run = await self._open_called(lab)
+        run = await self._open(lab, on_complete=NOTIFY)
         await lab.run_one()
         leased = await lab.one(pool=CALLBACKS)
         task = await lab.task(leased.fence.task)

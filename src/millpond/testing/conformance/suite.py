@@ -10,6 +10,7 @@ from millpond.testing.conformance.callbacks import CallbacksConformance
 from millpond.testing.conformance.control import ControlConformance
 from millpond.testing.conformance.declare import DeclareConformance
 from millpond.testing.conformance.endings import EndingsConformance
+from millpond.testing.conformance.fences import FencesConformance
 from millpond.testing.conformance.flow import FlowConformance
 from millpond.testing.conformance.idempotency import IdempotencyConformance
 from millpond.testing.conformance.lanes import LanesConformance
@@ -19,9 +20,11 @@ from millpond.testing.conformance.limits import LimitsConformance
 from millpond.testing.conformance.order import OrderConformance
 from millpond.testing.conformance.pages import PagesConformance
 from millpond.testing.conformance.prefetch import AheadConformance
+from millpond.testing.conformance.prefetch_limits import AheadLimitsConformance
 from millpond.testing.conformance.recover import RecoverConformance
 from millpond.testing.conformance.renew import RenewConformance
 from millpond.testing.conformance.run_callbacks import RunCallbacksConformance
+from millpond.testing.conformance.run_stops import RunStopsConformance
 from millpond.testing.conformance.runs import RunsConformance
 from millpond.testing.conformance.same_history import StoryConformance
 from millpond.testing.conformance.search import SearchConformance
@@ -49,8 +52,10 @@ class StoreConformance(
     BudgetsConformance,
     LanesConformance,
     AheadConformance,
+    AheadLimitsConformance,
     RenewConformance,
     SettleConformance,
+    FencesConformance,
     CallbacksConformance,
     AttemptsConformance,
     EndingsConformance,
@@ -59,6 +64,7 @@ class StoreConformance(
     DeclareConformance,
     ControlConformance,
     RunsConformance,
+    RunStopsConformance,
     RunCallbacksConformance,
     TriggersConformance,
     WakesConformance,
