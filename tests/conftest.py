@@ -4,6 +4,7 @@ import asyncio
 import functools
 import inspect
 import os
+import signal
 import tempfile
 from collections.abc import Callable, Coroutine, Generator, Iterator
 from pathlib import Path
@@ -24,6 +25,18 @@ settings.register_profile("dev", print_blob=True, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 AsyncTest = Callable[..., Coroutine[Any, Any, object]]
+
+
+def pytest_configure() -> None:
+    """Obey signals again: a shell starts what it runs in the background without some of them.
+
+    A process that ignores a signal starts programs that ignore it, and tests interrupt those.
+    """
+    for name in ("SIGINT", "SIGHUP", "SIGQUIT"):
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) is signal.SIG_IGN:
+            by_default = signal.default_int_handler if name == "SIGINT" else signal.SIG_DFL
+            signal.signal(number, by_default)
 
 
 def pytest_report_header() -> list[str]:

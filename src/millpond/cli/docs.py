@@ -82,8 +82,10 @@ def _page(file: Path, target: str, entry: str, topics: list[str]) -> Page:
 
 def topics_of(index: str) -> dict[str, list[str]]:
     """Return what the table of the index says that readers look for, by page."""
-    rows = re.findall(r"^\| (.+?) \| \[[^\]]+\]\(([^)]+)\)", index, re.MULTILINE)
-    return {target: cell.split(", ") for cell, target in rows}
+    found: dict[str, list[str]] = {}
+    for cell, target in re.findall(r"^\| (.+?) \| \[[^\]]+\]\(([^)#]+)", index, re.MULTILINE):
+        found.setdefault(target, []).extend(cell.split(", "))
+    return found
 
 
 @functools.cache

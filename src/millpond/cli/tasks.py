@@ -10,7 +10,6 @@ import click
 from millpond.cli.iterate_tasks import TaskSelection, iterate_tasks, selection_options
 from millpond.cli.render import Column, emit, note, on_terminal, say, short, table
 from millpond.cli.store_options import command, on_store
-from millpond.core.service import Service
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -129,13 +128,19 @@ async def _mention_failed_callbacks(store: OpenStore, selection: TaskSelection) 
         return
 
 
-class Listing(Service):
+class Listing:
     """Prints tasks as pages or as one document."""
 
-    _store: OpenStore
-    _tasks: AsyncIterator[tuple[Task, str]]
-    _columns: Callable[[float], list[Column]]
-    _ahead: tuple[Task, str] | None = None
+    def __init__(
+        self,
+        store: OpenStore,
+        tasks: AsyncIterator[tuple[Task, str]],
+        columns: Callable[[float], list[Column]],
+    ) -> None:
+        self._store = store
+        self._tasks = tasks
+        self._columns = columns
+        self._ahead: tuple[Task, str] | None = None
 
     async def _page(self, size: int) -> list[tuple[Task, str]]:
         """Return the next page. It reads one task ahead, to know whether there are more."""

@@ -36,8 +36,8 @@ MILLPOND = """
     submit task tasks trigger triggers unsettled update wait why worker
 """
 POOL = """
-    batch_task cancel cancel_all close created_at drain id lanes map name pause purge redrive resize
-    resume retry run scope scope_id size snapshot spec stream submit submit_many task tasks
+    batch_task cancel cancel_all close created_at drain id lanes map name pause purge redrive report
+    resize resume retry run scope scope_id size snapshot spec stream submit submit_many task tasks
     try_submit when_all
 """
 HANDLE = """

@@ -83,8 +83,10 @@ class SqliteStore(SqlStore["sqlite3.Connection", SqliteHandlerConnection], Share
         try:
             migrate(first, path, allowed=may_migrate)
             first.execute(_READ_ONLY)
-        except BaseException:
+        except BaseException as error:
             first.close()
+            if isinstance(error, DATABASE_ERRORS):
+                raise translated(error, path) from error
             raise
         if isinstance(clock, ForwardClock):
             clock.is_doubtful()  # one that is this process's alone is corrected before it is used
@@ -159,7 +161,11 @@ class SqliteStore(SqlStore["sqlite3.Connection", SqliteHandlerConnection], Share
 
     def _open_to_read(self) -> Connection:
         connection = self._open()
-        connection.execute(_READ_ONLY)
+        try:
+            connection.execute(_READ_ONLY)
+        except BaseException:
+            connection.close()
+            raise
         return connection
 
     def _is_replaced(self, connection: sqlite3.Connection) -> bool:
