@@ -43,6 +43,8 @@ from millpond.store.postgres.store import PostgresStore
 from millpond.store.postgres.transactions import PostgresTransactor
 from millpond.store.postgres.url import Address, address_of
 from millpond.store.protocol import Batch, Hint
+from millpond.store.sql import read_ahead
+from millpond.store.sql import store as sql_store
 from millpond.store.sql.consistency import check_rows
 from millpond.store.sql.unit_of_work import SqlTables
 from millpond.testing.simulation.history import Verb
@@ -314,14 +316,14 @@ async def test_who_has_much_to_do_has_more_time(
     slow = 0.9
     monkeypatch.setattr(module, "_LONGEST_PER_TASK", 3 * slow)
     async with opened(address, patience=Patience(turn=0.4)) as store:
-        expect = SqlTables.expect
+        expect = read_ahead.expect_submit
 
         def slowly(*given: Any) -> None:
             time.sleep(slow)  # longer than a turn may take, as below
             expect(*given)
 
         with monkeypatch.context() as patch:
-            patch.setattr(SqlTables, "expect", slowly)
+            patch.setattr(sql_store, "expect_submit", slowly)
             # What may expire is nothing that the server takes in by itself.
             await store.submit([task(1, expires_in=600.0), task(2, expires_in=600.0)])
         first, second = (await store.lease(ASK)).leased

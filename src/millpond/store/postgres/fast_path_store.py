@@ -31,7 +31,9 @@ from millpond.store.postgres.server_call import PreparedCall, ServerCall
 from millpond.store.postgres.transactions import PostgresTransactor
 from millpond.store.postgres.writer import PostgresWriter
 from millpond.store.protocol import RenewAnswer
-from millpond.store.sql.store import SqlRenewer, SqlStore, hint_of
+from millpond.store.sql.renewer import SqlRenewer
+from millpond.store.sql.store import SqlStore
+from millpond.store.sql.written_with import hint_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

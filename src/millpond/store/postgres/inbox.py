@@ -18,6 +18,7 @@ from millpond.core.task import NO_FINGERPRINT, UNREADABLE, Call, Dedupe, NewTask
 from millpond.errors import ConfigError, MillpondError, OutcomeUnknown
 from millpond.store.postgres.errors import is_gone, is_of_the_moment
 from millpond.store.sql.codec import new_of
+from millpond.store.sql.read_ahead import expect_submit
 from millpond.store.verbs import api as verbs
 
 if TYPE_CHECKING:
@@ -243,7 +244,7 @@ class Inbox:
                 )
                 continue
             tasks.append(arrival.task(pool.spec) if readable else arrival.unreadable())
-        unit.expect(tasks)
+        expect_submit(unit, tasks)
         answer = verbs.take_committed(unit, tasks, self._clock())
         if arrivals:
             unit.ask("inbox_drop", (unit.listed([arrival.n for arrival in arrivals]),))

@@ -52,8 +52,9 @@ from millpond.store.postgres.worker_session import PostgresWorkerSession
 from millpond.store.protocol import ControlAnswer
 from millpond.store.shared import SharedStore
 from millpond.store.sql.reader import ReadConnection
-from millpond.store.sql.store import hint_of, in_daemon_thread
+from millpond.store.sql.threads import in_daemon_thread
 from millpond.store.sql.writer import must_not_be_forked
+from millpond.store.sql.written_with import hint_of
 from millpond.store.verbs import api as verbs
 
 if TYPE_CHECKING:
@@ -144,7 +145,7 @@ class PostgresStore(FastPathStore, SharedStore):
         )
         self.presence = presence_of(self._known_identity) if owner and not inline else None
         """The live processes of this host; dead ones of other hosts are found by their leases."""
-        self._view = PostgresView(self._read, clock, self._tell_all_newer, self._anything_queued)
+        self._view = PostgresView(self._read, clock, self._newer.log_all, self._anything_queued)
 
     @classmethod
     async def open(

@@ -19,10 +19,10 @@ class PostgresView(SqlView):
         self,
         read: Callable[..., Awaitable[object]],
         clock: Callable[[], float],
-        tell_newer: Callable[[SqlTables], None],
+        log_newer: Callable[[SqlTables], None],
         anything_queued: Callable[[], Awaitable[bool]],
     ) -> None:
-        super().__init__(read, clock, tell_newer)
+        super().__init__(read, clock, log_newer)
         self._anything_queued = anything_queued
 
     async def due(self, *, now: float) -> tuple[str, ...]:

@@ -14,7 +14,8 @@ from millpond.core.admit import Reason
 from millpond.core.lifecycle import Status
 from millpond.store.sql.codec import TaskRow, ended_row, new_of, seq_at
 from millpond.store.sql.consistency import check_rows
-from millpond.store.sql.pool import SqlFresh, SqlPool
+from millpond.store.sql.pool import SqlPool
+from millpond.store.sql.unclaimed import SqlFresh
 from millpond.store.sql.unit_of_work import SqlTables
 
 if TYPE_CHECKING:

@@ -3,35 +3,36 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import random
-import threading
 import time
 from abc import ABC, abstractmethod
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import msgspec
 
 from millpond.core.control import CancelRun, Declare, DeclareBudget, Prune, Redrive
 from millpond.core.log_fields import about
 from millpond.core.store_time import read
-from millpond.errors import Miscounted, NewerPool, StoreClosed, StoreError
+from millpond.errors import Miscounted, StoreClosed, StoreError
 from millpond.store.clock import ForwardClock, ServerClock, steady
-from millpond.store.hints import PendingHint
 from millpond.store.protocol import ControlAnswer, LeaseAnswer, RenewAnswer
 from millpond.store.sql.handler_connection import HandlerConnectionBase
-from millpond.store.sql.handler_transaction import SAVEPOINT, HandlerTransaction, leave_savepoint
-from millpond.store.sql.pool import SqlPool
+from millpond.store.sql.handler_transaction import HandlerTransaction
+from millpond.store.sql.newer_log import NewerLog
+from millpond.store.sql.read_ahead import expect_ends, expect_lease, expect_submit
+from millpond.store.sql.renewer import SqlRenewer
 from millpond.store.sql.repair import find_damage, repair_rows
 from millpond.store.sql.store_time import JumpLog, move_moments, without_doubt
+from millpond.store.sql.threads import in_daemon_thread, off_the_loop
 from millpond.store.sql.transactions import C
 from millpond.store.sql.unit_of_work import SqlTables
 from millpond.store.sql.view import SqlView
 from millpond.store.sql.writer import Writer, must_not_be_forked
+from millpond.store.sql.written_with import WrittenWith, hint_of
 from millpond.store.verbs import api as verbs
 from millpond.store.verbs.settle import holds
 
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     )
     from millpond.store.sql.codec import LeasedBodies
     from millpond.store.sql.database import Connection, Dialect
+    from millpond.store.sql.hint_channel import HintChannel
     from millpond.store.sql.reader import ReadConnection
     from millpond.store.sql.transactions import Transactor
     from millpond.store.view import View
@@ -69,22 +71,6 @@ _LOOK_AGAIN = 60.0
 _BODIES_KEPT = 20_000
 _ROWS_KEPT = 5_000
 """How many rows stay in memory between two transactions, at most."""
-
-
-class HintChannel(Protocol):
-    """Sends hints to other processes and receives theirs."""
-
-    def listen(self, tell: Callable[[Hint], None], loop: asyncio.AbstractEventLoop) -> None:
-        """Call `tell` on this loop with the hints of other processes."""
-
-    def receives_hints(self) -> bool:
-        """Return whether hints of other processes arrive at the moment."""
-
-    def send(self, hint: Hint | None) -> float | None:
-        """Send a hint; return after how many seconds to be called again, if at all."""
-
-    def close(self) -> None:
-        """Stop sending and receiving."""
 
 
 class SqlStore(ABC, Generic[C, L]):
@@ -116,8 +102,7 @@ class SqlStore(ABC, Generic[C, L]):
         self._clock = clock
         self._wakes = wakes
         self._dice = random.SystemRandom()
-        self._newer: set[tuple[str, str]] = set()
-        """Pools that only a newer version understands, and why: each is logged once."""
+        self._newer = NewerLog()
         self._bodies: LeasedBodies = {}
         self._kept: SqlTables | None = None
         self._jumps = JumpLog(where)
@@ -129,7 +114,7 @@ class SqlStore(ABC, Generic[C, L]):
         self._inline = self._writing if inline else None
         self._threads = None if inline else ThreadPoolExecutor(1, "millpond-reader")
         self._writer = None if inline else self._new_writer()
-        self._view = SqlView(self._read, clock, self._tell_all_newer)
+        self._view = SqlView(self._read, clock, self._newer.log_all)
 
     # What each database does its own way
 
@@ -422,7 +407,7 @@ class SqlStore(ABC, Generic[C, L]):
         def job(tables: SqlTables) -> SubmitAnswer:
             new = [one for batch in batches for one in batch.tasks]
             self._takes_time(tables, len(new))
-            tables.expect(new)
+            expect_submit(tables, new)
             return verbs.submit(tables, batches, self._moment(now), entropy)
 
         return await self._do(job)
@@ -433,9 +418,9 @@ class SqlStore(ABC, Generic[C, L]):
         """Give a worker the next tasks of a pool, within every limit in force."""
 
         def job(tables: SqlTables) -> LeaseAnswer:
-            if self._is_newer(tables, ask.pool):
+            if self._newer.is_newer(tables, ask.pool):
                 return LeaseAnswer()
-            _expect(tables, ask)
+            expect_lease(tables, ask)
             answer = verbs.lease(tables, ask, self._moment(now), entropy)
             self._remember(tables, answer)
             return answer
@@ -463,11 +448,11 @@ class SqlStore(ABC, Generic[C, L]):
         def job(tables: SqlTables) -> SettleAnswer:
             named = [one.fence.task for one in settlements]
             named += [one.successor.task for one in settlements if one.successor is not None]
-            tables.expect_ends(named)
-            self._tell_all_newer(tables)
-            ask = None if then is None or self._is_newer(tables, then.pool) else then
+            expect_ends(tables, named)
+            self._newer.log_all(tables)
+            ask = None if then is None or self._newer.is_newer(tables, then.pool) else then
             if ask is not None:
-                _expect(tables, ask, leaving=len(settlements))
+                expect_lease(tables, ask, leaving=len(settlements))
             answer = verbs.settle(tables, settlements, self._moment(now), entropy, then=ask)
             if then is not None and ask is None:
                 answer = msgspec.structs.replace(answer, lease=LeaseAnswer())
@@ -512,8 +497,8 @@ class SqlStore(ABC, Generic[C, L]):
         failed, and nothing of the call before is left then.
         """
 
-        def job(tables: SqlTables) -> _WrittenWith[T]:
-            written = _WrittenWith[T]()
+        def job(tables: SqlTables) -> WrittenWith[T]:
+            written = WrittenWith[T]()
             if holds(tables, settlement.fence):
                 written.do(tables.connection, self._lend(cast("C", tables.connection)), write)
             if written.error is None:
@@ -555,7 +540,7 @@ class SqlStore(ABC, Generic[C, L]):
         def job(tables: SqlTables) -> RecoverAnswer:
             moment = self._moment(now)
             answer = verbs.recover(tables, limit, moment, entropy, generation=generation)
-            self._tell_all_newer(tables)
+            self._newer.log_all(tables)
             return answer
 
         return await self._do_over_rows(job)
@@ -568,7 +553,7 @@ class SqlStore(ABC, Generic[C, L]):
         def job(tables: SqlTables) -> ControlAnswer:
             if isinstance(command, CancelRun | Redrive):
                 self._takes_time(tables)
-            if isinstance(command, Declare | DeclareBudget) and self._declared_newer(
+            if isinstance(command, Declare | DeclareBudget) and self._newer.declares_newer(
                 tables, command
             ):
                 return ControlAnswer()
@@ -579,39 +564,6 @@ class SqlStore(ABC, Generic[C, L]):
 
         return await self._do(job)
 
-    def _is_newer(self, tables: SqlTables, pool: str) -> bool:
-        """Return whether only a newer version understands a pool; that is logged once."""
-        try:
-            tables.pools.get(pool)
-        except NewerPool as error:
-            self._tell_newer(error)
-            return True
-        return False
-
-    def _declared_newer(self, tables: SqlTables, command: Declare | DeclareBudget) -> bool:
-        """Return whether only a newer version understands the stored settings of this name."""
-        try:
-            if isinstance(command, DeclareBudget):
-                tables.budgets.get(command.spec.name)
-            else:
-                tables.pools.get(command.spec.name)
-                tables.budgets.must_know(command.spec)
-        except NewerPool as error:
-            self._tell_newer(error)
-            return True
-        return False
-
-    def _tell_newer(self, error: NewerPool) -> None:
-        """Log a pool or budget that only a newer version understands, once."""
-        if (error.pool, error.option) not in self._newer:
-            self._newer.add((error.pool, error.option))
-            log.error("%s", error, extra=about("pool.newer", pool=error.pool, reason=str(error)))
-
-    def _tell_all_newer(self, tables: SqlTables) -> None:
-        """Log every such pool that was met in a unit of work."""
-        for error in tables.pools.newer.values():
-            self._tell_newer(error)
-
     async def close(self) -> None:
         """Close the store; safe twice."""
         if self._closed:
@@ -620,12 +572,12 @@ class SqlStore(ABC, Generic[C, L]):
         if self._inline is not None:
             self._inline.close()
         if self._writer is not None:
-            await _off_the_loop(None, self._writer.close)
+            await off_the_loop(None, self._writer.close)
         if self._wakes is not None:
             self._wakes.close()
         if self._threads is not None:
             # What is being read ends first; then nobody uses the connection any more.
-            await _off_the_loop(self._threads, self._reader.close)
+            await off_the_loop(self._threads, self._reader.close)
             self._threads.shutdown(wait=False)
         else:
             self._reader.close()
@@ -643,102 +595,3 @@ class SqlStore(ABC, Generic[C, L]):
             task = tables.tasks.peek(one.fence.task)
             if task is not None:
                 self._bodies[task.new.id] = (task.token, task.new)
-
-
-class _WrittenWith(Generic[T]):
-    """The outcome of a handler's writes in the transaction that settles its attempt."""
-
-    value: T | None = None
-    error: BaseException | None = None
-    answer: SettleAnswer | None = None
-
-    def do(self, connection: Connection, lent: L, write: Callable[[L], T]) -> None:
-        """Let the handler write; if it raises, keep the error and undo its writes."""
-        connection.execute(f"SAVEPOINT {SAVEPOINT}")
-        try:
-            self.value = write(lent)
-        except BaseException as error:
-            if not connection.in_transaction:
-                # An error that ended the transaction ends everybody's who is in it.
-                raise
-            self.error = error
-        lent.end()
-        lent.close_cursors()
-        leave_savepoint(connection, undo=self.error is not None)
-
-
-async def in_daemon_thread(work: Callable[[], T]) -> T:
-    """Run a function in a daemon thread; neither loop nor process waits for it at their end."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[T] = loop.create_future()
-
-    def tell(answer: T | None, error: BaseException | None) -> None:
-        if done.done():
-            return
-        if error is None:
-            done.set_result(cast("T", answer))
-        else:
-            done.set_exception(error)
-
-    def run() -> None:
-        answer: T | None = None
-        error: BaseException | None = None
-        try:
-            answer = work()
-        except BaseException as raised:  # noqa: BLE001 - whoever waits is told
-            error = raised
-        # The loop may be closed by now: then nobody is there to be told.
-        with contextlib.suppress(RuntimeError):
-            loop.call_soon_threadsafe(tell, answer, error)
-
-    threading.Thread(target=run, name="millpond-aside", daemon=True).start()
-    return await done
-
-
-def hint_of(answers: Sequence[Any]) -> Hint:
-    """Return the hint for these answers."""
-    pending = PendingHint()
-    for answer in answers:
-        # What a renewal asks to stop was in the hint of whoever asked for it.
-        if isinstance(answer, _WrittenWith):
-            pending.add(answer.answer)
-        elif not isinstance(answer, RenewAnswer):
-            pending.add(answer)
-    return pending.hint()
-
-
-class SqlRenewer:
-    """Renews leases from a thread, over a connection of its own."""
-
-    def __init__(self, transactor: Transactor[SqlTables, Any], clock: Callable[[], float]) -> None:
-        self._transactor = transactor
-        self._clock = clock
-
-    def renew(self, worker: str, lease: float) -> RenewAnswer:
-        """Renew all leases of a worker for `lease` seconds."""
-        return self._transactor.run(
-            lambda tables: verbs.renew(tables, worker, lease, self._clock())
-        )
-
-    def close(self) -> None:
-        """Close its connection."""
-        self._transactor.close()
-
-
-def _expect(tables: SqlTables, ask: LeaseRequest, *, leaving: int = 0) -> None:
-    """Read as many tasks at once as this claim can take."""
-    pool = tables.pools.get(ask.pool)
-    if isinstance(pool, SqlPool):
-        spec = pool.spec
-        slots = max(spec.max_concurrent - pool.running + leaving, 0)
-        pool.backlog.expect(min(ask.want, slots) + min(ask.ahead, spec.prefetch))
-
-
-async def _off_the_loop(threads: ThreadPoolExecutor | None, fn: Callable[[], object]) -> None:
-    """Call a function in another thread; here where the interpreter ends and allows none."""
-    try:
-        waiting = asyncio.get_running_loop().run_in_executor(threads, fn)
-    except RuntimeError:
-        fn()
-    else:
-        await waiting

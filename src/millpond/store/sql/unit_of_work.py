@@ -22,20 +22,15 @@ from millpond.store.sql.budget import SqlBudgets
 from millpond.store.sql.codec import (
     ENDED_ID,
     SEQ_BITS,
-    SEQS,
     TaskRow,
     body_of,
     new_of,
-    only_claimed,
-    only_ended,
-    only_ran,
-    only_started,
     place_of,
 )
-from millpond.store.sql.database import miscounted
 from millpond.store.sql.pool import SqlPool
+from millpond.store.sql.statements import Statements
 from millpond.store.sql.store_time import clock_text, timeline_of
-from millpond.store.sql.tables.changes import TaskChanges
+from millpond.store.sql.tables.changes import write_tasks
 from millpond.store.sql.tables.pools import SqlPools
 from millpond.store.sql.tables.runs import SqlRuns
 from millpond.store.sql.tables.tasks import SqlTasks
@@ -45,13 +40,13 @@ from millpond.store.verbs.endings import Endings
 from millpond.store.verbs.tables import Leader, Tables, by_expiry
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from millpond.core.spec import PoolSpec
     from millpond.core.store_time import Timeline
     from millpond.core.task import NewTask, Task
     from millpond.store.sql.codec import LeasedBodies, Row
-    from millpond.store.sql.database import Connection, Cursor, Dialect
+    from millpond.store.sql.database import Connection, Dialect
     from millpond.store.verbs.tables import PoolTable, StopRequests
 
 
@@ -60,12 +55,6 @@ _LIVE = (_QUEUED, _RUNNING)
 
 
 _PAGE = 1000
-
-_FINDS_EACH = frozenset(
-    {"drop_task", "change_live", "tell_result", "drop_ended", "drop_key", "drop_unit", "drop_group"}
-    | {"change_group", "drop_seat", "update_task", "update_live"}
-)
-"""Statements that must change exactly one row per argument row."""
 
 _RUNNING_IN = 13
 """The column of a pool with its running tasks."""
@@ -91,7 +80,7 @@ REMOVED_KEPT = 20_000
 """How many ids of removed tasks are kept, to tell "expired" from "unknown"."""
 
 
-class SqlTables(Tables):
+class SqlTables(Statements, Tables):
     """One unit of work: the tables that the verbs of one transaction read and write."""
 
     make_task: ClassVar[type[Task]] = TaskRow
@@ -115,11 +104,7 @@ class SqlTables(Tables):
         meta: Row | None = None,
         readonly: bool = False,
     ) -> None:
-        self.connection = connection
-        self.dialect = dialect
-        self._sql = dialect.sql
-        self.listed = dialect.listed
-        """Turns many ids or names into one argument."""
+        Statements.__init__(self, connection, dialect)
         self._readonly = readonly
         self.version = 0
         """The version of the store when this unit began."""
@@ -185,28 +170,6 @@ class SqlTables(Tables):
         """Return how many audit records were ever written."""
         self.read_meta()
         return self._record_count
-
-    # Statements, by name
-
-    def ask(self, name: str, asked: Sequence[Any] = ()) -> Cursor:
-        """Execute a statement."""
-        return self.connection.execute(self._sql[name], asked)
-
-    def send(self, name: str, rows: Sequence[Row]) -> None:
-        """Execute a statement for each row; some must match each of them."""
-        done = self.connection.executemany(self._sql[name], rows)
-        if name in _FINDS_EACH:
-            self._must_touch(done, name, len(rows))
-
-    def change(self, name: str, asked: Sequence[Any], count: int) -> None:
-        """Execute a statement that must change `count` rows."""
-        self._must_touch(self.ask(name, asked), name, count)
-
-    def _must_touch(self, done: Any, name: str, count: int) -> None:  # noqa: ANN401 - a cursor
-        # A server's cursor does not know yet; mending, which uses it so, recounts by itself.
-        touched = getattr(done, "rowcount", count)
-        if touched != count:
-            raise miscounted(name, count, touched)
 
     def task_row(self, place: int, new: NewTask) -> Row:
         """Return the row of a task's body."""
@@ -331,39 +294,6 @@ class SqlTables(Tables):
         number: int = self._next_group
         self._next_group += 1
         return number
-
-    def expect(self, new: Sequence[NewTask]) -> None:
-        """Read at once what the submit of these tasks needs."""
-        if not new:
-            return
-        self.tasks.load_new([one.id for one in new])
-        by_pool: dict[str, list[NewTask]] = {}
-        for one in new:
-            by_pool.setdefault(one.pool, []).append(one)
-        for name, of_pool in by_pool.items():
-            pool = self.pools.get(name)
-            if pool is None:
-                continue
-            keys = [one.idempotency_key for one in of_pool if one.idempotency_key is not None]
-            if keys:
-                pool.keys.load(keys)
-            if pool.backlog.grouped and not pool.spec.strict:
-                pool.backlog.read_units((one.key, one.share) for one in of_pool)
-
-    def expect_ends(self, identifiers: Iterable[int]) -> None:
-        """Read at once what the settlements of these tasks need."""
-        tasks = self.tasks
-        tasks.load(identifiers)
-        grouped = {pool.name for pool in self.pools.by_id.values() if pool.backlog.grouped}
-        if not grouped:
-            return
-        ending: dict[str, list[Task]] = {}
-        for identifier in identifiers:
-            task = tasks.peek(identifier)
-            if task is not None and task.stored_live and task.new.pool in grouped:
-                ending.setdefault(task.new.pool, []).append(task)
-        for name, ends in ending.items():
-            self.pools.require(name).backlog.expect_ends(ends)
 
     # What hangs on an arrow, where a row says it already
 
@@ -610,53 +540,12 @@ class SqlTables(Tables):
         """Write every changed row, so that queries see it."""
         if self._readonly:
             return
-        self._write_tasks()
+        write_tasks(self)
         for pool in self.pools.dirty.values():
             pool.write()
         self.budgets.write()
         self.workers.write()
         self.runs.write()
-
-    def _write_tasks(self) -> None:
-        """Write the changes of tasks, one statement for each kind of change."""
-        change = TaskChanges()
-        self.tasks.sort_out_alike(change)
-        numbers: dict[str, int] = {}
-        for task in self.tasks.dirty.values():
-            status = task.status
-            if task.updated:
-                change.update(task)
-            if task.stored is not None and task.stored_at & SEQS != task.seq:
-                change.move(task)
-            if task.stored is None:
-                pass
-            elif task.stored_live:
-                # These are the busiest of all changes.
-                if status is _RUNNING and only_started(task):
-                    change.start(task)
-                    continue
-                if status is _COMPLETED:
-                    if only_ended(task):
-                        change.complete(task)
-                        continue
-                    if only_ran(task):
-                        change.run(task)
-                        continue
-                elif task.claimed and only_claimed(task):
-                    change.claim(task)
-                    continue
-            else:
-                # It stands among the ended, and was not redriven.
-                continue
-            name = task.new.pool
-            number = numbers.get(name)
-            if number is None:
-                number = numbers[name] = self.pools.require(name).number
-            if status is _QUEUED or status is _RUNNING:
-                change.live(task, number)
-            else:
-                change.end(task, number)
-        change.send(self)
 
 
 def _may_be_an_id(given: object) -> bool:

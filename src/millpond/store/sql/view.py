@@ -58,18 +58,18 @@ class SqlView(TablesView[SqlTables, SqlPool]):
         self,
         read: Callable[[Callable[[SqlTables], object]], Awaitable[object]],
         clock: Callable[[], float],
-        tell_newer: Callable[[SqlTables], None],
+        log_newer: Callable[[SqlTables], None],
     ) -> None:
         super().__init__(clock)
         self._read_ = read
-        self._tell_newer = tell_newer
+        self._log_newer = log_newer
 
     async def _read(self, ask: Callable[[SqlTables], T]) -> T:
         return await self._read_(ask)  # type: ignore[return-value]
 
     def _all_pools(self, tables: SqlTables) -> Sequence[SqlPool]:
         pools = super()._all_pools(tables)
-        self._tell_newer(tables)
+        self._log_newer(tables)
         return pools
 
     # Tasks

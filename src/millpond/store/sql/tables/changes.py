@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from millpond.core.lifecycle import Status
 from millpond.store.sql.codec import (
     CHANGING,
+    SEQS,
     TaskRow,
     ended_row,
     live_row,
     live_state,
+    only_claimed,
+    only_ended,
+    only_ran,
+    only_started,
     untouched_row,
     untouched_state,
     waits_untouched,
@@ -21,6 +27,8 @@ if TYPE_CHECKING:
     from millpond.core.task import NewTask
     from millpond.store.sql.codec import Row
     from millpond.store.sql.unit_of_work import SqlTables
+
+_QUEUED, _RUNNING, _COMPLETED = Status.QUEUED, Status.RUNNING, Status.COMPLETED
 
 
 class TaskChanges:
@@ -217,3 +225,45 @@ def _at_places(tables: SqlTables, what: str, told: Row, places: list[int]) -> No
         tables.change(f"{what}_span", (*told, first, last), len(places))
     else:
         tables.change(f"{what}_live", (*told, tables.listed(places)), len(places))
+
+
+def write_tasks(tables: SqlTables) -> None:
+    """Write the changes of tasks, one statement for each kind of change."""
+    change = TaskChanges()
+    tables.tasks.sort_out_alike(change)
+    numbers: dict[str, int] = {}
+    for task in tables.tasks.dirty.values():
+        status = task.status
+        if task.updated:
+            change.update(task)
+        if task.stored is not None and task.stored_at & SEQS != task.seq:
+            change.move(task)
+        if task.stored is None:
+            pass
+        elif task.stored_live:
+            # These are the busiest of all changes.
+            if status is _RUNNING and only_started(task):
+                change.start(task)
+                continue
+            if status is _COMPLETED:
+                if only_ended(task):
+                    change.complete(task)
+                    continue
+                if only_ran(task):
+                    change.run(task)
+                    continue
+            elif task.claimed and only_claimed(task):
+                change.claim(task)
+                continue
+        else:
+            # It stands among the ended, and was not redriven.
+            continue
+        name = task.new.pool
+        number = numbers.get(name)
+        if number is None:
+            number = numbers[name] = tables.pools.require(name).number
+        if status is _QUEUED or status is _RUNNING:
+            change.live(task, number)
+        else:
+            change.end(task, number)
+    change.send(tables)
