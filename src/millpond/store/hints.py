@@ -33,7 +33,8 @@ class PendingHint:
             self._wakes[wake.pool] = min(wake.at, self._wakes.get(wake.pool, wake.at))
         for name, ids in self._ids.items():
             ids.update(dict.fromkeys(getattr(told, name, ())))
-        self._more |= getattr(told, "more", False)
+        # The `more` of an answer is a page or a rest for its caller, not for other processes.
+        self._more |= isinstance(told, Hint) and told.more
 
     def __bool__(self) -> bool:
         return bool(self._more or self._wakes or any(self._ids.values()))
