@@ -311,6 +311,31 @@ def test_a_dialog_keeps_the_focus_and_gives_it_back(
     expect(page.get_by_role("button", name="Purge")).to_be_focused()
 
 
+def test_the_back_button_closes_a_dialog(furnished: Dashboard, open_tab: OpenTab) -> None:
+    page = open_tab().open(furnished)
+    page.get_by_role("link", name="slow").click()
+    page.get_by_role("button", name="Purge").click()
+    expect(page.get_by_role("dialog")).to_be_visible()
+    page.go_back()
+    expect(page.get_by_role("heading", name="Pools")).to_be_visible()
+    expect(page.get_by_role("dialog")).to_have_count(0)
+
+
+def test_bars_of_a_run_share_one_time_whatever_their_level(
+    furnished: Dashboard, open_tab: OpenTab
+) -> None:
+    page = open_tab(viewport=DESKTOP).open(furnished)
+    visit(page, furnished, run_place(furnished, page))
+    expect(page.locator(".branches .tree-bar").first).to_be_visible()
+    edges = page.locator(".tree-bar, .tree-axis").evaluate_all(
+        "all => all.map((one) => one.getBoundingClientRect()).map((box) => [box.left, box.right])"
+    )
+    assert len(edges) > 2
+    for left, right in edges:
+        assert abs(left - edges[0][0]) < 1.5
+        assert abs(right - edges[0][1]) < 1.5
+
+
 def test_landmarks_and_titles(furnished: Dashboard, open_tab: OpenTab) -> None:
     page = open_tab().open(furnished)
     for place, title in (("pools", "Pools"), ("dead", "Dead letters"), ("pools/mail", "mail")):

@@ -10,6 +10,9 @@ from tests import stores
 from tests.server.desk import Desk, desk
 
 from millpond import Context, Millpond, Retry
+from millpond.core.audit import Record, RecordKind
+from millpond.core.lifecycle import Status, Transition
+from millpond.server import shapes
 from millpond.server.redaction import HIDDEN
 
 Place = stores.Places | None
@@ -48,6 +51,27 @@ async def test_pools_at_a_glance(place: Place) -> None:
         assert (orders["completed"], orders["failed"], orders["dead"]) == (2, 1, 1)
         assert orders["state"] == "idle"
         assert len(orders["recent"]["spark"]) == 60
+
+
+def test_an_attempt_whose_end_was_not_read_does_not_run() -> None:
+    """A later start, or a task that does not run, means that it ended; when is not known."""
+
+    def start(number: int, at: float) -> Record:
+        return Record(
+            at=at,
+            kind=RecordKind.DEQUEUE,
+            pool="orders",
+            event=Transition.LEASE,
+            before=Status.QUEUED,
+            after=Status.RUNNING,
+            attempt=number,
+        )
+
+    starts = [start(1, 5.0), start(2, 8.0)]
+    for running, last in ((True, ("running", 2.0)), (False, ("ended", None))):
+        found = shapes.attempts(starts, 10.0, running=running)
+        assert [(one.outcome, one.ran) for one in found] == [("ended", None), last]
+        assert all(one.ended_at is None for one in found)
 
 
 async def test_pools_in_pages(place: Place) -> None:

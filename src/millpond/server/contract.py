@@ -314,9 +314,10 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     started_at: float
     waited: float
     ended_at: float | None
-    ran: float
+    ran: float | None
     outcome: str
-    """running, or the event that ended it."""
+    """running, or the event that ended it; ended, without a moment, where the part of the audit
+    that has this event was not read."""
     reason: str | None
 
 

@@ -10,6 +10,7 @@ from fastapi import APIRouter, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
+from millpond.core.lifecycle import Status
 from millpond.errors import UnknownTask
 from millpond.pool.why import why
 from millpond.runtime.error_info import read
@@ -184,7 +185,7 @@ async def show_task(
         contract.TaskStory(
             task=shapes.task_item(record, now),
             why=await why(site.runtime, identifier, most=LONG_QUEUE),
-            attempts=shapes.attempts(story.records, now),
+            attempts=shapes.attempts(story.records, now, running=record.status is Status.RUNNING),
             history=[shapes.audit_item(one) for one in story.records],
             history_complete=story.complete,
             traceback=None if error is None else error.traceback or None,
