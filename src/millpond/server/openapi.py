@@ -98,7 +98,7 @@ def _schemas() -> dict[str, Any]:
     structs = [
         one
         for one in vars(contract).values()
-        if isinstance(one, type) and issubclass(one, msgspec.Struct) and one is not contract.Taken
+        if isinstance(one, type) and issubclass(one, msgspec.Struct)
     ]
     _, found = msgspec.json.schema_components(structs, ref_template=_REF)
     for struct in structs:

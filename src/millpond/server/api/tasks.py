@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from millpond.core.lifecycle import Status
+from millpond.core.why import Facts, explain
 from millpond.errors import UnknownTask
 from millpond.pool.why import why
 from millpond.runtime.error_info import read
@@ -184,7 +185,7 @@ async def show_task(
     return answer(
         contract.TaskStory(
             task=shapes.task_item(record, now),
-            why=await why(site.runtime, identifier, most=LONG_QUEUE),
+            why=await _why(site, record, now),
             attempts=shapes.attempts(story.records, now, running=record.status is Status.RUNNING),
             history=[shapes.audit_item(one) for one in story.records],
             history_complete=story.complete,
@@ -197,6 +198,14 @@ async def show_task(
             at=now,
         )
     )
+
+
+async def _why(site: Site, task: Task, now: float) -> str:
+    """Return why a task does not run; of one that has ended, its own record says so."""
+    if task.status.terminal:
+        ended = Facts(task=task.new.id, pool=task.new.pool, status=task.status, reason=task.reason)
+        return explain(ended, now)
+    return await why(site.runtime, task.new.id, most=LONG_QUEUE)
 
 
 async def known_task(site: Site, identifier: int) -> Task:
