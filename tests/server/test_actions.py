@@ -358,3 +358,49 @@ async def test_actions_reach_running_handlers_of_this_process(place: Place) -> N
         answer = await at.post(f"/tasks/{handle.id}/cancel")
         assert (answer["changed"], answer["status"]) == (1, "running")
         await asyncio.wait_for(stopped.wait(), 60.0)
+
+
+async def test_a_waiting_task_is_changed(place: Place) -> None:
+    """Its arguments, its time and more; it keeps its id, and the audit tells who did it."""
+    async with desk(shop, place, work=False, allow_actions=True) as at:
+        (task,) = await at.put("orders", key="a", delay=600.0)
+        changes = {"kwargs": {"amount": 5}, "priority": 3, "labels": {"tenant": "acme"}}
+        told = await at.patch(f"/tasks/{task}", changes)
+        assert told == {"id": str(task), "pool": "orders", "state": "scheduled", "revision": 1}
+        story = await at.get(f"/tasks/{task}?payload=1")
+        assert story["payload"]["arguments"] == {"amount": 5}
+        assert (story["task"]["priority"], story["task"]["labels"]) == (3, {"tenant": "acme"})
+        assert story["task"]["revision"] == 1
+        told = await at.patch(f"/tasks/{task}", {"delay": 0, "revision": 1})
+        assert (told["state"], told["revision"]) == ("queued", 2)
+        records = (await at.get("/audit?kind=update"))["items"]
+        assert [(one["task"], one["by"]) for one in records] == [(str(task), "http:127.0.0.1")] * 2
+
+
+async def test_a_task_is_moved_to_a_moment(place: Place) -> None:
+    async with desk(shop, place, work=False, allow_actions=True) as at:
+        (task,) = await at.put("orders")
+        moment = (await at.get("/pools"))["at"] + 3600
+        assert (await at.patch(f"/tasks/{task}", {"run_at": moment}))["state"] == "scheduled"
+        assert (await at.get(f"/tasks/{task}"))["task"]["due_at"] == pytest.approx(moment)
+
+
+async def test_an_update_that_cannot_be_is_refused_with_its_reason(place: Place) -> None:
+    async with desk(shop, place, allow_actions=True) as at:
+        (done,) = await submitted(at, 1)
+        told = await at.patch(f"/tasks/{done}", {"delay": 0}, status=409)
+        assert told["error"]["code"] == "MILL-099"
+        assert told["error"]["fields"] == {"task_id": str(done), "status": "completed"}
+        told = await at.patch("/tasks/12345", {"delay": 0}, status=404)
+        (task,) = await at.put("orders", delay=600.0)
+        told = await at.patch(f"/tasks/{task}", {"delay": 0, "revision": 7}, status=409)
+        assert told["error"]["code"] == "MILL-011"
+        for wrong in ({}, {"delay": -1}, {"function": "other"}, {"delay": 1, "run_at": 5.0}):
+            await at.patch(f"/tasks/{task}", wrong, status=422)
+
+
+async def test_a_server_that_is_read_only_changes_no_task() -> None:
+    async with desk(shop, work=False) as at:
+        (task,) = await at.put("orders", delay=600.0)
+        told = await at.patch(f"/tasks/{task}", {"delay": 0}, status=403)
+        assert told["error"]["code"] == "read_only"

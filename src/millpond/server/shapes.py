@@ -147,6 +147,7 @@ def task_item(task: Task, now: float) -> contract.TaskItem:
         attempt=task.attempt,
         attempts=new.attempts,
         runs=task.runs,
+        revision=new.revision,
         submitted_at=task.submitted_at,
         submitted_by=new.submitted_by,
         due_at=task.due,

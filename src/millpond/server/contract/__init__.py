@@ -20,6 +20,12 @@ from millpond.server.contract.actions import (
     ResizeOrder as ResizeOrder,
 )
 from millpond.server.contract.actions import (
+    TaskUpdate as TaskUpdate,
+)
+from millpond.server.contract.actions import (
+    TaskUpdated as TaskUpdated,
+)
+from millpond.server.contract.actions import (
     UnitOrder as UnitOrder,
 )
 from millpond.server.contract.audit import (

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from millpond.core import bounds
-from millpond.server.contract.basics import Count, Id, Key, Seconds, State
+from millpond.server.contract.basics import Count, Id, Key, Lasting, Priority, Seconds, State
 
 
 class BulkFilter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -74,3 +74,33 @@ class CancelOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     interrupt: bool = False
     """Interrupt a running handler, and do not only tell it."""
+
+
+class TaskUpdate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What to change of a task that waits; what is left out stays as it is."""
+
+    kwargs: dict[str, Any] | UnsetType = UNSET
+    """All its arguments, by the names of the parameters: with others it has a new budget of
+    attempts."""
+    priority: Priority | UnsetType = UNSET
+    labels: dict[str, str] | UnsetType = UNSET
+    """All its labels."""
+    delay: Seconds | UnsetType = UNSET
+    """Start it after so many seconds; 0 = as soon as its pool allows, also out of the wait for a
+    retry."""
+    run_at: float | UnsetType = UNSET
+    """Not before this moment; not together with delay."""
+    expires_in: Lasting | UnsetType = UNSET
+    timeout: Lasting | UnsetType = UNSET
+    revision: Annotated[int, Meta(ge=0, le=bounds.MAX_NUMBER)] | UnsetType = UNSET
+    """The revision of the task that you have seen: refused if it has another one by now."""
+
+
+class TaskUpdated(msgspec.Struct, frozen=True, kw_only=True):
+    """A task that was changed."""
+
+    id: str
+    pool: str
+    state: str
+    revision: int
+    """How often it has been changed."""

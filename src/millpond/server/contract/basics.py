@@ -14,6 +14,8 @@ Key = Annotated[str, Meta(min_length=1, max_length=bounds.MAX_KEY)]
 Name = Annotated[str, Meta(min_length=1, max_length=bounds.MAX_NAME)]
 Id = Annotated[str, Meta(pattern="^[0-9]{1,19}$")]
 Seconds = Annotated[float, Meta(ge=0, le=bounds.MAX_SECONDS)]
+Lasting = Annotated[float, Meta(gt=0, le=bounds.MAX_SECONDS)]
+Priority = Annotated[int, Meta(ge=bounds.MIN_PRIORITY, le=bounds.MAX_COUNT)]
 
 State = Literal[
     "queued", "scheduled", "parked", "running", "completed", "failed", "cancelled", "rejected"

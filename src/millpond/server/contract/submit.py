@@ -8,20 +8,20 @@ import msgspec
 from msgspec import Meta
 
 from millpond.core import bounds
-from millpond.server.contract.basics import Key, Seconds
+from millpond.server.contract.basics import Key, Lasting, Priority, Seconds
 
 
 class SubmitOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What can be said about a task besides its work."""
 
     key: Key | None = None
-    priority: Annotated[int, Meta(ge=bounds.MIN_PRIORITY, le=bounds.MAX_COUNT)] = 0
+    priority: Priority = 0
     weight: Annotated[int, Meta(ge=1, le=bounds.MAX_COUNT)] = 1
     delay: Seconds | None = None
     run_at: float | None = None
     """Not before this moment; wins over delay."""
-    expires_in: Annotated[float, Meta(gt=0, le=bounds.MAX_SECONDS)] | None = None
-    timeout: Annotated[float, Meta(gt=0, le=bounds.MAX_SECONDS)] | None = None
+    expires_in: Lasting | None = None
+    timeout: Lasting | None = None
     attempts: Annotated[int, Meta(ge=1, le=bounds.MAX_COUNT)] | None = None
     """How many charged runs it may have; the default is 3."""
     labels: dict[str, str] = {}

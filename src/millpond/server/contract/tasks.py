@@ -31,6 +31,8 @@ class TaskItem(msgspec.Struct, frozen=True, kw_only=True):
     """How many charged runs it may have."""
     runs: int
     """All runs, those that were given back too."""
+    revision: int
+    """How often it has been changed while it waited."""
     submitted_at: float
     submitted_by: str
     due_at: float

@@ -1,7 +1,7 @@
 // One task from its submit to its end: why it does not run, its attempts, what followed from it.
 import { useEffect, useState } from "preact/hooks";
 
-import { cancelTask, redriveTask } from "../actions.js";
+import { cancelTask, redriveTask, runNow } from "../actions.js";
 import { get } from "../api.js";
 import { now } from "../clock.js";
 import { duration, percent, plural, shortType } from "../format.js";
@@ -19,6 +19,7 @@ const ENDED = new Set(["completed", "failed", "cancelled", "rejected"]);
 // What each event of the audit means, and the state whose icon stands for it.
 const EVENTS = {
   submit: ["Submitted", "queued"],
+  update: ["Changed while it waited", "queued"],
   refuse: ["Refused: the pool was full", "rejected"],
   claim: ["Claimed ahead by a worker", "queued"],
   lease: ["Started", "running"],
@@ -233,6 +234,7 @@ export function Task({ name }) {
   return html`
     <${Heading} title=${task.function} crumbs=${[...crumbs, [task.pool, href(["tasks"], { pool: task.pool })]]} state=${html`<${State} state=${task.state} />`}>
       ${canRedrive && html`<${Button} icon="redrive" primary onClick=${() => redriveTask(task)}>Redrive</${Button}>`}
+      ${task.state === "scheduled" && html`<${Button} icon="play" onClick=${() => runNow(task)}>Run now</${Button}>`}
       ${canCancel && html`<${Button} icon="cancel" danger onClick=${() => cancelTask(task)}>Cancel</${Button}>`}
       ${task.cancel_requested && !ENDED.has(task.status) && html`<span class="tag warn">cancel requested</span>`}
     </${Heading}>
