@@ -99,6 +99,17 @@ def test_a_pool_is_resized_and_purged_after_a_question(open_tab: OpenTab) -> Non
         assert dashboard.do(shop.mail.snapshot()).queued == 0
 
 
+def test_a_scheduled_task_is_started_by_clicking(open_tab: OpenTab) -> None:
+    shop = Shop()
+    with Dashboard(shop.mp, allow_actions=True) as dashboard:
+        handle = dashboard.do(shop.send.options(delay=3600).submit("ada", "acme"))
+        page = open_tab().open(dashboard, f"#/tasks/{handle.id}")
+        expect(page.locator(".callout", has_text="Why it is not running")).to_be_visible()
+        page.get_by_role("button", name="Run now").click()
+        expect(page.locator("main .state").first).to_have_text("completed")
+        expect(page.get_by_text("Changed while it waited")).to_be_visible()
+
+
 def test_what_a_filter_shows_is_counted_and_redriven(open_tab: OpenTab) -> None:
     shop = Shop()
     with Dashboard(shop.mp, allow_actions=True) as dashboard:

@@ -114,6 +114,19 @@ def test_axe_has_no_serious_findings_in_light_and_dark(
     assert not found, "\n".join(found)
 
 
+@pytest.mark.parametrize(("scheme", "faint"), [("light", "#c9cfcc"), ("dark", "#3a4248")])
+def test_axe_finds_a_contrast_that_is_too_low(
+    furnished: Dashboard, open_tab: OpenTab, scheme: str, faint: str
+) -> None:
+    """The test above notices a colour of the palette that becomes too faint."""
+    page = open_tab(color_scheme=scheme, reduced_motion="reduce").open(furnished)
+    page.evaluate(AXE.read_text("utf-8"))
+    visit(page, furnished, "pools")
+    assert findings(page, "color-contrast") == []
+    page.evaluate("(faint) => document.documentElement.style.setProperty('--muted', faint)", faint)
+    assert any("color-contrast" in one for one in findings(page, "color-contrast"))
+
+
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
 def test_every_page_shows_a_durable_store(
     kind: str, tmp_path: Path, request: pytest.FixtureRequest, open_tab: OpenTab
