@@ -314,12 +314,32 @@ async def test_events_are_emitted_once(place: Place) -> None:
     async with desk(shop, place, allow_actions=True) as at:
         body = {"name": "order.paid", "payload": {"n": 1}, "id": "e1"}
         first = await at.post("/events", body, status=202)
-        again = await at.post("/events", body, status=202)
+        again = await at.post("/events", body, status=200)
         assert (first["duplicate"], again["duplicate"]) == (False, True)
         (event,) = (await at.get("/events?payload=1"))["items"]
         assert (event["emitted_by"], event["payload"]) == ("http:127.0.0.1", {"n": 1})
         told = await at.post("/events", {**body, "payload": {"n": 2}}, status=409)
         assert told["error"]["code"] == "MILL-007"
+
+
+async def test_what_was_made_of_an_event_is_a_link_away(place: Place) -> None:
+    async with desk(shop, place, allow_actions=True) as at:
+        answer = await at.client.post("/api/v1/events", json={"name": "order.paid", "id": "e1"})
+        receipts = (await at.client.get(answer.headers["location"])).json()
+        assert (receipts["event"], receipts["id"], receipts["items"]) == ("order.paid", "e1", [])
+
+
+async def test_an_unknown_field_is_named_beside_those_that_there_are() -> None:
+    async with desk(shop, allow_actions=True) as at:
+        body = {"function": "pay", "kwarg": {}}
+        told = (await at.post("/pools/orders/tasks", body, status=422))["error"]
+        assert told["message"] == (
+            "unknown field 'kwarg'; there are: args, function, kwargs, options"
+        )
+        assert told["fields"] == {"kwarg": "is not a field of this request"}
+        body = {"function": "pay", "options": {"keys": "a"}}
+        told = (await at.post("/pools/orders/tasks", body, status=422))["error"]
+        assert list(told["fields"]) == ["options"]
 
 
 async def test_a_fair_pool_shares_by_what_a_submit_says(place: Place) -> None:

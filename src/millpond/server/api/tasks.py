@@ -48,6 +48,9 @@ LONG_QUEUE = 200
 """To say how many are ahead takes reading the queue: in a longer one that is left out."""
 
 
+Wait = Annotated[float, Query(ge=0, le=60, description="Seconds to wait for the end, at most 60.")]
+
+
 @router.get("/tasks", **operation(contract.TaskPage, errors=(404,)))
 async def list_tasks(
     request: Request,
@@ -260,7 +263,7 @@ def _payload(site: Site, task: Task) -> contract.Payload:
 async def wait_for_result(
     request: Request,
     task: given.OneTask,
-    wait: Annotated[float, Query(ge=0, le=60, description="Seconds to wait for the end.")] = 0.0,
+    wait: Wait = 0.0,
 ) -> Response:
     """Return how a task ended and its result; while it has not, wait up to `wait` seconds."""
     site = site_of(request)
