@@ -87,6 +87,7 @@ def findings(page: Page, *rules: str) -> list[str]:
     ]
 
 
+@pytest.mark.rows("DA-03")
 def test_axe_has_no_serious_findings_in_light_and_dark(
     furnished: Dashboard, open_tab: OpenTab
 ) -> None:
@@ -114,6 +115,7 @@ def test_axe_has_no_serious_findings_in_light_and_dark(
     assert not found, "\n".join(found)
 
 
+@pytest.mark.rows("DA-03")
 @pytest.mark.parametrize(("scheme", "faint"), [("light", "#c9cfcc"), ("dark", "#3a4248")])
 def test_axe_finds_a_contrast_that_is_too_low(
     furnished: Dashboard, open_tab: OpenTab, scheme: str, faint: str
@@ -168,6 +170,7 @@ def test_a_search_goes_on_until_it_has_found_what_fits(
         expect(page.locator("main table tbody tr")).to_have_count(1)
 
 
+@pytest.mark.rows("DA-03")
 def test_axe_has_no_serious_findings_in_dialogs(furnished: Dashboard, open_tab: OpenTab) -> None:
     page = open_tab(reduced_motion="reduce").open(furnished, "#/pools/mail")
     page.evaluate(AXE.read_text("utf-8"))
@@ -191,6 +194,7 @@ CUT_OFF = """
 """What stands beyond the edge of the screen, and is cut off there by the panel that holds it."""
 
 
+@pytest.mark.rows("DA-04")
 def test_a_phone_shows_every_page_without_scrolling_sideways(
     furnished: Dashboard, open_tab: OpenTab
 ) -> None:
@@ -215,6 +219,7 @@ def test_the_menu_of_a_phone(furnished: Dashboard, open_tab: OpenTab) -> None:
     expect(menu).to_have_count(0)
 
 
+@pytest.mark.rows("DA-03")
 def test_everything_by_keyboard(open_tab: OpenTab) -> None:
     shop = Shop()
     with Dashboard(shop.mp, allow_actions=True) as dashboard:
@@ -299,6 +304,7 @@ def test_any_place_is_a_few_letters_away(furnished: Dashboard, open_tab: OpenTab
     expect(page.get_by_role("heading", name="send", level=1)).to_be_visible()
 
 
+@pytest.mark.rows("DA-03")
 def test_the_focus_is_seen_and_the_content_is_one_key_away(
     furnished: Dashboard, open_tab: OpenTab
 ) -> None:
@@ -313,6 +319,7 @@ def test_the_focus_is_seen_and_the_content_is_one_key_away(
     assert width == "2px"
 
 
+@pytest.mark.rows("DA-03")
 def test_a_dialog_keeps_the_focus_and_gives_it_back(
     furnished: Dashboard, open_tab: OpenTab
 ) -> None:
@@ -383,6 +390,7 @@ def test_plots_are_drawn_and_say_what_they_show(furnished: Dashboard, open_tab: 
     expect(page.locator(".plot canvas")).to_have_count(4)
 
 
+@pytest.mark.rows("DA-06")
 def test_modules_make_no_markup_and_ask_no_other_site() -> None:
     for file in (STATIC / "app").rglob("*.js"):
         text = file.read_text("utf-8")

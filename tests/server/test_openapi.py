@@ -59,6 +59,7 @@ async def test_every_reference_leads_somewhere() -> None:
                 assert operation["responses"].keys() & {"200", "202", "204"}, f"{method} {path}"
 
 
+@pytest.mark.rows("DA-12")
 async def test_headers_that_a_client_acts_on_are_in_the_document() -> None:
     """Where to ask for what was made, and when to try again what was refused."""
     async with desk(shop) as at:
@@ -82,6 +83,7 @@ async def test_fields_are_described() -> None:
         assert schemas["Submission"]["additionalProperties"] is False
 
 
+@pytest.mark.rows("DA-11")
 @pytest.mark.timeout(600)
 def test_no_request_breaks_the_server() -> None:
     """Requests that fit the document, and requests that do not: never a 5xx but an honest 503."""

@@ -74,6 +74,7 @@ def test_an_attempt_whose_end_was_not_read_does_not_run() -> None:
         assert all(one.ended_at is None for one in found)
 
 
+@pytest.mark.rows("DA-14")
 async def test_pools_in_pages(place: Place) -> None:
     async with desk(shop, place) as at:
         first = await at.get("/pools?limit=1")
@@ -158,6 +159,7 @@ async def test_conditions(place: Place, asked: str, found: set[int]) -> None:
         assert (await at.get(f"/tasks/count?{asked}"))["count"] == len(found)
 
 
+@pytest.mark.rows("DA-14")
 async def test_tasks_in_pages_over_several_pools(place: Place) -> None:
     async with desk(shop, place, work=False) as at:
         wanted = await at.put("idle", 3) + await at.put("orders", 4)
@@ -172,6 +174,7 @@ async def test_tasks_in_pages_over_several_pools(place: Place) -> None:
         assert sorted(map(int, seen)) == sorted(wanted)
 
 
+@pytest.mark.rows("DA-14")
 async def test_a_search_of_many_rows_is_partial(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -232,6 +235,7 @@ async def test_a_failed_task_tells_its_error(place: Place) -> None:
         assert "ValueError: order -1" in told["traceback"]
 
 
+@pytest.mark.rows("DA-05")
 async def test_payloads_are_hidden_until_asked_for_and_redacted(place: Place) -> None:
     async with desk(shop, place, redact=["amount"]) as at:
         (task,) = await submitted(at, 5)
@@ -247,6 +251,7 @@ async def test_why_a_task_waits(place: Place) -> None:
         assert "pool paused" in (await at.get(f"/tasks/{task}"))["why"]
 
 
+@pytest.mark.rows("DA-13")
 async def test_a_result_is_waited_for(place: Place) -> None:
     async with desk(shop, place) as at:
         pool, pay = at.mp.get_pool("orders"), at.mp.tasks["pay"]
