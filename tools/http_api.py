@@ -33,9 +33,37 @@ curl -X POST http://127.0.0.1:8642/api/v1/pools/mail/tasks \\
      -d '{"function": "send_mail", "kwargs": {"to": "ada@example.com"}}'
 ```
 
-202 has the task's address in `Location`; 200 means that the idempotency key was known, and names
-the task it stands for. `GET {location}/result?wait=30` waits for the end of the task. Workers must
-know a function of this name; the server need not. What it returned comes as JSON.
+202 has the task's path in `Location`; 200 means that the idempotency key was known, and names the
+task it stands for. A pool that refuses answers 429 or 503 with a `Retry-After`: send the same
+request again then, with the same key.
+
+```
+curl 'http://127.0.0.1:8642/api/v1/tasks/ID/result?wait=30'
+```
+
+waits up to 30 seconds for the end of the task. While `"done"` is false, ask again. What it returned
+comes as JSON in `result`, or what it raised in `error`. Workers must know a function of this name;
+the server need not, so it takes arguments that the function does not: then the task is parked.
+`GET /tasks/ID` says in `why` what keeps a task from running.
+
+```
+curl -X PATCH http://127.0.0.1:8642/api/v1/tasks/ID \\
+     -H 'Content-Type: application/json' -d '{"delay": 0}'
+```
+
+changes a task that no worker has yet: `delay` or `run_at` reschedule it, `kwargs`, `priority`,
+`labels`, `expires_in` and `timeout` replace what was submitted. `POST /tasks/ID/cancel` stops it.
+
+## Emit events
+
+```
+curl -i -X POST http://127.0.0.1:8642/api/v1/events \\
+     -H 'Content-Type: application/json' \\
+     -d '{"name": "user.created", "id": "user-17", "payload": {"name": "Ada"}}'
+```
+
+An event of the same name and id is stored once, however often it is sent: 202 the first time, 200
+after that. `Location` names its receipts: what each trigger made of it.
 
 ## Live events
 

@@ -121,3 +121,16 @@ async def test_work_is_found_at_once_after_a_flood_of_forged_wakes() -> None:
         await handle.wait(timeout=60)
         assert asyncio.get_running_loop().time() - began <= 0.2
         assert "no such pool" not in internals_of(worker).runtime.hint_listener._wakes
+
+
+async def test_a_process_that_awaits_nothing_polls_no_more_often_for_hints() -> None:
+    """One that only serves a dashboard is told of every commit of a busy fleet."""
+    harbour = Harbour(threads=False)
+    client, worker = two(harbour)
+    async with client, worker:
+        await asyncio.sleep(1)
+        before = looks(ship_of(client))
+        for _ in range(100):
+            forge(client, Hint(more=True))
+            await asyncio.sleep(0.01)
+        assert looks(ship_of(client)) - before <= 3

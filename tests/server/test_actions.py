@@ -22,6 +22,7 @@ async def orders_by(at: Desk, actor: str) -> list[str]:
     return [one["detail"] for one in reversed(page["items"]) if one["by"] == actor]
 
 
+@pytest.mark.rows("DA-08")
 async def test_a_pool_is_paused_resized_and_resumed(place: Place) -> None:
     async with desk(shop, place, allow_actions=True) as at:
         await at.post("/pools/orders/pause")
@@ -82,6 +83,7 @@ async def test_a_closed_pool_takes_nothing_more(place: Place) -> None:
         assert told["error"]["code"] == "MILL-006"
 
 
+@pytest.mark.rows("DA-13")
 async def test_a_task_is_cancelled(place: Place) -> None:
     async with desk(shop, place, work=False, allow_actions=True) as at:
         (task,) = await at.put("orders")
@@ -91,6 +93,7 @@ async def test_a_task_is_cancelled(place: Place) -> None:
         assert (again["changed"], again["status"]) == (0, "cancelled")
 
 
+@pytest.mark.rows("DA-08")
 async def test_a_dead_letter_is_redriven_by_whom_the_audit_tells(place: Place) -> None:
     tokens = {"ada": TOKEN}
     async with desk(shop, place, allow_actions=True, token=tokens) as at:
@@ -104,6 +107,7 @@ async def test_a_dead_letter_is_redriven_by_whom_the_audit_tells(place: Place) -
         assert "http:ada" in [one["by"] for one in history]
 
 
+@pytest.mark.rows("DA-02")
 async def test_a_bulk_redrive_does_what_was_counted(place: Place) -> None:
     async with desk(shop, place, allow_actions=True) as at:
         await submitted(at, -1, -2, -3)
@@ -133,6 +137,7 @@ async def test_a_bulk_cancel_in_pages(place: Place, monkeypatch: pytest.MonkeyPa
         assert (await at.get("/tasks/count?status=queued"))["count"] == 2
 
 
+@pytest.mark.rows("DA-02")
 async def test_what_came_after_the_count_is_left_out(place: Place) -> None:
     async with desk(shop, place, work=False, allow_actions=True) as at:
         await at.put("orders", 2)
@@ -146,6 +151,7 @@ async def test_what_came_after_the_count_is_left_out(place: Place) -> None:
         assert (await at.get("/tasks/count?status=queued"))["count"] == 1
 
 
+@pytest.mark.rows("DA-02")
 async def test_what_failed_after_the_count_is_left_out(place: Place) -> None:
     """On a busy pool a count is old at once: what it was about is done, and nothing more."""
     async with desk(shop, place, allow_actions=True) as at:
@@ -208,6 +214,7 @@ async def test_a_schedule_is_fired_paused_and_resumed(place: Place) -> None:
 # Submit by name
 
 
+@pytest.mark.rows("DA-12")
 async def test_a_call_of_a_function_that_the_server_does_not_know(place: Place) -> None:
     async with desk(shop, place, work=False, allow_actions=True) as at:
         body = {
@@ -227,6 +234,7 @@ async def test_a_call_of_a_function_that_the_server_does_not_know(place: Place) 
         assert story["payload"]["arguments"] == body["kwargs"]
 
 
+@pytest.mark.rows("DA-12")
 async def test_a_worker_runs_what_was_submitted_by_name(place: Place) -> None:
     async with desk(shop, place, allow_actions=True) as at:
         body: dict[str, Any] = {"function": "pay", "kwargs": {"amount": 4}}
@@ -239,6 +247,7 @@ async def test_a_worker_runs_what_was_submitted_by_name(place: Place) -> None:
         assert told["result"] == {"paid": 5, "api_key": "k"}
 
 
+@pytest.mark.rows("DA-12")
 async def test_an_idempotency_key_stands_for_one_task(place: Place) -> None:
     async with desk(shop, place, work=False, allow_actions=True) as at:
         body: dict[str, Any] = {"function": "f", "kwargs": {"n": 1}}
@@ -284,6 +293,7 @@ async def test_bodies_that_are_not_json() -> None:
             assert answer.status_code in (400, 422), body[:40]
 
 
+@pytest.mark.rows("DA-12")
 async def test_a_full_pool_says_when_to_try_again(place: Place) -> None:
     def declare(mp: Millpond) -> None:
         mp.pool("full", backpressure=bounded(1, "fail_submitter"))
@@ -310,16 +320,38 @@ async def test_pools_of_the_system_take_no_submits() -> None:
         await at.post("/pools/~events/tasks", {"function": "~dispatch"}, status=404)
 
 
+@pytest.mark.rows("DA-13")
 async def test_events_are_emitted_once(place: Place) -> None:
     async with desk(shop, place, allow_actions=True) as at:
         body = {"name": "order.paid", "payload": {"n": 1}, "id": "e1"}
         first = await at.post("/events", body, status=202)
-        again = await at.post("/events", body, status=202)
+        again = await at.post("/events", body, status=200)
         assert (first["duplicate"], again["duplicate"]) == (False, True)
         (event,) = (await at.get("/events?payload=1"))["items"]
         assert (event["emitted_by"], event["payload"]) == ("http:127.0.0.1", {"n": 1})
         told = await at.post("/events", {**body, "payload": {"n": 2}}, status=409)
         assert told["error"]["code"] == "MILL-007"
+
+
+@pytest.mark.rows("DA-13")
+async def test_what_was_made_of_an_event_is_a_link_away(place: Place) -> None:
+    async with desk(shop, place, allow_actions=True) as at:
+        answer = await at.client.post("/api/v1/events", json={"name": "order.paid", "id": "e1"})
+        receipts = (await at.client.get(answer.headers["location"])).json()
+        assert (receipts["event"], receipts["id"], receipts["items"]) == ("order.paid", "e1", [])
+
+
+async def test_an_unknown_field_is_named_beside_those_that_there_are() -> None:
+    async with desk(shop, allow_actions=True) as at:
+        body = {"function": "pay", "kwarg": {}}
+        told = (await at.post("/pools/orders/tasks", body, status=422))["error"]
+        assert told["message"] == (
+            "unknown field 'kwarg'; there are: args, function, kwargs, options"
+        )
+        assert told["fields"] == {"kwarg": "is not a field of this request"}
+        body = {"function": "pay", "options": {"keys": "a"}}
+        told = (await at.post("/pools/orders/tasks", body, status=422))["error"]
+        assert list(told["fields"]) == ["options"]
 
 
 async def test_a_fair_pool_shares_by_what_a_submit_says(place: Place) -> None:
@@ -358,3 +390,52 @@ async def test_actions_reach_running_handlers_of_this_process(place: Place) -> N
         answer = await at.post(f"/tasks/{handle.id}/cancel")
         assert (answer["changed"], answer["status"]) == (1, "running")
         await asyncio.wait_for(stopped.wait(), 60.0)
+
+
+@pytest.mark.rows("DA-13")
+async def test_a_waiting_task_is_changed(place: Place) -> None:
+    """Its arguments, its time and more; it keeps its id, and the audit tells who did it."""
+    async with desk(shop, place, work=False, allow_actions=True) as at:
+        (task,) = await at.put("orders", key="a", delay=600.0)
+        changes = {"kwargs": {"amount": 5}, "priority": 3, "labels": {"tenant": "acme"}}
+        told = await at.patch(f"/tasks/{task}", changes)
+        assert told == {"id": str(task), "pool": "orders", "state": "scheduled", "revision": 1}
+        story = await at.get(f"/tasks/{task}?payload=1")
+        assert story["payload"]["arguments"] == {"amount": 5}
+        assert (story["task"]["priority"], story["task"]["labels"]) == (3, {"tenant": "acme"})
+        assert story["task"]["revision"] == 1
+        told = await at.patch(f"/tasks/{task}", {"delay": 0, "revision": 1})
+        assert (told["state"], told["revision"]) == ("queued", 2)
+        records = (await at.get("/audit?kind=update"))["items"]
+        assert [(one["task"], one["by"]) for one in records] == [(str(task), "http:127.0.0.1")] * 2
+
+
+async def test_a_task_is_moved_to_a_moment(place: Place) -> None:
+    async with desk(shop, place, work=False, allow_actions=True) as at:
+        (task,) = await at.put("orders")
+        moment = (await at.get("/pools"))["at"] + 3600
+        assert (await at.patch(f"/tasks/{task}", {"run_at": moment}))["state"] == "scheduled"
+        assert (await at.get(f"/tasks/{task}"))["task"]["due_at"] == pytest.approx(moment)
+
+
+@pytest.mark.rows("DA-13")
+async def test_an_update_that_cannot_be_is_refused_with_its_reason(place: Place) -> None:
+    async with desk(shop, place, allow_actions=True) as at:
+        (done,) = await submitted(at, 1)
+        told = await at.patch(f"/tasks/{done}", {"delay": 0}, status=409)
+        assert told["error"]["code"] == "MILL-099"
+        assert told["error"]["fields"] == {"task_id": str(done), "status": "completed"}
+        told = await at.patch("/tasks/12345", {"delay": 0}, status=404)
+        (task,) = await at.put("orders", delay=600.0)
+        told = await at.patch(f"/tasks/{task}", {"delay": 0, "revision": 7}, status=409)
+        assert told["error"]["code"] == "MILL-011"
+        for wrong in ({}, {"delay": -1}, {"function": "other"}, {"delay": 1, "run_at": 5.0}):
+            await at.patch(f"/tasks/{task}", wrong, status=422)
+
+
+@pytest.mark.rows("DA-08")
+async def test_a_server_that_is_read_only_changes_no_task() -> None:
+    async with desk(shop, work=False) as at:
+        (task,) = await at.put("orders", delay=600.0)
+        told = await at.patch(f"/tasks/{task}", {"delay": 0}, status=403)
+        assert told["error"]["code"] == "read_only"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 from playwright.sync_api import Page, expect
 from tests.server.browsing import NARROW, Dashboard, OpenTab
 from tests.server.shop import HOSTILE, Shop
@@ -18,6 +19,7 @@ def mark(page: Page) -> None:
     page.evaluate("window.kept = true")
 
 
+@pytest.mark.rows("DA-01")
 def test_counts_change_without_a_reload(open_tab: OpenTab) -> None:
     shop = Shop()
     with Dashboard(shop.mp, allow_actions=True) as dashboard:
@@ -35,6 +37,7 @@ def test_counts_change_without_a_reload(open_tab: OpenTab) -> None:
         assert page.evaluate("window.kept") is True
 
 
+@pytest.mark.rows("DA-01")
 def test_nothing_jumps_as_counts_change(open_tab: OpenTab) -> None:
     shop = Shop()
     with Dashboard(shop.mp) as dashboard:
@@ -99,6 +102,18 @@ def test_a_pool_is_resized_and_purged_after_a_question(open_tab: OpenTab) -> Non
         assert dashboard.do(shop.mail.snapshot()).queued == 0
 
 
+def test_a_scheduled_task_is_started_by_clicking(open_tab: OpenTab) -> None:
+    shop = Shop()
+    with Dashboard(shop.mp, allow_actions=True) as dashboard:
+        handle = dashboard.do(shop.send.options(delay=3600).submit("ada", "acme"))
+        page = open_tab().open(dashboard, f"#/tasks/{handle.id}")
+        expect(page.locator(".callout", has_text="Why it is not running")).to_be_visible()
+        page.get_by_role("button", name="Run now").click()
+        expect(page.locator("main .state").first).to_have_text("completed")
+        expect(page.get_by_text("Changed while it waited")).to_be_visible()
+
+
+@pytest.mark.rows("DA-02")
 def test_what_a_filter_shows_is_counted_and_redriven(open_tab: OpenTab) -> None:
     shop = Shop()
     with Dashboard(shop.mp, allow_actions=True) as dashboard:
@@ -214,6 +229,7 @@ def test_a_run_is_shown_as_the_tree_it_grew(open_tab: OpenTab) -> None:
         expect(page.get_by_role("heading", name="grow", level=1)).to_be_visible()
 
 
+@pytest.mark.rows("DA-05")
 def test_a_hostile_payload_is_text(open_tab: OpenTab) -> None:
     shop = Shop()
     with Dashboard(shop.mp) as dashboard:
@@ -236,6 +252,7 @@ def test_a_hostile_payload_is_text(open_tab: OpenTab) -> None:
         assert page.locator("main img, main script").count() == 0
 
 
+@pytest.mark.rows("DA-05")
 def test_errors_of_handlers_are_text(open_tab: OpenTab) -> None:
     shop = Shop()
     with Dashboard(shop.mp) as dashboard:
@@ -246,6 +263,7 @@ def test_errors_of_handlers_are_text(open_tab: OpenTab) -> None:
         assert page.locator("main i").count() == 0
 
 
+@pytest.mark.rows("DA-01")
 def test_the_page_comes_back_to_a_server_that_was_gone(open_tab: OpenTab) -> None:
     tab = open_tab()
     tab.allow("ERR_CONNECTION_REFUSED", "ERR_INCOMPLETE_CHUNKED", "ERR_EMPTY_RESPONSE", "ERR_CONN")

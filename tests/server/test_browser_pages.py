@@ -87,6 +87,7 @@ def findings(page: Page, *rules: str) -> list[str]:
     ]
 
 
+@pytest.mark.rows("DA-03")
 def test_axe_has_no_serious_findings_in_light_and_dark(
     furnished: Dashboard, open_tab: OpenTab
 ) -> None:
@@ -112,6 +113,20 @@ def test_axe_has_no_serious_findings_in_light_and_dark(
         keep_screenshot(page, f"{name}-dark")
         page.emulate_media(color_scheme="light")
     assert not found, "\n".join(found)
+
+
+@pytest.mark.rows("DA-03")
+@pytest.mark.parametrize(("scheme", "faint"), [("light", "#c9cfcc"), ("dark", "#3a4248")])
+def test_axe_finds_a_contrast_that_is_too_low(
+    furnished: Dashboard, open_tab: OpenTab, scheme: str, faint: str
+) -> None:
+    """The test above notices a colour of the palette that becomes too faint."""
+    page = open_tab(color_scheme=scheme, reduced_motion="reduce").open(furnished)
+    page.evaluate(AXE.read_text("utf-8"))
+    visit(page, furnished, "pools")
+    assert findings(page, "color-contrast") == []
+    page.evaluate("(faint) => document.documentElement.style.setProperty('--muted', faint)", faint)
+    assert any("color-contrast" in one for one in findings(page, "color-contrast"))
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
@@ -155,6 +170,7 @@ def test_a_search_goes_on_until_it_has_found_what_fits(
         expect(page.locator("main table tbody tr")).to_have_count(1)
 
 
+@pytest.mark.rows("DA-03")
 def test_axe_has_no_serious_findings_in_dialogs(furnished: Dashboard, open_tab: OpenTab) -> None:
     page = open_tab(reduced_motion="reduce").open(furnished, "#/pools/mail")
     page.evaluate(AXE.read_text("utf-8"))
@@ -178,6 +194,7 @@ CUT_OFF = """
 """What stands beyond the edge of the screen, and is cut off there by the panel that holds it."""
 
 
+@pytest.mark.rows("DA-04")
 def test_a_phone_shows_every_page_without_scrolling_sideways(
     furnished: Dashboard, open_tab: OpenTab
 ) -> None:
@@ -202,6 +219,7 @@ def test_the_menu_of_a_phone(furnished: Dashboard, open_tab: OpenTab) -> None:
     expect(menu).to_have_count(0)
 
 
+@pytest.mark.rows("DA-03")
 def test_everything_by_keyboard(open_tab: OpenTab) -> None:
     shop = Shop()
     with Dashboard(shop.mp, allow_actions=True) as dashboard:
@@ -286,6 +304,7 @@ def test_any_place_is_a_few_letters_away(furnished: Dashboard, open_tab: OpenTab
     expect(page.get_by_role("heading", name="send", level=1)).to_be_visible()
 
 
+@pytest.mark.rows("DA-03")
 def test_the_focus_is_seen_and_the_content_is_one_key_away(
     furnished: Dashboard, open_tab: OpenTab
 ) -> None:
@@ -300,6 +319,7 @@ def test_the_focus_is_seen_and_the_content_is_one_key_away(
     assert width == "2px"
 
 
+@pytest.mark.rows("DA-03")
 def test_a_dialog_keeps_the_focus_and_gives_it_back(
     furnished: Dashboard, open_tab: OpenTab
 ) -> None:
@@ -309,6 +329,31 @@ def test_a_dialog_keeps_the_focus_and_gives_it_back(
     expect(page.get_by_role("button", name="Keep them")).to_be_focused()
     page.keyboard.press("Escape")
     expect(page.get_by_role("button", name="Purge")).to_be_focused()
+
+
+def test_the_back_button_closes_a_dialog(furnished: Dashboard, open_tab: OpenTab) -> None:
+    page = open_tab().open(furnished)
+    page.get_by_role("link", name="slow").click()
+    page.get_by_role("button", name="Purge").click()
+    expect(page.get_by_role("dialog")).to_be_visible()
+    page.go_back()
+    expect(page.get_by_role("heading", name="Pools")).to_be_visible()
+    expect(page.get_by_role("dialog")).to_have_count(0)
+
+
+def test_bars_of_a_run_share_one_time_whatever_their_level(
+    furnished: Dashboard, open_tab: OpenTab
+) -> None:
+    page = open_tab(viewport=DESKTOP).open(furnished)
+    visit(page, furnished, run_place(furnished, page))
+    expect(page.locator(".branches .tree-bar").first).to_be_visible()
+    edges = page.locator(".tree-bar, .tree-axis").evaluate_all(
+        "all => all.map((one) => one.getBoundingClientRect()).map((box) => [box.left, box.right])"
+    )
+    assert len(edges) > 2
+    for left, right in edges:
+        assert abs(left - edges[0][0]) < 1.5
+        assert abs(right - edges[0][1]) < 1.5
 
 
 def test_landmarks_and_titles(furnished: Dashboard, open_tab: OpenTab) -> None:
@@ -345,6 +390,7 @@ def test_plots_are_drawn_and_say_what_they_show(furnished: Dashboard, open_tab: 
     expect(page.locator(".plot canvas")).to_have_count(4)
 
 
+@pytest.mark.rows("DA-06")
 def test_modules_make_no_markup_and_ask_no_other_site() -> None:
     for file in (STATIC / "app").rglob("*.js"):
         text = file.read_text("utf-8")

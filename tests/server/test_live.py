@@ -71,6 +71,7 @@ class Listener:
         await self.task
 
 
+@pytest.mark.rows("DA-01")
 async def test_a_client_hears_all_pools_and_then_what_changes(place: Place) -> None:
     async with desk(shop, place) as at:
         listener = Listener(at)
@@ -96,6 +97,7 @@ async def test_a_client_hears_of_the_pool_and_the_task_it_names(place: Place) ->
         await listener.leave()
 
 
+@pytest.mark.rows("DA-01")
 async def test_many_clients_cost_the_store_as_much_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     async with desk(shop) as at:
         view = internals_of(at.mp).runtime.view
@@ -161,6 +163,7 @@ async def test_a_store_that_fails_for_a_while_ends_no_stream(
         await listener.leave()
 
 
+@pytest.mark.rows("DA-10")
 async def test_of_ten_thousand_clients_the_limit_is_served_and_room_comes_back() -> None:
     async with desk(shop, max_clients=100) as at:
         listeners = [Listener(at) for _ in range(10_000)]
@@ -178,6 +181,7 @@ async def test_of_ten_thousand_clients_the_limit_is_served_and_room_comes_back()
         await again.leave()
 
 
+@pytest.mark.rows("DA-10")
 async def test_long_polls_beyond_the_limit_are_refused() -> None:
     async with desk(shop, work=False, max_clients=5) as at:
         (task,) = await at.put("orders")

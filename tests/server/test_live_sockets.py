@@ -76,6 +76,7 @@ class Client(asyncio.Protocol):
         return int(self.heard[9:12])
 
 
+@pytest.mark.rows("DA-10")
 @pytest.mark.real_loop
 @pytest.mark.timeout(120)
 async def test_ten_thousand_connections_are_answered_and_a_hundred_of_them_served() -> None:

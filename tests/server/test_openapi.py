@@ -59,6 +59,22 @@ async def test_every_reference_leads_somewhere() -> None:
                 assert operation["responses"].keys() & {"200", "202", "204"}, f"{method} {path}"
 
 
+@pytest.mark.rows("DA-12")
+async def test_headers_that_a_client_acts_on_are_in_the_document() -> None:
+    """Where to ask for what was made, and when to try again what was refused."""
+    async with desk(shop) as at:
+        paths = (await at.client.get("/openapi.json")).json()["paths"]
+        submit = paths["/api/v1/pools/{pool}/tasks"]["post"]["responses"]
+        for status in ("200", "202"):
+            assert "Location" in submit[status]["headers"]
+        for operations in paths.values():
+            for operation in operations.values():
+                for status in ("429", "503"):
+                    assert "Retry-After" in operation["responses"][status]["headers"]
+        stream = paths["/api/v1/live"]["get"]["responses"]["200"]["content"]
+        assert list(stream) == ["text/event-stream"]
+
+
 async def test_fields_are_described() -> None:
     async with desk(shop) as at:
         schemas = (await at.client.get("/openapi.json")).json()["components"]["schemas"]
@@ -67,6 +83,7 @@ async def test_fields_are_described() -> None:
         assert schemas["Submission"]["additionalProperties"] is False
 
 
+@pytest.mark.rows("DA-11")
 @pytest.mark.timeout(600)
 def test_no_request_breaks_the_server() -> None:
     """Requests that fit the document, and requests that do not: never a 5xx but an honest 503."""

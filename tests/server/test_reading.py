@@ -10,6 +10,9 @@ from tests import stores
 from tests.server.desk import Desk, desk
 
 from millpond import Context, Millpond, Retry
+from millpond.core.audit import Record, RecordKind
+from millpond.core.lifecycle import Status, Transition
+from millpond.server import shapes
 from millpond.server.redaction import HIDDEN
 
 Place = stores.Places | None
@@ -50,6 +53,28 @@ async def test_pools_at_a_glance(place: Place) -> None:
         assert len(orders["recent"]["spark"]) == 60
 
 
+def test_an_attempt_whose_end_was_not_read_does_not_run() -> None:
+    """A later start, or a task that does not run, means that it ended; when is not known."""
+
+    def start(number: int, at: float) -> Record:
+        return Record(
+            at=at,
+            kind=RecordKind.DEQUEUE,
+            pool="orders",
+            event=Transition.LEASE,
+            before=Status.QUEUED,
+            after=Status.RUNNING,
+            attempt=number,
+        )
+
+    starts = [start(1, 5.0), start(2, 8.0)]
+    for running, last in ((True, ("running", 2.0)), (False, ("ended", None))):
+        found = shapes.attempts(starts, 10.0, running=running)
+        assert [(one.outcome, one.ran) for one in found] == [("ended", None), last]
+        assert all(one.ended_at is None for one in found)
+
+
+@pytest.mark.rows("DA-14")
 async def test_pools_in_pages(place: Place) -> None:
     async with desk(shop, place) as at:
         first = await at.get("/pools?limit=1")
@@ -134,6 +159,7 @@ async def test_conditions(place: Place, asked: str, found: set[int]) -> None:
         assert (await at.get(f"/tasks/count?{asked}"))["count"] == len(found)
 
 
+@pytest.mark.rows("DA-14")
 async def test_tasks_in_pages_over_several_pools(place: Place) -> None:
     async with desk(shop, place, work=False) as at:
         wanted = await at.put("idle", 3) + await at.put("orders", 4)
@@ -148,6 +174,7 @@ async def test_tasks_in_pages_over_several_pools(place: Place) -> None:
         assert sorted(map(int, seen)) == sorted(wanted)
 
 
+@pytest.mark.rows("DA-14")
 async def test_a_search_of_many_rows_is_partial(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -208,6 +235,7 @@ async def test_a_failed_task_tells_its_error(place: Place) -> None:
         assert "ValueError: order -1" in told["traceback"]
 
 
+@pytest.mark.rows("DA-05")
 async def test_payloads_are_hidden_until_asked_for_and_redacted(place: Place) -> None:
     async with desk(shop, place, redact=["amount"]) as at:
         (task,) = await submitted(at, 5)
@@ -223,6 +251,7 @@ async def test_why_a_task_waits(place: Place) -> None:
         assert "pool paused" in (await at.get(f"/tasks/{task}"))["why"]
 
 
+@pytest.mark.rows("DA-13")
 async def test_a_result_is_waited_for(place: Place) -> None:
     async with desk(shop, place) as at:
         pool, pay = at.mp.get_pool("orders"), at.mp.tasks["pay"]

@@ -32,6 +32,7 @@ async def refused(answer: httpx.Response) -> tuple[int, str]:
     return answer.status_code, answer.json()["error"]["code"]
 
 
+@pytest.mark.rows("DA-07")
 @pytest.mark.parametrize(
     "host", ["evil.example", "localhost.evil.example", "", "10.0.0.1", "[::2]"]
 )
@@ -59,6 +60,7 @@ async def test_with_a_token_a_plain_address_is_a_host() -> None:
         assert (await at.client.get("/api/v1/pools", headers=headers)).status_code == 200
 
 
+@pytest.mark.rows("DA-07")
 @pytest.mark.parametrize("client", ["10.0.0.9", "192.168.1.2", "fe80::1", "testclient"])
 async def test_another_machine_is_refused_without_a_token(client: str) -> None:
     async with desk(shop) as at:
@@ -67,6 +69,7 @@ async def test_another_machine_is_refused_without_a_token(client: str) -> None:
             assert await refused(await other.get("/api/v1/pools")) == (403, "token_not_set")
 
 
+@pytest.mark.rows("DA-07")
 @pytest.mark.parametrize("header", ["x-forwarded-for", "forwarded", "x-real-ip"])
 async def test_a_proxy_is_refused_without_a_token(header: str) -> None:
     async with desk(shop) as at:
@@ -74,6 +77,7 @@ async def test_a_proxy_is_refused_without_a_token(header: str) -> None:
         assert await refused(answer) == (403, "token_not_set")
 
 
+@pytest.mark.rows("DA-07")
 @pytest.mark.parametrize(
     "given", [None, "Bearer wrong", "Bearer ", "Basic abc", f"Bearer {TOKEN}x"]
 )
@@ -109,6 +113,7 @@ def test_tokens_are_compared_as_digests() -> None:
     assert TOKEN.encode() not in b"".join(digest for _, digest in tokens._digests)
 
 
+@pytest.mark.rows("DA-08")
 async def test_without_actions_nothing_is_changed() -> None:
     async with desk(shop) as at:
         for path in ("/pools/orders/pause", "/tasks/1/cancel", "/events", "/pools/orders/tasks"):
@@ -117,6 +122,7 @@ async def test_without_actions_nothing_is_changed() -> None:
         assert not (await at.get("/pools/orders"))["pool"]["paused"]
 
 
+@pytest.mark.rows("DA-09")
 @pytest.mark.parametrize(
     "headers",
     [
@@ -135,6 +141,7 @@ async def test_a_page_of_another_site_changes_nothing(headers: dict[str, str]) -
         assert await refused(answer) == (403, "cross_site")
 
 
+@pytest.mark.rows("DA-09")
 async def test_a_form_changes_nothing() -> None:
     async with desk(shop, allow_actions=True) as at:
         for kind in ("application/x-www-form-urlencoded", "text/plain", "multipart/form-data"):
@@ -144,6 +151,7 @@ async def test_a_form_changes_nothing() -> None:
             assert await refused(answer) == (415, "not_json")
 
 
+@pytest.mark.rows("DA-09")
 async def test_a_page_of_ours_proves_itself() -> None:
     async with desk(shop, allow_actions=True) as at:
         page = {"origin": "http://localhost", "sec-fetch-site": "same-origin"}
@@ -230,6 +238,7 @@ async def test_an_application_says_who_asks() -> None:
         assert page["items"][0]["by"] == "http:ada"
 
 
+@pytest.mark.rows("DA-10")
 async def test_an_oversized_body_is_refused() -> None:
     async with desk(shop, allow_actions=True, max_body=1000) as at:
         path = "/api/v1/pools/orders/tasks"
@@ -264,6 +273,7 @@ async def test_unknown_fields_and_parameters_are_refused() -> None:
         assert answer.json()["error"]["fields"] == {"statuses": "is not a parameter of this path"}
 
 
+@pytest.mark.rows("DA-10")
 async def test_a_client_that_asks_too_fast_is_told_when_to_come_back() -> None:
     async with desk(shop, max_rate=5) as at:
         answers = [await at.client.get("/api/v1/session") for _ in range(12)]
@@ -272,6 +282,7 @@ async def test_a_client_that_asks_too_fast_is_told_when_to_come_back() -> None:
         assert answers[-1].headers["retry-after"] == "1"
 
 
+@pytest.mark.rows("DA-10")
 async def test_more_requests_than_are_answered_at_a_time_wait_and_are_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -296,6 +307,7 @@ async def test_more_requests_than_are_answered_at_a_time_wait_and_are_refused(
         assert sorted([(await one).status_code for one in asked]) == [200] + [503] * 7
 
 
+@pytest.mark.rows("DA-06")
 async def test_every_answer_has_the_headers_that_keep_a_browser_safe() -> None:
     async with desk(shop) as at:
         for path in ("/api/v1/pools", "/api/v1/none", "/none", "/openapi.json"):
@@ -310,6 +322,7 @@ async def test_every_answer_has_the_headers_that_keep_a_browser_safe() -> None:
         assert (await at.client.get("/api/v1/pools")).headers["cache-control"] == "no-store"
 
 
+@pytest.mark.rows("DA-06")
 def test_an_import_map_is_allowed_by_its_digest_alone() -> None:
     page = '<script type="importmap">{"imports":{}}</script><script>alert(1)</script>'
     policy = content_policy(page)
@@ -379,6 +392,7 @@ async def test_served_by_itself_it_opens_the_millpond() -> None:
     assert not mp.is_open
 
 
+@pytest.mark.rows("DA-09")
 @pytest.mark.parametrize("site", ["cross-site", "same-site"])
 async def test_a_page_of_another_site_takes_no_place_among_those_who_listen(site: str) -> None:
     async with desk(shop, max_clients=1) as at:
@@ -442,6 +456,7 @@ async def test_no_path_leads_out_of_the_folder_of_the_pages(path: str) -> None:
         assert (await answers.get())["status"] == 404
 
 
+@pytest.mark.rows("DA-10")
 async def test_a_slow_body_is_refused_and_takes_no_place_meanwhile() -> None:
     async with desk(shop, max_requests=1, token=TOKEN) as at:
 
@@ -519,6 +534,7 @@ async def test_a_connection_that_sends_no_headers_is_closed(
     await serving
 
 
+@pytest.mark.rows("DA-05")
 def test_secrets_stay_hidden_wherever_their_names_stand() -> None:
     stored = {
         "env": [{"name": "API_TOKEN", "value": "s3cret"}, {"name": "HOME", "value": "/root"}],

@@ -116,6 +116,7 @@ def _next(lines: Iterator[str], event: str) -> Any:
     raise AssertionError("the stream ended")
 
 
+@pytest.mark.rows("DA-07")
 def test_a_public_address_needs_a_token(store: str) -> None:
     environment = {"MILLPOND_TOKEN": ""}
     code, said = refusal("--store", store, "--host", "0.0.0.0", **environment)  # noqa: S104

@@ -1,4 +1,4 @@
-"""Tune the garbage collector for a worker process.
+"""Tune the garbage collector for a process that works or serves.
 
 Imported objects live as long as the process, so the collector need not traverse them again. The
 objects of a task are freed when it ends, so the collector need not run every few dozen tasks. An

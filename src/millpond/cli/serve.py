@@ -119,6 +119,7 @@ def _check_public(host: str, tokens: dict[str, str]) -> None:
 
 
 async def _serve(options: dict[str, Any], tokens: dict[str, str]) -> int:
+    from millpond.cli.gc_tuning import tune_garbage_collection
     from millpond.cli.open_store import open_store
     from millpond.server import app
     from millpond.server.serving import serve
@@ -133,6 +134,7 @@ async def _serve(options: dict[str, Any], tokens: dict[str, str]) -> int:
             trace_url=options["trace_url"],
             max_clients=options["max_clients"],
         )
+        tune_garbage_collection()
         await serve(made, options["host"], options["port"], lambda url: _announce(made, url))
     return Exit.CLEAN
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 from fastapi.openapi.utils import get_openapi
+from starlette.responses import Response
 
 from millpond.server import contract
 
@@ -32,9 +33,22 @@ _COMMON = {
     429: "Too many requests; `Retry-After` says when to try again.",
     503: "The server or the store is overloaded or away; `Retry-After` says when to try again.",
 }
+_RETRY_AFTER = {
+    "Retry-After": {
+        "description": "Seconds after which to try again.",
+        "schema": {"type": "integer", "minimum": 1},
+    }
+}
+_LOCATION = {
+    "Location": {
+        "description": "The path to ask for it.",
+        "schema": {"type": "string", "format": "uri-reference"},
+    }
+}
 _SAID = {
     400: "The request cannot be read.",
     404: "There is no such pool, task, run, schedule or event.",
+    408: "The body came in too slowly.",
     409: "It conflicts with what is stored.",
     413: "The body is too large.",
     415: "The body is not JSON.",
@@ -48,23 +62,38 @@ def operation(
     status: int = 200,
     says: str = "",
     errors: Iterable[int] = (),
-    media_type: str = "application/json",
+    content: dict[str, Any] | None = None,
     required: bool = True,
+    known: str = "",
 ) -> dict[str, Any]:
-    """Return what a route tells FastAPI of its answers and its body."""
+    """Return what a route tells FastAPI of its answers and its body.
+
+    `known` says when it answers 200 with the same: what is to be made is there already.
+    """
     answers: dict[int | str, dict[str, Any]] = {}
     first: dict[str, Any] = {"description": says or (inspect.getdoc(returns) or "").split("\n")[0]}
     if returns is not None:
-        first["content"] = {media_type: {"schema": {"$ref": _REF.format(name=returns.__name__)}}}
+        schema = {"$ref": _REF.format(name=returns.__name__)}
+        content = {"application/json": {"schema": schema}}
+    if content is not None:
+        first["content"] = content
     answers[status] = first
-    body = (400, 409, 413, 415) if takes is not None else ()
+    if known:
+        first["headers"] = _LOCATION
+        answers[200] = {**first, "description": known}
+    body = (400, 408, 409, 413, 415) if takes is not None else ()
     for code in sorted({*_COMMON, *errors, *body}):
         answers[code] = {"description": {**_COMMON, **_SAID}[code], "content": _PROBLEM}
+        if code in (429, 503):
+            answers[code]["headers"] = _RETRY_AFTER
     found: dict[str, Any] = {
         "response_model": None,
         "responses": answers,
         "status_code": status,
     }
+    if returns is None:
+        # FastAPI would say that it answers with JSON.
+        found["response_class"] = Response
     if takes is not None:
         schema = {"$ref": _REF.format(name=takes.__name__)}
         content = {"application/json": {"schema": schema}}
@@ -98,7 +127,7 @@ def _schemas() -> dict[str, Any]:
     structs = [
         one
         for one in vars(contract).values()
-        if isinstance(one, type) and issubclass(one, msgspec.Struct) and one is not contract.Taken
+        if isinstance(one, type) and issubclass(one, msgspec.Struct)
     ]
     _, found = msgspec.json.schema_components(structs, ref_template=_REF)
     for struct in structs:

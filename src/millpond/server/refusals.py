@@ -73,6 +73,7 @@ _STATUS: tuple[tuple[type[errors.MillpondError], int, float | None], ...] = (
     (errors.UnknownEvent, 404, None),
     (errors.IdempotencyConflict, 409, None),
     (errors.StaleRevision, 409, None),
+    (errors.NotWaiting, 409, None),
     (errors.ConfigConflict, 409, None),
     (errors.PoolClosed, 409, None),
     (errors.NewerPool, 409, None),

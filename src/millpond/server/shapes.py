@@ -147,6 +147,7 @@ def task_item(task: Task, now: float) -> contract.TaskItem:
         attempt=task.attempt,
         attempts=new.attempts,
         runs=task.runs,
+        revision=new.revision,
         submitted_at=task.submitted_at,
         submitted_by=new.submitted_by,
         due_at=task.due,
@@ -214,12 +215,17 @@ def audit_item(record: Record, position: int | None = None) -> contract.AuditIte
     )
 
 
-def attempts(history: Sequence[Record], now: float) -> list[contract.Attempt]:
-    """Return each run of a task: when, by whom, how long it had waited, how it ended."""
+def attempts(history: Sequence[Record], now: float, *, running: bool) -> list[contract.Attempt]:
+    """Return each run of a task: when, by whom, how long it had waited, how it ended.
+
+    `running` says whether the task runs now: otherwise every attempt has ended, also one whose end
+    is not among the records.
+    """
     found: list[contract.Attempt] = []
     due: float | None = None
     for record in history:
         if record.event is Transition.LEASE:
+            found[-1:] = map(_ended, found[-1:])
             found.append(
                 contract.Attempt(
                     attempt=record.attempt,
@@ -242,7 +248,16 @@ def attempts(history: Sequence[Record], now: float) -> list[contract.Attempt]:
             )
         if record.event is not None and record.after is Status.QUEUED:
             due = record.due
+    if not running:
+        found[-1:] = map(_ended, found[-1:])
     return found
+
+
+def _ended(attempt: contract.Attempt) -> contract.Attempt:
+    """Return an attempt that is over; when and how is unknown if no record said so."""
+    if attempt.outcome != "running":
+        return attempt
+    return msgspec.structs.replace(attempt, outcome="ended", ran=None)
 
 
 def trace_of(task: Task, url: str | None) -> contract.Trace | None:

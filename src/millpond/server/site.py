@@ -115,6 +115,11 @@ def actor_of(request: Request) -> str:
     return actor
 
 
+def path_to(request: Request, path: str) -> str:
+    """Return a path of the API as clients ask for it, wherever the server is mounted."""
+    return f"{request.scope.get('root_path', '')}/api/v1{path}"
+
+
 def answer(value: object, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """Return data as a JSON response."""
     return Response(_encode(value), status, dict(headers or {}), "application/json")
@@ -126,8 +131,17 @@ async def body_of(request: Request, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(raw or b"{}", type=kind)
     except msgspec.ValidationError as error:
-        message, _, path = str(error).partition(" - at `")
-        fields = {(path.rstrip("`").removeprefix("$").removeprefix(".") or "body"): message}
-        raise Refused(422, "invalid_request", str(error), fields=fields) from None
+        raise _invalid(str(error), kind) from None
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise Refused(400, "bad_json", f"the body is not JSON: {error}") from None
+
+
+def _invalid(message: str, kind: type) -> Refused:
+    """Return the refusal of a body, naming the field that is wrong."""
+    reason, _, path = message.partition(" - at `")
+    field = path.rstrip("`").removeprefix("$").removeprefix(".")
+    if not field and reason.startswith("Object contains unknown field"):
+        field, reason = reason.split("`")[1], "is not a field of this request"
+        known = sorted(one.name for one in msgspec.structs.fields(kind))
+        message = f"unknown field {field!r}; there are: {', '.join(known)}"
+    return Refused(422, "invalid_request", message, fields={field or "body": reason})

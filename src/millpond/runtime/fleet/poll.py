@@ -79,9 +79,15 @@ class Polling(Service):
             await asyncio.gather(task, return_exceptions=True)
 
     def poll_now(self) -> None:
-        """Poll at once: a hint had no room for all that happened."""
-        self._behind = self._urgent = True
-        self._wake.set()
+        """Poll at once: a hint had no room for all that happened.
+
+        A process that runs and awaits nothing, as one that only serves a dashboard, polls no more
+        often for it.
+        """
+        self._behind = True
+        if self._workers or self._waiting.any_waiting or self._submitter.has_lines:
+            self._urgent = True
+            self._wake.set()
 
     def stay_awake(self) -> None:
         """Do not rest for now: other processes are active."""

@@ -6,13 +6,16 @@ import logging
 from typing import TYPE_CHECKING
 
 from fastapi import APIRouter
+from msgspec import UNSET
+from msgspec.structs import asdict
 from starlette.requests import Request
 from starlette.responses import Response
 
 from millpond.core.control import Close, Pause, Purge, Redrive, Resize, Resume
 from millpond.core.log_fields import about
+from millpond.pool.internals import internals_of
 from millpond.pool.lane_or_key import unit_of
-from millpond.server import contract
+from millpond.server import contract, shapes
 from millpond.server.api import parameters as given
 from millpond.server.api.tasks import MOST_COUNTED, PAGE, every, known_task
 from millpond.server.openapi import operation
@@ -101,6 +104,39 @@ async def cancel(request: Request, task: given.OneTask) -> Response:
         (identifier,), interrupt=body.interrupt, by=actor_of(request)
     )
     return await _one_changed(request, "cancel", identifier, count)
+
+
+@router.patch(
+    "/tasks/{task}",
+    **operation(
+        contract.TaskUpdated, takes=contract.TaskUpdate, errors=_ERRORS, says="It is changed."
+    ),
+)
+async def update(request: Request, task: given.OneTask) -> Response:
+    """Change a task that no worker has yet: its arguments, priority, time or labels.
+
+    It keeps its id, its key and its place. `run_at` and `delay` reschedule it, `{"delay": 0}` lets
+    it start now. 409 refuses a task that runs or has ended, and a `revision` that is not its own.
+    """
+    site, identifier = site_of(request), given.number(task)
+    body = await body_of(request, contract.TaskUpdate)
+    changes = {name: value for name, value in asdict(body).items() if value is not UNSET}
+    arguments, revision = changes.pop("kwargs", None), changes.pop("revision", None)
+    if not changes and arguments is None:
+        raise Refused(422, "invalid_request", "there is nothing to change")
+    await known_task(site, identifier)
+    waiting = internals_of(site.mp).waiting
+    await waiting.change(identifier, arguments, changes, revision=revision, by=actor_of(request))
+    record = await known_task(site, identifier)
+    _log(request, "update", 1, record.new.pool, identifier)
+    return answer(
+        contract.TaskUpdated(
+            id=task,
+            pool=record.new.pool,
+            state=shapes.task_state(record, site.now()),
+            revision=record.new.revision,
+        )
+    )
 
 
 @router.post("/tasks/{task}/redrive", **operation(contract.Changed, errors=_ERRORS))

@@ -23,6 +23,7 @@ CHUNK = 500
 Kind = Annotated[
     Literal[
         "submit",
+        "update",
         "claim",
         "dequeue",
         "drop",

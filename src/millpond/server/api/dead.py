@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from fastapi import APIRouter
@@ -69,8 +70,8 @@ def grouped(tasks: Iterable[Task]) -> list[contract.DeadGroup]:
     """Return tasks, the latest of each group first, as groups of one pool, function and error."""
     groups: dict[tuple[str, str, str, str], list[Task]] = {}
     for task in tasks:
-        kind, message = _error(task)
-        address = task.new.pool, task.new.call.function, kind, _common(message)
+        kind, common, _ = _told(task.error, task.reason)
+        address = task.new.pool, task.new.call.function, kind, common
         groups.setdefault(address, []).append(task)
     return [
         contract.DeadGroup(
@@ -78,7 +79,7 @@ def grouped(tasks: Iterable[Task]) -> list[contract.DeadGroup]:
             function=function,
             type=kind,
             message=message,
-            sample=_error(members[0])[1][:LONGEST],
+            sample=_told(members[0].error, members[0].reason)[2],
             count=len(members),
             first_at=min(task.finished_at or 0.0 for task in members),
             last_at=max(task.finished_at or 0.0 for task in members),
@@ -88,11 +89,16 @@ def grouped(tasks: Iterable[Task]) -> list[contract.DeadGroup]:
     ]
 
 
-def _error(task: Task) -> tuple[str, str]:
-    info = read(task.error)
+@lru_cache(maxsize=1024)
+def _told(stored: bytes | None, reason: str | None) -> tuple[str, str, str]:
+    """Return the type of an error, what its message has in common with others, its beginning.
+
+    An open page asks for the same dead letters again and again.
+    """
+    info = read(stored)
     if info is None:
-        return task.reason or "unknown", ""
-    return info.type, info.message
+        return reason or "unknown", "", ""
+    return info.type, _common(info.message), info.message[:LONGEST]
 
 
 def _common(message: str) -> str:

@@ -16,7 +16,7 @@ from millpond.pool.internals import internals_of
 from millpond.server import contract, cursors, redaction
 from millpond.server.api import parameters as given
 from millpond.server.openapi import operation
-from millpond.server.site import Site, actor_of, answer, body_of, site_of
+from millpond.server.site import Site, actor_of, answer, body_of, path_to, site_of
 from millpond.store.protocol import PoolView
 
 router = APIRouter(tags=["events"])
@@ -102,7 +102,13 @@ def _event(site: Site, event: EventInfo, *, payload: bool) -> contract.EventItem
 
 @router.post(
     "/events",
-    **operation(contract.Emitted, takes=contract.Emission, status=202, says="It is stored."),
+    **operation(
+        contract.Emitted,
+        takes=contract.Emission,
+        status=202,
+        says="It is stored; Location names its receipts.",
+        known="An event of this name and id was stored before.",
+    ),
 )
 async def emit(request: Request) -> Response:
     """Emit an event: every trigger for events of its name submits one task."""
@@ -112,15 +118,14 @@ async def emit(request: Request) -> Response:
     emitted = await internals_of(site.mp).events.emit_as(
         actor_of(request), body.name, body.payload, body.id
     )
-    return answer(
-        contract.Emitted(
-            name=emitted.event.name,
-            id=emitted.event_id,
-            task=str(emitted.task_id),
-            duplicate=emitted.duplicate,
-        ),
-        202,
+    told = contract.Emitted(
+        name=emitted.event.name,
+        id=emitted.event_id,
+        task=str(emitted.task_id),
+        duplicate=emitted.duplicate,
     )
+    receipts = path_to(request, f"/events/{emitted.task_id}/receipts")
+    return answer(told, 200 if emitted.duplicate else 202, {"location": receipts})
 
 
 @router.get("/events/{task}/receipts", **operation(contract.ReceiptPage, errors=(404,)))

@@ -21,9 +21,10 @@ _SAYS = (
     "pools, later ones those that changed. `pool`: {name, waits, run_times, units} of a pool that "
     "was named. `task`: a TaskItem of a task that was named."
 )
+_STREAM = {"text/event-stream": {"schema": {"type": "string"}}}
 
 
-@router.get("/live", **operation(None, says=_SAYS))
+@router.get("/live", **operation(None, says=_SAYS, content=_STREAM))
 async def listen(
     request: Request,
     pool: Annotated[list[str], Query(max_length=MOST_WATCHED)] = [],  # noqa: B006 - FastAPI copies it

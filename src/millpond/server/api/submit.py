@@ -23,7 +23,7 @@ from millpond.server import contract
 from millpond.server.api import parameters as given
 from millpond.server.openapi import operation
 from millpond.server.refusals import Refused
-from millpond.server.site import Site, actor_of, answer, body_of, site_of
+from millpond.server.site import Site, actor_of, answer, body_of, path_to, site_of
 from millpond.store.protocol import Batch
 
 if TYPE_CHECKING:
@@ -53,7 +53,8 @@ IdempotencyKey = Annotated[
         takes=contract.Submission,
         status=202,
         errors=(404,),
-        says="The task is stored; Location names it. 200: its idempotency key was known.",
+        says="The task is stored; Location names it.",
+        known="Its idempotency key was known: Location names the task that it stands for.",
     ),
 )
 async def submit(
@@ -90,7 +91,7 @@ def _taken(request: Request, new: NewTask, admission: Admission) -> Response:
         message = f"pool {new.pool!r} is full and dropped the task: {admission.reason}"
         fields = {"pool": new.pool, "reason": admission.reason}
         raise Refused(429, "MILL-033", message, fields=fields, retry_after=1.0)
-    location = f"{request.scope.get('root_path', '')}/api/v1/tasks/{admission.task}"
+    location = path_to(request, f"/tasks/{admission.task}")
     receipt = contract.Receipt(
         id=str(admission.task),
         pool=new.pool,

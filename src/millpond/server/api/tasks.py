@@ -10,6 +10,8 @@ from fastapi import APIRouter, Query
 from starlette.requests import Request
 from starlette.responses import Response
 
+from millpond.core.lifecycle import Status
+from millpond.core.why import Facts, explain
 from millpond.errors import UnknownTask
 from millpond.pool.why import why
 from millpond.runtime.error_info import read
@@ -44,6 +46,9 @@ HISTORY_RECORDS = 200
 
 LONG_QUEUE = 200
 """To say how many are ahead takes reading the queue: in a longer one that is left out."""
+
+
+Wait = Annotated[float, Query(ge=0, le=60, description="Seconds to wait for the end, at most 60.")]
 
 
 @router.get("/tasks", **operation(contract.TaskPage, errors=(404,)))
@@ -183,8 +188,8 @@ async def show_task(
     return answer(
         contract.TaskStory(
             task=shapes.task_item(record, now),
-            why=await why(site.runtime, identifier, most=LONG_QUEUE),
-            attempts=shapes.attempts(story.records, now),
+            why=await _why(site, record, now),
+            attempts=shapes.attempts(story.records, now, running=record.status is Status.RUNNING),
             history=[shapes.audit_item(one) for one in story.records],
             history_complete=story.complete,
             traceback=None if error is None else error.traceback or None,
@@ -196,6 +201,14 @@ async def show_task(
             at=now,
         )
     )
+
+
+async def _why(site: Site, task: Task, now: float) -> str:
+    """Return why a task does not run; of one that has ended, its own record says so."""
+    if task.status.terminal:
+        ended = Facts(task=task.new.id, pool=task.new.pool, status=task.status, reason=task.reason)
+        return explain(ended, now)
+    return await why(site.runtime, task.new.id, most=LONG_QUEUE)
 
 
 async def known_task(site: Site, identifier: int) -> Task:
@@ -250,7 +263,7 @@ def _payload(site: Site, task: Task) -> contract.Payload:
 async def wait_for_result(
     request: Request,
     task: given.OneTask,
-    wait: Annotated[float, Query(ge=0, le=60, description="Seconds to wait for the end.")] = 0.0,
+    wait: Wait = 0.0,
 ) -> Response:
     """Return how a task ended and its result; while it has not, wait up to `wait` seconds."""
     site = site_of(request)

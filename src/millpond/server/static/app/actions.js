@@ -1,7 +1,7 @@
 // What changes something: asked for, carried out, and told how it went.
 import { signal } from "@preact/signals";
 
-import { advice, get, poolPath, post, session } from "./api.js";
+import { advice, get, patch, poolPath, post, session } from "./api.js";
 import { exact, plural } from "./format.js";
 import { refreshAll } from "./refresh.js";
 
@@ -44,9 +44,9 @@ export function mayAct() {
   return false;
 }
 
-async function carryOut(path, body, said) {
+async function carryOut(path, body, said, send = post) {
   try {
-    const answer = await post(path, body);
+    const answer = await send(path, body);
     toast(typeof said === "function" ? said(answer) : said);
     refreshAll();
     return answer;
@@ -127,6 +127,11 @@ export async function cancelTask(task) {
 export function redriveTask(task) {
   if (!mayAct()) return null;
   return carryOut(`tasks/${task.id}/redrive`, {}, "Queued the task again");
+}
+
+export function runNow(task) {
+  if (!mayAct()) return null;
+  return carryOut(`tasks/${task.id}`, { delay: 0 }, "It starts as soon as its pool allows", patch);
 }
 
 export async function fire(schedule) {

@@ -37,10 +37,18 @@ export async function get(path, params = {}, options = {}) {
   return request(url(path, params), { signal: options.signal }, options.exactNumbers);
 }
 
-export async function post(path, body = {}) {
+export function post(path, body = {}) {
+  return change("POST", path, body);
+}
+
+export function patch(path, body) {
+  return change("PATCH", path, body);
+}
+
+function change(method, path, body) {
   const headers = { "content-type": "application/json" };
   if (session.value?.csrf) headers["x-csrf-token"] = session.value.csrf;
-  return request(url(path), { method: "POST", headers, body: JSON.stringify(body) });
+  return request(url(path), { method, headers, body: JSON.stringify(body) });
 }
 
 export async function remove(path) {

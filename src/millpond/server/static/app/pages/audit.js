@@ -10,6 +10,7 @@ import { Text } from "../ui/text.js";
 
 const ICONS = {
   submit: "queued",
+  update: "queued",
   claim: "queued",
   dequeue: "running",
   drop: "rejected",
@@ -23,6 +24,7 @@ const ICONS = {
 const KINDS = [
   ["control", "orders of operators"],
   ["submit", "submits"],
+  ["update", "changes of tasks"],
   ["claim", "claims"],
   ["dequeue", "starts"],
   ["settle", "ends"],

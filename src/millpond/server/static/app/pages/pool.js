@@ -221,7 +221,7 @@ function Limits({ pool, detail }) {
 
 function Totals({ pool, callbacks }) {
   const link = (status, value, kind = "") =>
-    html`<a href=${href(["tasks"], { pool: pool.name, status })} class=${`num ${value ? kind : ""}`}>${count(value)}</a>`;
+    html`<a href=${href(["tasks"], { pool: pool.name, status })} class=${`num ${value ? kind : "none"}`}>${count(value)}</a>`;
   const called = Object.entries(callbacks).filter(([, value]) => value > 0);
   return html`<${Panel} title="Since it was declared">
     <${Facts}

@@ -45,7 +45,7 @@ export function Schedules() {
     ${list.items.length > 0 &&
     html`<div class="panel flush"><table class="table schedules">
       <caption class="sr">Schedules</caption>
-      <thead><tr><th scope="col">Schedule</th><th scope="col">When</th><th scope="col">Next</th><th scope="col" class="act wide"><span class="sr">Actions</span></th></tr></thead>
+      <thead><tr><th scope="col">Schedule</th><th scope="col">When</th><th scope="col">Next, in your time</th><th scope="col" class="act wide"><span class="sr">Actions</span></th></tr></thead>
       <tbody>${list.items.map((one) => html`<${Row} key=${one.id} schedule=${one} />`)}</tbody>
     </table></div>`}
     <${More} list=${list} what="schedules" />

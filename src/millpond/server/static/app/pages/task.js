@@ -1,7 +1,7 @@
 // One task from its submit to its end: why it does not run, its attempts, what followed from it.
 import { useEffect, useState } from "preact/hooks";
 
-import { cancelTask, redriveTask } from "../actions.js";
+import { cancelTask, redriveTask, runNow } from "../actions.js";
 import { get } from "../api.js";
 import { now } from "../clock.js";
 import { duration, percent, plural, shortType } from "../format.js";
@@ -19,6 +19,7 @@ const ENDED = new Set(["completed", "failed", "cancelled", "rejected"]);
 // What each event of the audit means, and the state whose icon stands for it.
 const EVENTS = {
   submit: ["Submitted", "queued"],
+  update: ["Changed while it waited", "queued"],
   refuse: ["Refused: the pool was full", "rejected"],
   claim: ["Claimed ahead by a worker", "queued"],
   lease: ["Started", "running"],
@@ -45,6 +46,7 @@ const OUTCOMES = {
   exhaust: "failed",
   cancel: "cancelled",
   release: "queued",
+  ended: "queued",
 };
 
 // How an attempt ended, in a word.
@@ -66,6 +68,11 @@ function Why({ task, why }) {
   return html`<${Note} kind=${kind} icon=${html`<${StateIcon} state=${task.state} />`} title=${title}><p><${Text} value=${why} /></p></${Note}>`;
 }
 
+// The end of an attempt, or its start where that is not known.
+function endOf(attempt, now) {
+  return attempt.ended_at ?? (attempt.outcome === "running" ? now : attempt.started_at);
+}
+
 // Waiting and running on one line, to scale; short stretches stay visible.
 function Strip({ task, attempts }) {
   const end = task.finished_at ?? now.value;
@@ -73,14 +80,14 @@ function Strip({ task, attempts }) {
   let at = task.submitted_at;
   for (const one of attempts) {
     if (one.started_at > at) stretches.push({ kind: "wait", from: at, to: one.started_at });
-    const until = one.ended_at ?? end;
+    const until = endOf(one, end);
     stretches.push({ kind: OUTCOMES[one.outcome] ?? "failed", from: one.started_at, to: until, attempt: one.attempt });
     at = until;
   }
   if (!ENDED.has(task.status) && end > at) stretches.push({ kind: "wait", from: at, to: end });
   const whole = stretches.reduce((sum, one) => sum + one.to - one.from, 0);
   if (whole <= 0) return null;
-  const running = attempts.reduce((sum, one) => sum + (one.ended_at ?? end) - one.started_at, 0);
+  const running = attempts.reduce((sum, one) => sum + endOf(one, end) - one.started_at, 0);
   const spoken = !attempts.length
     ? `waits for ${duration(whole)}`
     : `${duration(whole)} in all, ${duration(running)} of it running in ${plural(attempts.length, "attempt")}`;
@@ -96,8 +103,9 @@ function Strip({ task, attempts }) {
 }
 
 // Whether a start, or the submit, is not among what was read.
-function hasGaps({ history, history_complete: complete, task }) {
+function hasGaps({ history, history_complete: complete, task, attempts }) {
   if (complete) return false;
+  if (attempts.some((one) => one.outcome === "ended")) return true;
   const starts = history.filter((one) => one.event === "lease").length;
   return starts < task.runs || !history.some((one) => one.event === "submit");
 }
@@ -146,7 +154,7 @@ function Attempts({ attempts }) {
               ${one.reason && html`<span class="row-more"><span><${Text} value=${one.reason} /></span></span>`}</td>
             <td class="wide-only"><${Text} value=${one.worker ?? "–"} /></td>
             <td class="right num">${duration(one.waited)}</td>
-            <td class="right num">${duration(one.ended_at === null ? now.value - one.started_at : one.ran)}</td>
+            <td class="right num">${one.outcome === "ended" ? "–" : duration(one.ended_at === null ? now.value - one.started_at : one.ran)}</td>
           </tr>`,
         )}
       </tbody>
@@ -226,6 +234,7 @@ export function Task({ name }) {
   return html`
     <${Heading} title=${task.function} crumbs=${[...crumbs, [task.pool, href(["tasks"], { pool: task.pool })]]} state=${html`<${State} state=${task.state} />`}>
       ${canRedrive && html`<${Button} icon="redrive" primary onClick=${() => redriveTask(task)}>Redrive</${Button}>`}
+      ${task.state === "scheduled" && html`<${Button} icon="play" onClick=${() => runNow(task)}>Run now</${Button}>`}
       ${canCancel && html`<${Button} icon="cancel" danger onClick=${() => cancelTask(task)}>Cancel</${Button}>`}
       ${task.cancel_requested && !ENDED.has(task.status) && html`<span class="tag warn">cancel requested</span>`}
     </${Heading}>

@@ -14,7 +14,10 @@ export function Dialog({ title, onClose, children, class: name = "" }) {
     const dialog = box.current;
     const before = document.activeElement;
     dialog.showModal();
+    // The back button leaves the page that the question is about.
+    addEventListener("hashchange", onClose);
     return () => {
+      removeEventListener("hashchange", onClose);
       dialog.close();
       // Where the focus was may be gone by now.
       if (before?.isConnected) before.focus();

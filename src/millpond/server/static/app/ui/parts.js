@@ -169,8 +169,8 @@ export function Heading({ title, crumbs = [], children, state, sub }) {
       <div class="page-line">
         <h1 tabindex="-1" data-heading><${Text} value=${title} /></h1>
         ${state}
+        ${sub && html`<p class="page-sub">${sub}</p>`}
       </div>
-      ${sub && html`<p class="page-sub">${sub}</p>`}
     </div>
     ${children && html`<div class="page-actions">${children}</div>`}
   </header>`;

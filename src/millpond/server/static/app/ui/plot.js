@@ -43,6 +43,13 @@ function clock(at) {
   return text.endsWith(":00") ? text.slice(0, -3) : text;
 }
 
+// Half of a label with seconds: one that is nearer to the edge would be cut off there.
+const HALF_LABEL = 24;
+
+function fits(plot, at) {
+  return plot.valToPos(at, "x") < plot.over.clientWidth - HALF_LABEL;
+}
+
 const WHOLE = [1, 2, 5].flatMap((digit) => [1, 10, 100, 1e3, 1e4, 1e5, 1e6].map((power) => digit * power)).sort((a, b) => a - b);
 
 function options(series, format, whole, width, onCursor) {
@@ -66,7 +73,7 @@ function options(series, format, whole, width, onCursor) {
         size: 24,
         space: 72,
         incrs: [5, 10, 15, 30, 60, 120, 300],
-        values: (_plot, splits) => splits.map(clock),
+        values: (plot, splits) => splits.map((at) => (fits(plot, at) ? clock(at) : "")),
       },
       {
         stroke: muted,

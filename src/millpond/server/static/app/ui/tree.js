@@ -2,7 +2,7 @@
 import { useState } from "preact/hooks";
 
 import { now } from "../clock.js";
-import { plural } from "../format.js";
+import { duration, plural } from "../format.js";
 import { html } from "../html.js";
 import { href } from "../router.js";
 import { StateIcon } from "./icons.js";
@@ -77,5 +77,8 @@ function Branches({ nodes, span, label }) {
 
 export function Tree({ run, tasks }) {
   const span = { start: run.opened_at, end: run.finished_at ?? now.value };
-  return html`<${Branches} nodes=${grown(tasks)} span=${span} label="Tasks, each below the one that submitted it" />`;
+  return html`<div class="tree-box">
+    <div class="tree-axis wide-only" aria-hidden="true"><span>opened</span><span>${run.finished_at === null ? "now" : "finished"}, ${duration(span.end - span.start)} later</span></div>
+    <${Branches} nodes=${grown(tasks)} span=${span} label="Tasks, each below the one that submitted it" />
+  </div>`;
 }
