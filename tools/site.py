@@ -101,6 +101,10 @@ def plain_title(text: str) -> str:
     return text[0].upper() + text[1:]
 
 
+UNSEARCHED = "---\nsearch:\n  exclude: true\n---\n"
+"""The head of a page that the search of the site leaves out."""
+
+
 def site_path(target: Path) -> str | None:
     """Return where a file or folder of the repository is in the site; None if it is not there."""
     path = Path(os.path.normpath(target)).relative_to(ROOT)
@@ -148,7 +152,7 @@ def listing(folder: Path) -> str:
         if _is_shown(path)
     ]
     title = folder.name.replace("-", " ").capitalize()
-    return f"---\nsearch:\n  exclude: true\n---\n# {title}\n\n" + "\n".join(lines) + "\n"
+    return f"{UNSEARCHED}# {title}\n\n" + "\n".join(lines) + "\n"
 
 
 def _ending(path: Path) -> str:
@@ -162,7 +166,7 @@ def _is_shown(path: Path) -> bool:
 def program(path: Path) -> str:
     """Return a page that shows a program."""
     fence = f"```{LANGUAGES[path.suffix]}\n{path.read_text('utf-8')}```\n"
-    return f"---\nsearch:\n  exclude: true\n---\n# {path.name}\n\n{fence}"
+    return f"{UNSEARCHED}# {path.name}\n\n{fence}"
 
 
 def pages() -> Iterator[tuple[str, str | Path]]:
@@ -172,7 +176,9 @@ def pages() -> Iterator[tuple[str, str | Path]]:
         if "__pycache__" in path.parts or path.is_dir() or path.name.startswith("."):
             continue
         if path.suffix == ".md":
-            yield str(site_path(path)), staged(path)
+            # It has every word that others should be found by.
+            unsearched = path == docs / "reference/search.md"
+            yield str(site_path(path)), UNSEARCHED * unsearched + staged(path)
         elif path.suffix in ASSETS:
             yield str(path.relative_to(docs)), path
         elif "examples" in path.parts and path.suffix in LANGUAGES:

@@ -30,6 +30,15 @@ def test_python_in_a_page_is_part_of_an_example_that_runs(page: Path) -> None:
     assert [] == strays
 
 
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_no_python_hides_in_a_block_of_another_kind(page: Path) -> None:
+    """There it would not be run."""
+    text = page.read_text("utf-8")
+    other = re.findall(r"^ *```(?:text)?\n(.*?)^ *```", text, re.DOTALL | re.MULTILINE)
+    code = re.compile(r"^(from [\w.]+ import|import \w|(async )?def \w|class \w|@\w)", re.MULTILINE)
+    assert [] == [block for block in other if code.search(block)]
+
+
 def prose(page: Path) -> str:
     """The page without its blocks of code, where `#` starts a comment."""
     return re.sub(r"^ *```.*?^ *```", "", page.read_text("utf-8"), flags=re.DOTALL | re.MULTILINE)

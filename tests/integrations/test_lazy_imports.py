@@ -39,9 +39,10 @@ def test_the_package_imports_little() -> None:
     code = (
         "import asyncio, sys\nbefore = set(sys.modules)\nfrom millpond import Millpond\n"
         "mp = Millpond()\npool = mp.pool('work')\n@pool.task\ndef work(n: int) -> int: return n\n"
-        f"new = set(sys.modules) - before\nprint(len(new) < 200, sorted(new & {late}))"
+        "new = set(sys.modules) - before\nours = [m for m in new if m.startswith('millpond.')]\n"
+        f"print(len(new) < 200, len(ours) < 140, sorted(new & {late}))"
     )
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30
     )
-    assert "True []" == done.stdout.strip()
+    assert "True True []" == done.stdout.strip()

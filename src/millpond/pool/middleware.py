@@ -14,11 +14,17 @@ first middleware that was added is the outermost.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
+from millpond.core.handler_signals import Cancelled, GiveUp, RetryLater, Throttled
+from millpond.core.log_fields import about
+
 if TYPE_CHECKING:
     from millpond.pool.context import Context, SyncContext
+
+log = logging.getLogger("millpond.worker")
 
 
 class Middleware:
@@ -31,7 +37,11 @@ class Middleware:
         """Called with what the handler returned."""
 
     def failed(self, ctx: Context | SyncContext, error: BaseException) -> None:
-        """Called with what the handler raised: also GiveUp, RetryLater and a cancellation."""
+        """Called with what the handler raised: also GiveUp, RetryLater and a cancellation.
+
+        It may raise GiveUp, RetryLater, Throttled or Cancelled, which then count instead. Any other
+        error of its own is logged, and what the handler raised counts.
+        """
 
     def around(self, ctx: SyncContext, call: Callable[[], Any]) -> Any:  # noqa: ANN401
         """Call a plain handler, in its thread or process; return its result or another one."""
@@ -39,7 +49,7 @@ class Middleware:
         try:
             result = call()
         except BaseException as error:
-            self.failed(ctx, error)
+            _after_failure(self, ctx, error)
             raise
         self.after(ctx, result)
         return result
@@ -50,7 +60,26 @@ class Middleware:
         try:
             result = await call()
         except BaseException as error:
-            self.failed(ctx, error)
+            _after_failure(self, ctx, error)
             raise
         self.after(ctx, result)
         return result
+
+
+def _after_failure(
+    middleware: Middleware, ctx: Context | SyncContext, error: BaseException
+) -> None:
+    """Call `failed`; an error in it must not hide what the handler raised, such as GiveUp."""
+    try:
+        middleware.failed(ctx, error)
+    except Exception as broken:
+        # Nothing replaces a cancellation: the attempt must stop.
+        is_signal = isinstance(broken, (Cancelled, GiveUp, RetryLater, Throttled))
+        if is_signal and isinstance(error, Exception):
+            raise
+        name, reason = type(middleware).__name__, type(broken).__name__
+        log.exception(
+            "%s.failed raised; the error of the handler counts",
+            name,
+            extra=about("middleware.failed", pool=ctx.pool, task=ctx.task_id, reason=reason),
+        )

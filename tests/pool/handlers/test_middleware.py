@@ -19,6 +19,7 @@ from millpond import (
     Retry,
     RetryLater,
     SyncContext,
+    TaskCancelled,
     TaskFailed,
 )
 
@@ -140,6 +141,73 @@ async def test_a_middleware_that_raises_fails_the_attempt() -> None:
             await (await send.submit())
         await (await send.options(labels={"tenant": "acme"}).submit())
     assert [1] == called
+
+
+@pytest.mark.real_loop
+@pytest.mark.parametrize("threaded", [False, True])
+async def test_an_error_in_failed_does_not_hide_that_of_the_handler(
+    threaded: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is logged; a task that gives up is not retried."""
+
+    class Broken(Middleware):
+        def failed(self, ctx: Context | SyncContext, error: BaseException) -> None:
+            raise ValueError("a bug in the hook")
+
+    mp = Millpond()
+    pool = mp.pool("mail", retry=Retry(attempts=3, initial=0.0))
+    notes: list[Any] = []
+    mp.add_middleware(Noting("outer", notes))
+    mp.add_middleware(Broken())
+
+    async def on_loop() -> None:
+        raise GiveUp("never")
+
+    def in_thread() -> None:
+        raise GiveUp("never")
+
+    task = pool.task(name="send")(in_thread if threaded else on_loop)
+    async with mp:
+        handle = await pool.submit(task.bind())
+        with pytest.raises(TaskFailed, match="never"):
+            await handle
+        assert 1 == handle.attempt
+    assert ("outer", "failed", "send", "GiveUp") in notes
+    (record,) = [r for r in caplog.records if getattr(r, "event", "") == "middleware.failed"]
+    assert "Broken.failed raised; the error of the handler counts" == record.message
+    assert "a bug in the hook" in str(record.exc_info and record.exc_info[1])
+
+
+async def test_failed_may_turn_an_error_into_another_decision() -> None:
+    """GiveUp from `failed` ends the task, but nothing replaces a cancellation."""
+
+    class Permanent(Middleware):
+        def failed(self, ctx: Context | SyncContext, error: BaseException) -> None:
+            raise GiveUp("no use") from error
+
+    mp = Millpond()
+    pool = mp.pool("mail", max_concurrent=2, retry=Retry(attempts=3, initial=0.0))
+    mp.add_middleware(Permanent())
+
+    @pool.task
+    async def send() -> None:
+        raise KeyError("address")
+
+    started = asyncio.Event()
+
+    @pool.task
+    async def wait() -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    async with mp:
+        with pytest.raises(TaskFailed, match=r"after 1 attempt.*KeyError"):
+            await (await send.submit())
+        waiting = await wait.submit()
+        await started.wait()
+        await waiting.cancel(mode="interrupt")
+        with pytest.raises(TaskCancelled):
+            await waiting
 
 
 async def test_batches_and_callbacks_have_it_too() -> None:

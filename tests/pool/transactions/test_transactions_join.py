@@ -2,8 +2,8 @@
 
 import asyncio
 import sqlite3
-import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -295,13 +295,12 @@ async def test_connections_that_cannot_be_joined(shop: Shop, tmp_path: Path) -> 
 
 async def test_a_connection_of_another_thread(shop: Shop) -> None:
     """It cannot be used on the loop; the error names the way."""
-    made: list[sqlite3.Connection] = []
-    thread = threading.Thread(target=lambda: made.append(sqlite3.connect(shop.file)))
-    thread.start()
-    thread.join()
-    async with shop.mp:
-        with pytest.raises(ForeignConnection, match=r"pool\.sync"):
-            await shop.pool.submit(shop.send.bind(1), connection=made[0])
+    with ThreadPoolExecutor(1) as thread:
+        made = thread.submit(sqlite3.connect, shop.file).result()
+        async with shop.mp:
+            with pytest.raises(ForeignConnection, match=r"pool\.sync"):
+                await shop.pool.submit(shop.send.bind(1), connection=made)
+        thread.submit(made.close).result()
 
 
 async def test_the_same_file_by_another_name(shop: Shop, tmp_path: Path) -> None:

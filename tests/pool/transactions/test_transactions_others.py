@@ -109,6 +109,7 @@ async def test_a_transaction_of_django_is_joined(
             cursor.execute("SELECT count(*) FROM orders")
             (count,) = cursor.fetchone()
         assert (1, 1) == (count, await shop.pool.size())
+        own.close()  # that of this task; the fixture closes its own
 
 
 WRITES: dict[str, Callable[[Shop], object]] = {
@@ -157,6 +158,7 @@ async def test_the_same_on_the_event_loop(
             with pytest.raises(StoreLocked, match="its own transaction"):
                 await shop.pool.submit_many([shop.send.bind(7)])
         await shop.send.submit(7)
+        connections[alias].close()
 
 
 def test_a_transaction_on_another_file_or_thread_is_no_obstacle(

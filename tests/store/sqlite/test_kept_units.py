@@ -1,5 +1,6 @@
 """Many verbs in one transaction leave what they would have left one by one."""
 
+import asyncio
 import random
 import sqlite3
 from collections.abc import Callable, Iterator
@@ -60,7 +61,7 @@ def store(tmp_path: Path) -> Iterator[Grouping]:
     yield made
     made.commit()
     wrong = check_tables(made.writing.connection)
-    made.writing.close()
+    asyncio.run(made.close())
     assert [] == wrong
 
 
