@@ -33,7 +33,8 @@ class PendingHint:
             self._wakes[wake.pool] = min(wake.at, self._wakes.get(wake.pool, wake.at))
         for name, ids in self._ids.items():
             ids.update(dict.fromkeys(getattr(told, name, ())))
-        self._more |= getattr(told, "more", False)
+        # In the answer to a command it is the next page.
+        self._more |= getattr(told, "more", False) is True
 
     def __bool__(self) -> bool:
         return bool(self._more or self._wakes or any(self._ids.values()))
