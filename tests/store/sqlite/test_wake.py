@@ -17,7 +17,7 @@ from tests.store.sqlite.counting import table
 
 from millpond.core.plan import Wake
 from millpond.store.hints import PendingHint
-from millpond.store.protocol import Hint
+from millpond.store.protocol import ControlAnswer, Hint
 from millpond.store.sqlite import wake as wake_module
 from millpond.store.sqlite.wake import SqliteHintChannel, packed
 
@@ -412,3 +412,11 @@ def test_hints_add_up() -> None:
     pending.add(Hint(cancelled=(1,), finished_runs=(2,)))
     pending.add(Hint(cancelled=(1, 3), interrupted=(1,), more=True))
     assert Hint(cancelled=(1, 3), interrupted=(1,), finished_runs=(2,), more=True) == pending.hint()
+
+
+def test_a_hint_is_made_of_an_answer_that_has_another_page() -> None:
+    """The next page of a command is no news for others; the ends beside it are."""
+    pending = PendingHint()
+    pending.add(ControlAnswer(ended=(1,)))
+    pending.add(ControlAnswer(more=(1, 2), ended=(2,)))
+    assert pending.hint() == Hint(ended=(1, 2))
