@@ -106,7 +106,7 @@ def alike(
         pool.spec.order.kind is OrderKind.FAIR
         or function.has_key
         or not only_key(call.options)
-        or (options.get(_KEY) or function.defaults.get(_KEY)) is not None
+        or options.get(_KEY) is not None
     ):
         return None
     return Alike(pool, function, made)
