@@ -10,12 +10,14 @@ from millpond.core import validation as check
 from millpond.core.lifecycle import Status
 from millpond.core.validation import Seconds
 from millpond.pool.caller_transaction import submit_joined, submit_within
+from millpond.pool.internals import internals_of
 from millpond.pool.named_call import NamedCall, decode_plain
-from millpond.pool.new_task import new_closure, new_named_task, new_task
+from millpond.pool.new_task import alike, new_closure, new_named_task, new_task, only_key
 from millpond.pool.options import checked
 from millpond.pool.refusals import error_of
 from millpond.pool.registered import Invocation
 from millpond.pool.submitted_task import SubmittedTask
+from millpond.pool.task import BoundCall
 from millpond.pool.work import as_work
 from millpond.runtime.observe.probe import submission
 from millpond.store.protocol import Batch, BatchAnswer
@@ -145,12 +147,23 @@ class PoolSubmitter:
         new_tasks: list[NewTask] = []
         tasks: list[SubmittedTask] = []
         closures: dict[int, Closure] = {}
+        pool, shared = self.pool, None
         for one in works:
-            new, closure, decode = self._make(one, options, run)
-            if closure is not None:
-                closures[new.id] = closure
+            call = internals_of(one) if type(one) is BoundCall else None
+            if (
+                shared is not None
+                and call is not None
+                and call.registered is shared.function
+                and only_key(call.options)
+            ):
+                new, decode = shared.task(call), shared.decode
+            else:
+                new, closure, decode = self._make(one, options, run)
+                if closure is not None:
+                    closures[new.id] = closure
+                shared = None if call is None else alike(pool, call, new, options)
             new_tasks.append(new)
-            tasks.append(SubmittedTask(self.pool, new, decode, era))
+            tasks.append(SubmittedTask(pool, new, decode, era))
         return Batch(tasks=tuple(new_tasks), run=opening), tasks, closures
 
     async def send(

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterable, Mapping
 from types import FunctionType, MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
+import msgspec
+
 from millpond.core import validation as check
 from millpond.core.task import Call
 from millpond.errors import ConfigError
@@ -75,6 +77,11 @@ class Registered:
         _check_kind(fn, name, self.where)
         self.batch = given.batch
 
+    @property
+    def has_key(self) -> bool:
+        """Whether the arguments of a call say its key."""
+        return self._key is not None
+
     def key_of(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str | None:
         """Return the key of a call, from its `key=` parameter or function."""
         if self._key is None:
@@ -95,22 +102,13 @@ class Registered:
         )
 
 
-class Invocation:
+class Invocation(msgspec.Struct, eq=False):
     """A registered function with arguments and options: the internal object behind `BoundCall`."""
 
-    __slots__ = ("args", "kwargs", "options", "registered")
-
-    def __init__(
-        self,
-        registered: Registered,
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        options: Mapping[str, Any] | None = None,
-    ) -> None:
-        self.registered = registered
-        self.args = args
-        self.kwargs = kwargs
-        self.options: Mapping[str, Any] = options or {}
+    registered: Registered
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    options: Mapping[str, Any] = {}
 
     def options_within(self, submit: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the options in force: the call's own, over its submit's, over its function's."""

@@ -7,7 +7,6 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from millpond.errors import ConfigError
-from millpond.pool.internals import internals_of
 from millpond.pool.options import Options, checked
 from millpond.pool.registered import Invocation, Registered
 
@@ -58,7 +57,12 @@ class BoundCall(Generic[R_co]):
     ) -> None:
         self.function = function
         """The function that it calls."""
-        self._internals = Invocation(internals_of(function), args, kwargs, options)
+        called = function._internals  # noqa: SLF001 - of the same module
+        self._internals = (
+            Invocation(called, args, kwargs, options)
+            if options
+            else Invocation(called, args, kwargs)
+        )
 
     @property
     def args(self) -> tuple[Any, ...]:

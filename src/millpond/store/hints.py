@@ -23,27 +23,28 @@ class PendingHint:
 
     def __init__(self) -> None:
         self._wakes: dict[str, float] = {}
-        # Dicts for sets that keep their order.
-        self._ids: dict[str, dict[int, None]] = {name: {} for name in _IDS}
+        self._ids: dict[str, dict[int, None]] = {}
+        """Those of which there are some; dicts for sets that keep their order."""
         self._more = False
 
     def add(self, told: Any) -> None:  # noqa: ANN401 - a hint, or the answer of any verb
         """Merge one more hint, or what an answer has for one."""
         for wake in getattr(told, "wakes", ()):
             self._wakes[wake.pool] = min(wake.at, self._wakes.get(wake.pool, wake.at))
-        for name, ids in self._ids.items():
-            ids.update(dict.fromkeys(getattr(told, name, ())))
+        for name in _IDS:
+            if ids := getattr(told, name, ()):
+                self._ids.setdefault(name, {}).update(dict.fromkeys(ids))
         # An answer has a `more` of its own: that its caller must call again.
         self._more |= isinstance(told, Hint) and told.more
 
     def __bool__(self) -> bool:
-        return bool(self._more or self._wakes or any(self._ids.values()))
+        return bool(self._more or self._wakes or self._ids)
 
     @property
     def in_bulk(self) -> bool:
         """Whether it has nothing but the ends of many tasks."""
-        others = any(self._ids[name] for name in _IDS if name != "ended")
-        return len(self._ids["ended"]) >= MANY and not (self._more or self._wakes or others)
+        ended = self._ids.get("ended", ())
+        return len(ended) >= MANY and not (self._more or self._wakes or len(self._ids) > 1)
 
     def hint(self) -> Hint:
         """Return the merged hint."""

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from millpond import (
     ConfigError,
@@ -19,9 +20,12 @@ from millpond import (
     RetryLater,
     TaskFailed,
     bounded,
+    fair_round_robin,
     priority,
 )
 from millpond.errors import BadPayload, DuplicateName, NotOpen, NotSupported
+from millpond.pool.internals import internals_of
+from millpond.pool.pool_submitter import PoolSubmitter
 
 # Registering
 
@@ -236,6 +240,42 @@ async def test_submit_many_is_one_batch_in_order() -> None:
 
 
 @pytest.mark.rows("DE-20")
+@pytest.mark.parametrize("queue", [priority(), fair_round_robin("n")], ids=lambda one: one.kind)
+@pytest.mark.parametrize("options", [{}, {"timeout": 9.0}, {"idempotency_key": "of all"}])
+async def test_a_task_of_a_batch_is_what_it_is_alone(queue: Any, options: dict[str, Any]) -> None:
+    """Most of a batch are made from one another: whatever differs must be their own."""
+    mp = Millpond()
+    pool = mp.pool("batch", queue=queue)
+
+    @pool.task(name="plain", retry=Retry(attempts=4), priority=2)
+    async def plain(n: int, text: str = "") -> None: ...
+
+    @pool.task(name="keyed", key="tenant")
+    async def keyed(tenant: str) -> None: ...
+
+    calls = [
+        *(plain.bind(n) for n in range(3)),
+        plain.bind(3, text="é"),
+        plain.bind(n=4).options(idempotency_key="k4"),
+        plain.bind(5).options(idempotency_key="k5"),
+        plain.bind(6),
+        plain.bind(7).options(priority=3),
+        plain.bind(7).options(idempotency_key="k7"),
+        plain.bind(7),
+        plain.bind(7).options(idempotency_key="k8", priority=3),
+        plain.bind(8).options(idempotency_key=None),
+        *(keyed.bind(f"tenant {n}") for n in range(3)),
+        functools.partial(print),
+    ]
+    async with mp:
+        await internals_of(pool).ready()
+        submitter = PoolSubmitter(internals_of(pool))
+        batch, _, _ = await submitter.prepare(calls, options)
+        alone = [(await submitter.prepare([call], options))[0].tasks[0] for call in calls]
+    assert len({task.id for task in batch.tasks}) == len(calls)
+    assert [replace(task, id=1) for task in batch.tasks] == [replace(task, id=1) for task in alone]
+
+
 async def test_a_batch_with_one_bad_call_stores_nothing() -> None:
     """All calls are made ready before any is sent."""
     mp = Millpond()

@@ -178,6 +178,14 @@ class Signature:
         """Return the arguments as JSON; what does not fit its parameter is a BadPayload."""
         if not args and not kwargs and not self.parameters:
             return EMPTY
+        if self._plain and not kwargs and len(args) <= self._most:
+            try:
+                record = self._record(*args)
+                payload = ENCODER.encode(record)
+                if len(payload) <= self.largest and self._decode(payload) == record:
+                    return payload
+            except Exception:  # noqa: BLE001, S110 - what is wrong is found out below
+                pass
         record = self._bind(args, kwargs)
         try:
             payload = ENCODER.encode(self._packed(record) if self._sorted else record)

@@ -7,7 +7,7 @@ does where the rows are. It does the same or nothing: what is not plain is left 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
@@ -20,7 +20,7 @@ from millpond.core.run import view as run_view
 from millpond.core.settle import Settled
 from millpond.core.task import CALLBACKS, UNREADABLE, Fence
 from millpond.core.ticks import rounded
-from millpond.store.postgres.encoding import array, sent
+from millpond.store.postgres.encoding import BINARY, TEXT, array, sent
 from millpond.store.postgres.unit_of_work import is_plain, plain_text
 from millpond.store.protocol import (
     Admission,
@@ -51,6 +51,9 @@ _AFTER = {
 """How attempts may end here, and the status that the task has then."""
 
 T = TypeVar("T")
+
+_Message: TypeAlias = "tuple[str, str] | None"
+"""The notification of a commit, and its channel."""
 
 
 class SettleAndLeaseAnswer(msgspec.Struct, frozen=True):
@@ -332,6 +335,86 @@ class FastSubmitAnswer(msgspec.Struct, frozen=True):
     """Of a pool with lanes: the lane of each new task, its number there, and how many wait."""
     sequences: list[int | None] | None
     positions: list[int] | None
+    simple: list[int] | None
+    """What a submit of one task must know of the pool; None = it goes with lists, too."""
+
+
+class OneSubmitAnswer(NamedTuple):
+    """The answer to a submit of one task, in the order of the function's columns."""
+
+    refused: str | None
+    moment: float
+    last_seq: int
+    waiting: int
+    queued: int
+    wake_at: float | None
+
+
+class SimplePool:
+    """What a submit of one task must know of a pool whose settings bound only what runs."""
+
+    __slots__ = ("is_fifo", "sent")
+
+    def __init__(self, said: list[int]) -> None:
+        *numbers, is_fifo = said
+        self.is_fifo = bool(is_fifo)
+        self.sent = [*map(sent, numbers), sent("t" if is_fifo else "f")]
+
+
+class OneSubmit:
+    """One call: one new task that is due, for a simple pool."""
+
+    def __init__(
+        self, pool: str, simple: SimplePool, new: NewTask, now: float | None, message: _Message
+    ) -> None:
+        self._pool, self._simple, self._new, self._now = pool, simple, new, now
+        self._message = message
+
+    def arguments(self, at_most: Callable[[], float | None]) -> list[Sent]:
+        """Return the arguments of the function."""
+        new, now, latest, message = self._new, self._now, at_most(), self._message
+        key = new.idempotency_key
+        return [
+            _NULL if now is None else sent(rounded(now)),
+            _NULL if latest is None else sent(latest),
+            *self._simple.sent,
+            (b"%d" % new.id, TEXT),
+            (body_of(new), BINARY),
+            sent(plain_text(new)),
+            _NULL if new.key is None else sent(new.key),
+            (b"%d" % new.priority, TEXT),
+            *(
+                (_NULL, _NULL, _NULL)
+                if key is None
+                else (sent(key), sent(new.call.function), sent(new.fingerprint))
+            ),
+            *((_NULL, _NULL) if message is None else map(sent, message)),
+        ]
+
+    def answer(self, row: tuple[Any, ...]) -> SubmitAnswer:
+        """Return the answer to the submit."""
+        said = OneSubmitAnswer(*row)
+        admission = Admission(
+            task=self._new.id,
+            status=_QUEUED,
+            sequence=said.last_seq + 1,
+            position=said.waiting if self._simple.is_fifo else None,
+            depth=said.queued + 1,
+        )
+        wakes = () if said.wake_at is None else (Wake(self._pool, said.wake_at),)
+        return SubmitAnswer(batches=(BatchAnswer(admissions=(admission,)),), wakes=wakes)
+
+
+_NULL = sent(None)
+
+
+def only_task(submits: Sequence[Sequence[Batch]]) -> NewTask | None:
+    """Return the only task of these submits, if it is due and of no run."""
+    if len(submits) > 1 or len(submits[0]) > 1 or len(submits[0][0].tasks) > 1:
+        return None
+    (new,) = submits[0][0].tasks
+    is_plain = not new.delay and new.run_at is None and new.expires_in is None and new.run is None
+    return new if is_plain else None
 
 
 def _if_any(values: list[Any]) -> Sent:
@@ -417,10 +500,25 @@ def why_not_submit(batches: Sequence[Batch]) -> str | None:
         if pool != batch.tasks[0].pool:
             return "several pools"
         for new in batch.tasks:
+            if _is_plainest(new):
+                continue
             reason = _why_not_store(new)
             if reason is not None:
                 return reason
     return None
+
+
+def _is_plainest(new: NewTask) -> bool:
+    """Return whether nothing at all hangs on a task, as on most."""
+    return (
+        new.idempotency_key is None
+        and new.owner is None
+        and new.on_complete is None
+        and new.run is None
+        and new.run_at is None
+        and new.expires_in is None
+        and not new.delay
+    )
 
 
 def _why_not_store(new: NewTask) -> str | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import msgspec
 import psycopg
@@ -18,8 +18,11 @@ from millpond.store.postgres.errors import code_of
 from millpond.store.postgres.fast_path import (
     FastSubmit,
     FastSubmitAnswer,
+    OneSubmit,
     SettleAndLease,
+    SimplePool,
     answer_of,
+    only_task,
     why_not_settle,
     why_not_submit,
 )
@@ -100,6 +103,8 @@ class FastPathStore(SqlStore[PostgresConnection, PostgresHandlerConnection]):
     """Why the server refused the last one."""
     _unanswered: dict[str, int]
     """How many consecutive renewals of a worker were not answered."""
+    _simple: dict[str, SimplePool]
+    """What is known of pools whose settings bound nothing but what runs."""
     _told_along: set[str]
     """Pools whose commit itself notified the other processes."""
 
@@ -155,9 +160,12 @@ class FastPathStore(SqlStore[PostgresConnection, PostgresHandlerConnection]):
             moment = self._step_moment(now)
             errand = ServerCall(self._taking, (pool, moment), self._calling.call)
             told = _Submit(pool, batches, moment)
-            answer: SubmitAnswer | None = await self._apart("submit", f"to {pool}", errand, told)
+            answer = await self._apart("submit", f"to {pool}", errand, told)
+            if answer is _IN_FULL:
+                told = told._replace(in_full=True)
+                answer = await self._apart("submit", f"to {pool}", errand, told)
             if answer is not None:
-                return answer
+                return cast("SubmitAnswer", answer)
         return await super().submit(batches, now=now, entropy=entropy)
 
     def _step_moment(self, now: float | None) -> float | None:
@@ -277,9 +285,13 @@ class FastPathStore(SqlStore[PostgresConnection, PostgresHandlerConnection]):
 
     def _taking(self, told: list[_Submit]) -> PreparedCall:
         """Prepare one call for the tasks of several submits to one pool."""
-        pool, _, now = told[0]
+        pool, _, now, in_full = told[0]
         submits = [one.batches for one in told]
         message = self._wakes.along(pool) if isinstance(self._wakes, PostgresHintChannel) else None
+        simple = None if in_full else self._simple.get(pool)
+        only = None if simple is None else only_task(submits)
+        if simple is not None and only is not None:
+            return self._taking_one(OneSubmit(pool, simple, only, now, message), pool, message)
         taking = FastSubmit(pool, submits, now, message)
 
         def answers(row: Row | None) -> list[Any]:
@@ -288,7 +300,10 @@ class FastPathStore(SqlStore[PostgresConnection, PostgresHandlerConnection]):
                 return [None] * len(submits)
             if message is not None:
                 self._told_along.add(pool)
-            return taking.answers(FastSubmitAnswer(*row))
+            answer = FastSubmitAnswer(*row)
+            if answer.simple is not None:
+                self._simple[pool] = SimplePool(answer.simple)
+            return taking.answers(answer)
 
         count = sum(len(batch.tasks) for batches in submits for batch in batches)
         return PreparedCall(
@@ -296,6 +311,26 @@ class FastPathStore(SqlStore[PostgresConnection, PostgresHandlerConnection]):
             partial(taking.arguments, self._at_most),
             answers,
             is_large=count > _MANY,
+        )
+
+    def _taking_one(
+        self, taking: OneSubmit, pool: str, message: tuple[str, str] | None
+    ) -> PreparedCall:
+        """Prepare a call for one task."""
+
+        def answers(row: Row | None) -> list[Any]:
+            if row is not None and row[0] is not None:
+                self._simple.pop(pool, None)
+                return [_IN_FULL]
+            row = self._heard(f"to {pool}", row)
+            if row is None:
+                return [None]
+            if message is not None:
+                self._told_along.add(pool)
+            return [taking.answer(row)]
+
+        return PreparedCall(
+            self._schema.sql["take_one"], partial(taking.arguments, self._at_most), answers
         )
 
     def _heard(self, which: str, row: Row | None) -> Row | None:
@@ -357,3 +392,9 @@ class _Submit(NamedTuple):
     pool: str
     batches: Sequence[Batch]
     now: float | None
+    in_full: bool = False
+    """Whether the function for one task has refused it."""
+
+
+_IN_FULL = object()
+"""Says so."""

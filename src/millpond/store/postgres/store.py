@@ -111,6 +111,7 @@ class PostgresStore(FastPathStore, SharedStore):
         self.detours = Detours()
         self._audit_due: deque[tuple[float, float]] = deque()
         self._skips, self._refusals, self._reasons, self._told_along = {}, {}, {}, set()
+        self._simple = {}
         self._unanswered = {}
         clock = ServerClock() if clock is None else clock
         self._set_clock = getattr(clock, "set_to", None)

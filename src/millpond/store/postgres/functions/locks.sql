@@ -12,15 +12,15 @@
 -- Nothing else is shared by two pools. Numbers of leases need not be unique, and a group has the number of its
 -- first task's place.
 
--- Lock a pool, which is named or found by one of its tasks; return its number, NULL = there is none.
+-- Lock a pool, which is named, found by one of its tasks or known; return its number, NULL = there is none.
 --
 -- The lock is on an empty table, as that of the store is (lock.py). Pools share 8 of them: more calls at a time
 -- would only stand in line for the counts of the store. Each has its own statement, for one that is put
 -- together costs twenty times as much.
-CREATE FUNCTION millpond_lock_pool(asked_pool text, of_task bigint) RETURNS bigint
+CREATE FUNCTION millpond_lock_pool(asked_pool text, of_task bigint, known bigint DEFAULT NULL) RETURNS bigint
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
-    the_pool bigint;
+    the_pool bigint := known;
 BEGIN
     -- It keeps out the verbs of Python, and no other call. No stronger mode does that: the server takes it
     -- without looking at the locks of other sessions.
@@ -28,7 +28,7 @@ BEGIN
     IF asked_pool IS NOT NULL THEN
         SELECT o.id INTO the_pool
           FROM millpond_pool AS o WHERE o.name = asked_pool ORDER BY o.turn DESC LIMIT 1;
-    ELSE
+    ELSIF of_task IS NOT NULL THEN
         SELECT o.place >> 40 INTO the_pool FROM millpond_task AS o WHERE o.id = of_task;
     END IF;
     CASE the_pool & 7

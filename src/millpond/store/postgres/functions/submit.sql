@@ -5,7 +5,8 @@
 --
 -- A list of one value holds it for every task, and an empty one means that none has it; `shares` NULL: each
 -- share is the key. Where a worker could start a task, the message is sent with the commit. `last_seq`,
--- `waiting` and `queued` are the state before the call; `known_at` are the positions of known tasks.
+-- `waiting` and `queued` are the state before the call; `known_at` are the positions of known tasks. `simple` is
+-- what millpond_submit_one must know of the pool; NULL = its settings bound more than what runs.
 CREATE FUNCTION millpond_submit(
     at double precision, at_most double precision, asked_pool text,
     ids bigint[], bodies bytea[], plains text[], keys text[], priorities bigint[], shares text[],
@@ -17,7 +18,8 @@ CREATE FUNCTION millpond_submit(
     OUT queued bigint, OUT is_fifo boolean, OUT wake_at double precision,
     OUT known_at integer[], OUT known_tasks bigint[], OUT known_statuses text[],
     OUT known_sequences bigint[], OUT known_reasons text[], OUT known_lanes text[],
-    OUT lanes text[], OUT sequences bigint[], OUT positions bigint[]
+    OUT lanes text[], OUT sequences bigint[], OUT positions bigint[],
+    OUT simple bigint[]
 )
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
@@ -74,6 +76,10 @@ BEGIN
     END IF;
     IF refused IS NULL AND n.count = 0 AND opened IS NOT NULL THEN
         refused := 'run without tasks';
+    END IF;
+    IF p.grouped = 0 AND p.special = 0 AND kind IN ('fifo', 'priority') AND spec ->> 'backpressure' IS NULL THEN
+        simple := ARRAY[the_pool, hashtextextended(p.spec, 0), (spec ->> 'max_concurrent')::bigint,
+                        (spec ->> 'prefetch')::bigint, (kind = 'fifo')::integer];
     END IF;
     IF refused IS NOT NULL OR n.count = 0 THEN
         RETURN;

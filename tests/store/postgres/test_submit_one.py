@@ -1,0 +1,166 @@
+"""A submit of one task does not read the settings of its pool, and still keeps to them."""
+
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from verify.servers.schemas import InlinePostgresStore, Schema, Schemas
+
+from millpond.core import control as orders
+from millpond.core.lease import LeaseRequest
+from millpond.core.spec import Backpressure, OnFull, Order, PoolSpec, fifo, lifo, priority
+from millpond.core.task import Call, Dedupe, NewTask
+from millpond.store.memory import MemoryStore
+from millpond.store.protocol import Admission, Batch
+
+pytestmark = pytest.mark.real_loop
+
+SPEC = PoolSpec(name="p", order=priority(), max_concurrent=3)
+ONE, MANY = "take_one", "take"
+
+
+class Watched(InlinePostgresStore):
+    """A store that counts its calls of the two functions."""
+
+    def __init__(self, schema: Schema) -> None:
+        super().__init__(schema, lambda: 1000.0)
+        self.calls: Counter[str] = Counter()
+
+    def _taking(self, told: list[Any]) -> Any:
+        prepared = super()._taking(told)
+        sql = self._schema.sql
+        self.calls[ONE if prepared.statement == sql[ONE] else MANY] += 1
+        return prepared
+
+
+@pytest.fixture
+def schema(postgres_schemas: Schemas) -> Iterator[Schema]:
+    """Give empty tables; in the end what they say of each other must fit."""
+    taken = postgres_schemas.take()
+    yield taken
+    wrong = taken.wrong()
+    postgres_schemas.give_back(taken)
+    assert [] == wrong
+
+
+def task(number: int, **options: Any) -> NewTask:
+    """Return a task."""
+    return NewTask(id=number, pool="p", call=Call("work", b"{}"), **options)
+
+
+async def submit(store: Any, *tasks: NewTask, now: float = 1000.0) -> Any:
+    """Submit tasks as one batch; return its answer."""
+    answer = await store.submit([Batch(tasks=tasks)], now=now, entropy=1)
+    return answer.batches[0]
+
+
+@asynccontextmanager
+async def knowing(schema: Schema, spec: PoolSpec = SPEC) -> AsyncIterator[Watched]:
+    """Yield a store that has declared a pool, and learned what its settings bound."""
+    store = Watched(schema)
+    await store.control(orders.Declare(spec), now=1000.0)
+    await submit(store, task(1))
+    store.calls.clear()
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+async def test_the_second_submit_of_one_task_knows_its_pool(schema: Schema) -> None:
+    async with knowing(schema) as store:
+        assert (await submit(store, task(2))).admissions == (
+            Admission(task=2, status="queued", sequence=2, depth=2),
+        )
+        await submit(store, task(3), task(4))
+        assert store.calls == {ONE: 1, MANY: 1}
+        assert not store.detour_counts()
+
+
+@pytest.mark.parametrize(
+    "option",
+    [{"delay": 5.0}, {"run_at": 2000.0}, {"expires_in": 5.0}],
+    ids=lambda one: next(iter(one)),
+)
+async def test_what_is_not_due_or_may_expire_goes_with_lists(
+    schema: Schema, option: dict[str, float]
+) -> None:
+    async with knowing(schema) as store:
+        await submit(store, task(2, **option))
+        assert store.calls == {MANY: 1}
+
+
+@pytest.mark.parametrize("order", [lifo(), fifo()], ids=lambda order: order.kind)
+async def test_a_pool_of_another_order(schema: Schema, order: Order) -> None:
+    async with knowing(schema, PoolSpec(name="p", order=order, max_concurrent=3)) as store:
+        answer = await submit(store, task(2))
+        assert answer.admissions[0].position == (1 if order == fifo() else None)
+        assert store.calls == ({ONE: 1} if order == fifo() else {MANY: 1})
+
+
+async def test_a_bound_that_another_process_has_set_holds_at_once(schema: Schema) -> None:
+    async with knowing(schema) as store:
+        other = InlinePostgresStore(schema, lambda: 1000.0)
+        bound = Backpressure(on_full=OnFull.FAIL_SUBMITTER, depth=1)
+        bounded = PoolSpec(name="p", order=priority(), max_concurrent=3, backpressure=bound)
+        await other.control(orders.Declare(bounded), now=1000.0)
+        await other.close()
+        refused = await submit(store, task(2))
+        assert refused.refusal is not None
+        assert refused.refusal.bound == 1
+        # Now it knows: there is no more to refuse.
+        await submit(store, task(3))
+        assert store.calls == {ONE: 1, MANY: 2}
+
+
+async def test_a_known_key_is_answered_with_its_task_in_two_calls(schema: Schema) -> None:
+    async with knowing(schema) as store:
+        first = await submit(store, task(2, idempotency_key="k", fingerprint=7))
+        again = await submit(store, task(3, idempotency_key="k", fingerprint=7))
+        assert [one.duplicate for one in (*first.admissions, *again.admissions)] == [False, True]
+        assert again.admissions[0].task == 2
+        assert store.calls == {ONE: 2, MANY: 1}
+        assert not store.detour_counts()
+
+
+async def test_a_key_whose_task_has_ended_may_be_used_again(schema: Schema) -> None:
+    async with knowing(schema) as store:
+        options = {"idempotency_key": "k", "fingerprint": 7, "dedupe": Dedupe.INFLIGHT}
+        await submit(store, task(2, **options))
+        await store.control(orders.Cancel(tasks=(2,)), now=1000.0)
+        again = await submit(store, task(3, **options))
+        assert [one.duplicate for one in again.admissions] == [False]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [orders.Pause(pool="p"), orders.Close(pool="p")],
+    ids=lambda command: type(command).__name__,
+)
+async def test_a_pool_that_an_operator_stopped(schema: Schema, command: Any) -> None:
+    async with knowing(schema) as store:
+        model = MemoryStore()
+        await model.control(orders.Declare(SPEC), now=1000.0)
+        await submit(model, task(1))
+        answers = []
+        for one in (store, model):
+            await one.control(command, now=1000.0)
+            try:
+                answers.append(await one.submit([Batch(tasks=(task(2),))], now=1000.0, entropy=1))
+            except Exception as error:  # noqa: BLE001 - the same of both
+                answers.append(repr(error))
+        assert answers[0] == answers[1]
+
+
+async def test_priorities_are_found_in_their_order(schema: Schema) -> None:
+    async with knowing(schema) as store:
+        for number, level in enumerate((5, 0, 5, 9, -3), start=2):
+            await submit(store, task(number, priority=level, key=f"k{number}"))
+        assert store.calls == {ONE: 5}
+        await store.control(orders.Register("w", 1e6), now=1000.0)
+        leased = await store.lease(
+            LeaseRequest(worker="w", pool="p", want=9), now=1000.0, entropy=1
+        )
+        assert [one.fence.task for one in leased.leased] == [5, 2, 4]
