@@ -4,10 +4,10 @@
 
 -- Let units and groups change, and place each group that is touched, in one statement: see millpond_touched. Return
 -- the pool with its counts, the shares with a group that is ready now and was not, in which order these became so,
--- and the shares with one that was ready and is not.
+-- and whether one was ready and is not.
 CREATE FUNCTION millpond_flush(
-    INOUT p millpond_pool, INOUT r millpond_rules, t millpond_touched,
-    OUT entering text[], OUT entering_at bigint[], OUT leaving text[]
+    INOUT p millpond_pool, r millpond_rules, t millpond_touched,
+    OUT entering text[], OUT entering_at bigint[], OUT leaving boolean
 )
 LANGUAGE plpgsql VOLATILE AS $$
 #variable_conflict use_column
@@ -23,8 +23,7 @@ BEGIN
                        NULL::bigint AS seq, NULL::double precision AS due
                   FROM unnest(t.units, t.entered, t.unit_at) AS u (unit, entered, at) WHERE u.unit <> ''
                  UNION ALL
-                SELECT u.unit, u.share, u.at, CASE WHEN u.unit = '' THEN 0 ELSE greatest(-u.tasks, 0) END, u.tasks,
-                       u.rank, u.seq, u.due
+                SELECT u.unit, u.share, u.at, 0, u.tasks, u.rank, u.seq, u.due
                   FROM unnest(t.group_units, t.group_shares, t.group_at, t.tasks, t.ranks, t.seqs, t.dues)
                        AS u (unit, share, at, tasks, rank, seq, due)) AS x
          GROUP BY x.unit, x.share
@@ -63,17 +62,14 @@ BEGIN
                  WHERE x.pool = p.id AND x.unit = k.unit AND k.share IS NULL AND (r.limited OR t.pops)
                    AND (NOT k.is_named OR x.share <> ALL(k.shares))) AS g ON true
          CROSS JOIN LATERAL
-               -- What comes may stand before all others; what leaves was the first.
-               (SELECT k.rank, k.seq, k.due
-                 WHERE k.tasks < 0 OR g.spot IS NULL OR (k.rank, k.seq) < (g.rank, g.seq)
+               -- What comes may stand before all others.
+               (SELECT k.rank, k.seq, k.due WHERE g.spot IS NULL OR (k.rank, k.seq) < (g.rank, g.seq)
                  UNION ALL
                 SELECT g.rank, g.seq, g.due LIMIT 1) AS h
     ), changed AS (
         UPDATE millpond_group AS g
            SET tasks = f.tasks_then, rank = f.first_rank, seq = f.first_seq, due = f.first_due, ready = f.ready
           FROM placed AS f WHERE g.ctid = f.spot AND f.tasks_then > 0 AND (f.tasks <> 0 OR f.ready <> f.was_ready)
-    ), gone AS (
-        DELETE FROM millpond_group AS g USING placed AS f WHERE g.ctid = f.spot AND f.tasks_then = 0
     ), made AS (
         INSERT INTO millpond_group
         SELECT (p.id << 40) + f.first_place, p.id, f.unit, f.share, '', f.tasks, f.first_rank,
@@ -83,14 +79,13 @@ BEGIN
     SELECT array_agg(ROW(
                f.unit, f.unit_spot, f.groups, f.running, f.tat, f.stopped, f.timer_at, f.fades_at, f.matters, f.opens,
                f.first_rank, f.first_seq, f.first_due, f.touched_at, f.id, f.tasks_then > 0,
-               (f.spot IS NULL AND f.tasks > 0)::integer - (f.spot IS NOT NULL AND f.tasks_then = 0)::integer)
-               ::millpond_placed) AS placed,
+               (f.spot IS NULL AND f.tasks > 0)::integer)::millpond_placed) AS placed,
            coalesce(bool_or(f.owner <> ''), false) AS odd,
-           count(*) FILTER (WHERE f.running < 0 OR f.tasks_then < 0 OR f.unit_spot IS NULL AND f.entered_then <> 0)
+           count(*) FILTER (WHERE f.running < 0 OR f.unit_spot IS NULL AND f.entered_then <> 0)
            AS missing,
            array_agg(f.of_share ORDER BY f.touched_at, f.id) FILTER (WHERE f.ready > f.was_ready) AS entering,
            array_agg(f.touched_at ORDER BY f.touched_at, f.id) FILTER (WHERE f.ready > f.was_ready) AS entering_at,
-           array_agg(f.of_share) FILTER (WHERE f.ready < f.was_ready) AS leaving
+           coalesce(bool_or(f.ready < f.was_ready), false) AS leaving
       INTO c FROM placed AS f;
     IF c.missing > 0 THEN PERFORM millpond_miscounted('unit', 0, c.missing); END IF;
     IF c.odd THEN

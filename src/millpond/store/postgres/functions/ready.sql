@@ -3,12 +3,11 @@
 -- Put tasks into the queue of their pool, each at its place. Where there are groups, `t` says what else touches
 -- them, and `at` in which order that is.
 CREATE FUNCTION millpond_make_ready(
-    INOUT p millpond_pool, INOUT r millpond_rules, t millpond_touched, these bigint[], at bigint[]
-)
+    p millpond_pool, r millpond_rules, t millpond_touched, these bigint[], at bigint[]
+) RETURNS millpond_pool
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     expected constant integer := coalesce(cardinality(these), 0);
-    flushed record;
     spots tid[];
     odd boolean;
     touched bigint;
@@ -31,9 +30,9 @@ BEGIN
     END IF;
     IF r.grouped THEN
         t.group_at := at;
-        SELECT * INTO flushed FROM millpond_flush_and_join(p, r, t);
-        p := flushed.p;
-        r := flushed.r;
+        IF t.units IS NOT NULL OR t.group_units IS NOT NULL THEN
+            p := millpond_flush_and_join(p, r, t);
+        END IF;
     ELSIF expected > 0 THEN
         SELECT * INTO p.bands, p.lows
           FROM millpond_mark_put(p.ready - expected, p.bands, p.lows, t.ranks, these);
@@ -50,6 +49,7 @@ BEGIN
         GET DIAGNOSTICS touched = ROW_COUNT;
         IF touched <> expected THEN PERFORM millpond_miscounted('live', expected, touched); END IF;
     END IF;
+    RETURN p;
 END $$;
 
 -- Make tasks ready that have become due, at most as many as the core does at once (PROMOTED_AT_ONCE), and units
@@ -60,7 +60,6 @@ DECLARE
     at_once constant integer := 1000;
     due record;
     t millpond_touched;
-    made record;
 BEGIN
     SELECT count(*) AS n, array_agg(x.place) AS places, max(x.due) AS last INTO due
       FROM (SELECT o.place, o.due FROM millpond_live AS o
@@ -77,9 +76,6 @@ BEGIN
     IF r.promoted > 0 THEN
         p.later := p.later - due.n;
         t.pops := true;
-        SELECT * INTO made
-          FROM millpond_make_ready(p, r, t, due.places, ARRAY(SELECT generate_series(1, due.n)));
-        p := made.p;
-        r := made.r;
+        p := millpond_make_ready(p, r, t, due.places, ARRAY(SELECT generate_series(1, due.n)));
     END IF;
 END $$;

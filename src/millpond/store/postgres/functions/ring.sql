@@ -43,17 +43,16 @@ BEGIN
 END $$;
 
 -- Let units and groups change, and let the shares take turns that have something to start by that.
-CREATE FUNCTION millpond_flush_and_join(INOUT p millpond_pool, INOUT r millpond_rules, t millpond_touched)
+CREATE FUNCTION millpond_flush_and_join(p millpond_pool, r millpond_rules, t millpond_touched) RETURNS millpond_pool
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     f record;
 BEGIN
-    SELECT * INTO f FROM millpond_flush(p, r, t);
-    IF f.leaving IS NOT NULL THEN
+    f := millpond_flush(p, r, t);
+    IF f.leaving THEN
         RAISE EXCEPTION 'turns' USING ERRCODE = 'MP001';
     END IF;
-    p := millpond_join_ring(f.p, f.entering, f.entering_at);
-    r := f.r;
+    RETURN millpond_join_ring(f.p, f.entering, f.entering_at);
 END $$;
 
 -- Take the tasks that start out of their groups, and move their shares on in the ring: behind the others, or out of
@@ -63,32 +62,26 @@ RETURNS millpond_pool
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     t millpond_touched;
-    f record;
     moved record;
 BEGIN
-    t.group_units := n.units;
-    t.group_shares := n.unit_shares;
-    t.tasks := ARRAY(SELECT -u FROM unnest(n.taken) AS u);
-    t.ranks := n.next_ranks;
-    t.seqs := n.next_seqs;
-    t.dues := n.next_dues;
-    SELECT * INTO f FROM millpond_flush(p, r, t);
-    p := f.p;
-    IF f.entering IS NOT NULL THEN
-        RAISE EXCEPTION 'turns' USING ERRCODE = 'MP001';
+    p := millpond_take_tasks(p, r, n);
+    IF n.waiting IS NOT NULL THEN
+        t.units := n.waiting;
+        t.entered := array_fill(0, ARRAY[cardinality(n.waiting)]);
+        p := millpond_flush_and_join(p, r, t);
     END IF;
-    IF NOT r.fair AND f.leaving IS NULL THEN
+    IF NOT r.fair AND true <> ALL(n.leaving) THEN
         RETURN p;
     END IF;
     WITH changed AS (
         UPDATE millpond_seat AS s
            SET turn = CASE WHEN r.fair THEN u.turn ELSE s.turn END,
                -- No EXISTS: that may be planned as a look at all groups of the pool.
-               resting = (u.share = ANY(f.leaving) AND (
+               resting = (u.leaves AND (
                    SELECT g.ready FROM millpond_group AS g
                     WHERE g.pool = p.id AND g.share = u.share AND g.owner = '' AND g.ready = 1
                     LIMIT 1) IS NULL)::integer
-          FROM unnest(n.seats, n.shares, n.turns) AS u (spot, share, turn)
+          FROM unnest(n.seats, n.shares, n.turns, n.leaving) AS u (spot, share, turn, leaves)
          WHERE s.ctid = u.spot
         RETURNING s.resting
     )
@@ -103,6 +96,50 @@ BEGIN
     IF r.fair THEN
         p := millpond_pass(p, n.last_turn, n.last_joined);
     END IF;
+    RETURN p;
+END $$;
+
+-- Take the tasks that start out of their groups, and count them for their units. A unit that has a limit or a rate has
+-- one group here. Only the tasks without a lane or key can leave their unit empty: the others run in it.
+CREATE FUNCTION millpond_take_tasks(p millpond_pool, r millpond_rules, n millpond_next) RETURNS millpond_pool
+LANGUAGE plpgsql VOLATILE AS $$
+#variable_conflict use_column
+DECLARE
+    c record;
+BEGIN
+    WITH taken AS MATERIALIZED (
+        SELECT * FROM unnest(n.groups, n.units, n.taken, n.entered, n.next_ranks, n.next_seqs, n.next_dues,
+                             n.ready_then) AS u (grp, unit, tasks, entered, rank, seq, due, ready)
+    ), units AS MATERIALIZED (
+        SELECT u.unit, sum(u.entered)::bigint AS entered, count(*) FILTER (WHERE u.rank IS NULL) AS gone
+          FROM taken AS u GROUP BY u.unit
+    ), changed AS (
+        UPDATE millpond_group AS g
+           SET tasks = g.tasks - u.tasks, rank = u.rank, seq = u.seq, due = u.due, ready = u.ready::integer
+          FROM taken AS u WHERE g.ctid = u.grp AND u.rank IS NOT NULL AND g.tasks > u.tasks
+        RETURNING 1
+    ), gone AS (
+        DELETE FROM millpond_group AS g USING taken AS u
+         WHERE g.ctid = u.grp AND u.rank IS NULL AND g.tasks = u.tasks RETURNING 1
+    ), counted AS (
+        UPDATE millpond_unit AS o
+           SET running = o.running + u.entered, groups = o.groups - u.gone,
+               tat = CASE WHEN u.entered > 0 AND r.key_interval IS NOT NULL
+                          THEN greatest(o.tat, r.ticks) + u.entered * r.key_interval ELSE o.tat END
+          FROM units AS u WHERE o.ctid = u.unit AND (u.entered > 0 OR o.groups > u.gone)
+        RETURNING 1
+    ), forgotten AS (
+        DELETE FROM millpond_unit AS o USING units AS u
+         WHERE o.ctid = u.unit AND u.entered = 0 AND o.groups = u.gone RETURNING o.fades_at
+    )
+    SELECT (SELECT count(*) FROM changed) + (SELECT count(*) FROM gone) AS groups,
+           (SELECT count(*) FROM counted) + (SELECT count(*) FROM forgotten) AS units,
+           (SELECT count(*) FROM units) AS of_units, (SELECT count(fades_at) FROM forgotten) AS fading INTO c;
+    IF c.groups <> cardinality(n.groups) THEN
+        PERFORM millpond_miscounted('group', cardinality(n.groups), c.groups);
+    END IF;
+    IF c.units <> c.of_units THEN PERFORM millpond_miscounted('unit', c.of_units, c.units); END IF;
+    p.fading := p.fading - c.fading;
     RETURN p;
 END $$;
 

@@ -197,9 +197,7 @@ BEGIN
            AS u (id, key, priority, share, due, lane, n)
      WHERE u.due IS NULL OR u.due <= r.moment OR u.lane IS NOT NULL;
     IF t.group_units IS NOT NULL THEN
-        SELECT * INTO given FROM millpond_flush_and_join(p, r, t);
-        p := given.p;
-        r := given.r;
+        p := millpond_flush_and_join(p, r, t);
     END IF;
     IF p.fading > 0 THEN
         p.fading := p.fading - millpond_forget_faded(p.id, r.moment);

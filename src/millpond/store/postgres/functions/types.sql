@@ -132,15 +132,19 @@ CREATE TYPE millpond_next AS (
     lanes        text[],             -- of a pool with lanes: where each stands; NULL = it has none
     sequences    bigint[],
     -- Of a pool with lanes, keys or shares: how many of each group there are among them, and what is next there.
-    units        text[],
-    unit_shares  text[],
+    groups       tid[],
+    units        tid[],              -- of each group
     taken        bigint[],
-    next_ranks   bigint[],
+    entered      bigint[],           -- how many of them count for the unit
+    next_ranks   bigint[],           -- NULL = nothing is left
     next_seqs    bigint[],
     next_dues    double precision[],
+    ready_then   boolean[],
+    waiting      text[],             -- the units whose rate holds the next task
     seats        tid[],              -- of the shares of these tasks, each with its turn afterwards
     shares       text[],
     turns        bigint[],
+    leaving      boolean[],          -- whether a group of the share is no longer ready
     last_turn    bigint,             -- the turn that is served last
     last_joined  bigint
 );
@@ -168,8 +172,7 @@ CREATE TYPE millpond_new AS (
     positions    bigint[]            -- how many wait before it in its lane
 );
 
--- What touches units and groups. Tasks that come: where each belongs and stands, and when it is due. Tasks that leave
--- (`tasks` below zero): how many of each group, and which stands first there afterwards.
+-- What touches units and groups. Tasks that come: where each belongs and stands, and when it is due.
 CREATE TYPE millpond_touched AS (
     units        text[],             -- of which fewer run, or whose timer is due
     entered      bigint[],           -- how many more run of each
@@ -205,5 +208,5 @@ CREATE TYPE millpond_placed AS (
     touched_at bigint,
     id         bigint,
     holds      boolean,              -- the group has tasks
-    more       integer               -- 1 = the group is new, -1 = it is gone
+    more       integer               -- 1 = the group is new
 );
