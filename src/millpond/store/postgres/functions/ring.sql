@@ -55,56 +55,14 @@ BEGIN
     RETURN millpond_join_ring(f.p, f.entering, f.entering_at);
 END $$;
 
--- Take the tasks that start out of their groups, and move their shares on in the ring: behind the others, or out of
--- it where nothing is left to start. Return the pool with its queue as it is then.
-CREATE FUNCTION millpond_take_turns(p millpond_pool, r millpond_rules, n millpond_next)
-RETURNS millpond_pool
-LANGUAGE plpgsql VOLATILE AS $$
-DECLARE
-    t millpond_touched;
-    moved record;
-BEGIN
-    p := millpond_take_tasks(p, r, n);
-    IF n.waiting IS NOT NULL THEN
-        t.units := n.waiting;
-        t.entered := array_fill(0, ARRAY[cardinality(n.waiting)]);
-        p := millpond_flush_and_join(p, r, t);
-    END IF;
-    IF NOT r.fair AND true <> ALL(n.leaving) THEN
-        RETURN p;
-    END IF;
-    WITH changed AS (
-        UPDATE millpond_seat AS s
-           SET turn = CASE WHEN r.fair THEN u.turn ELSE s.turn END,
-               -- No EXISTS: that may be planned as a look at all groups of the pool.
-               resting = (u.leaves AND (
-                   SELECT g.ready FROM millpond_group AS g
-                    WHERE g.pool = p.id AND g.share = u.share AND g.owner = '' AND g.ready = 1
-                    LIMIT 1) IS NULL)::integer
-          FROM unnest(n.seats, n.shares, n.turns, n.leaving) AS u (spot, share, turn, leaves)
-         WHERE s.ctid = u.spot
-        RETURNING s.resting
-    )
-    SELECT count(*) AS n, coalesce(sum(c.resting), 0) AS resting INTO moved FROM changed AS c;
-    IF moved.n <> cardinality(n.seats) THEN
-        PERFORM millpond_miscounted('seat', cardinality(n.seats), moved.n);
-    END IF;
-    p.resting := p.resting + moved.resting;
-    IF p.resting > 10000 THEN
-        RAISE EXCEPTION 'turns' USING ERRCODE = 'MP001';
-    END IF;
-    IF r.fair THEN
-        p := millpond_pass(p, n.last_turn, n.last_joined);
-    END IF;
-    RETURN p;
-END $$;
-
--- Take the tasks that start out of their groups, and count them for their units. A unit that has a limit or a rate has
--- one group here. Only the tasks without a lane or key can leave their unit empty: the others run in it.
-CREATE FUNCTION millpond_take_tasks(p millpond_pool, r millpond_rules, n millpond_next) RETURNS millpond_pool
+-- Take the tasks that start out of their groups, count them for their units, and move their shares on in the ring:
+-- behind the others, or out of it where nothing is left to start. Return the pool with its queue as it is then. A unit
+-- that has a limit or a rate has one group here; only that of tasks without a lane or key can be left with nothing.
+CREATE FUNCTION millpond_take_turns(p millpond_pool, r millpond_rules, n millpond_next) RETURNS millpond_pool
 LANGUAGE plpgsql VOLATILE AS $$
 #variable_conflict use_column
 DECLARE
+    t millpond_touched;
     c record;
 BEGIN
     WITH taken AS MATERIALIZED (
@@ -120,7 +78,8 @@ BEGIN
         RETURNING 1
     ), gone AS (
         DELETE FROM millpond_group AS g USING taken AS u
-         WHERE g.ctid = u.grp AND u.rank IS NULL AND g.tasks = u.tasks RETURNING 1
+         WHERE g.ctid = u.grp AND u.rank IS NULL AND g.tasks = u.tasks
+        RETURNING 1
     ), counted AS (
         UPDATE millpond_unit AS o
            SET running = o.running + u.entered, groups = o.groups - u.gone,
@@ -130,16 +89,37 @@ BEGIN
         RETURNING 1
     ), forgotten AS (
         DELETE FROM millpond_unit AS o USING units AS u
-         WHERE o.ctid = u.unit AND u.entered = 0 AND o.groups = u.gone RETURNING o.fades_at
+         WHERE o.ctid = u.unit AND u.entered = 0 AND o.groups = u.gone
+        RETURNING o.fades_at
+    ), moved AS (
+        UPDATE millpond_seat AS s
+           SET turn = CASE WHEN r.fair THEN u.turn ELSE s.turn END, resting = u.rests::integer
+          FROM unnest(n.seats, n.turns, n.resting) AS u (spot, turn, rests)
+         WHERE s.ctid = u.spot AND (r.fair OR u.rests)
+        RETURNING s.resting
     )
-    SELECT (SELECT count(*) FROM changed) + (SELECT count(*) FROM gone) AS groups,
-           (SELECT count(*) FROM counted) + (SELECT count(*) FROM forgotten) AS units,
-           (SELECT count(*) FROM units) AS of_units, (SELECT count(fades_at) FROM forgotten) AS fading INTO c;
-    IF c.groups <> cardinality(n.groups) THEN
-        PERFORM millpond_miscounted('group', cardinality(n.groups), c.groups);
+    SELECT (SELECT count(*) FROM changed) + (SELECT count(*) FROM gone) - cardinality(n.groups) AS groups,
+           (SELECT count(*) FROM counted) + (SELECT count(*) FROM forgotten) - (SELECT count(*) FROM units) AS units,
+           (SELECT count(fades_at) FROM forgotten) AS fading, x.seats, x.resting INTO c
+      FROM (SELECT count(*) AS seats, coalesce(sum(o.resting), 0) AS resting FROM moved AS o) AS x;
+    IF c.groups <> 0 THEN PERFORM millpond_miscounted('group', 0, c.groups); END IF;
+    IF c.units <> 0 THEN PERFORM millpond_miscounted('unit', 0, c.units); END IF;
+    IF r.fair AND c.seats <> cardinality(n.seats) THEN
+        PERFORM millpond_miscounted('seat', cardinality(n.seats), c.seats);
     END IF;
-    IF c.units <> c.of_units THEN PERFORM millpond_miscounted('unit', c.of_units, c.units); END IF;
     p.fading := p.fading - c.fading;
+    p.resting := p.resting + c.resting;
+    IF n.waiting IS NOT NULL THEN
+        t.units := n.waiting;
+        t.entered := array_fill(0, ARRAY[cardinality(n.waiting)]);
+        p := millpond_flush_and_join(p, r, t);
+    END IF;
+    IF p.resting > 10000 THEN
+        RAISE EXCEPTION 'turns' USING ERRCODE = 'MP001';
+    END IF;
+    IF r.fair THEN
+        p := millpond_pass(p, n.last_turn, n.last_joined);
+    END IF;
     RETURN p;
 END $$;
 

@@ -20,16 +20,17 @@ BEGIN
                    AND (o.turn, o.joined) > (p.ring_turn, p.ring_join)
                  ORDER BY o.turn, o.joined LIMIT slots) AS s
     ), reach AS MATERIALIZED (
-        SELECT s.*, g.spot AS grp, g.unit, u.spot AS unit_spot, u.count_room, u.room, u.alone, l.*,
-               row_number() OVER w AS nth, lead(l.rank) OVER w AS next_rank, lead(l.place) OVER w AS next_place,
-               lead(l.due) OVER w AS next_due
+        SELECT s.seat, s.share, s.turn, s.joined, s.stride, g.spot AS grp, g.unit, u.spot AS unit_spot, u.alone,
+               u.count_room, u.room, least(s.quota, u.room) AS cap, l.*, row_number() OVER w AS nth,
+               lead(l.rank) OVER w AS next_rank, lead(l.place) OVER w AS next_place, lead(l.due) OVER w AS next_due
           FROM seats AS s
           -- Where one of these is not found, rows are missing: the verbs see that, and make them again.
           LEFT JOIN LATERAL
+               -- One more than can be served says whether the share has something left to start.
                (SELECT x.ctid AS spot, x.id, x.unit, x.rank, x.seq FROM millpond_group AS x
                  WHERE x.pool = p.id AND x.share = s.share AND x.owner = '' AND x.ready = 1
                    AND (x.rank, x.seq) > (-9223372036854775808, 0)
-                 ORDER BY x.rank, x.seq LIMIT s.quota) AS g ON true
+                 ORDER BY x.rank, x.seq LIMIT s.quota + 1) AS g ON true
           LEFT JOIN LATERAL
                (SELECT x.ctid AS spot, r.unit_limit - x.running AS count_room,
                        CASE WHEN g.unit <> '' THEN
@@ -50,12 +51,13 @@ BEGIN
                lead(o.n) OVER (PARTITION BY o.grp ORDER BY o.nth) IS NULL AS is_last
           FROM (SELECT y.*, row_number() OVER () AS n
                   FROM (SELECT x.*, x.turn + x.stride * (row_number() OVER (
-                                        PARTITION BY x.seat ORDER BY x.rank, x.place) - 1) AS service
-                          FROM reach AS x WHERE x.nth <= least(x.quota, x.room)
+                                        PARTITION BY x.seat ORDER BY x.rank, x.place) - 1) AS service,
+                               count(*) FILTER (WHERE x.nth = 1) OVER (PARTITION BY x.seat) AS groups
+                          FROM reach AS x WHERE x.nth <= x.cap
                          ORDER BY service, x.joined, x.rank, x.place LIMIT slots) AS y) AS o
     )
-    SELECT s.*, m.*, (SELECT bool_or(coalesce(NOT x.alone OR coalesce(x.room, 1) < 1 OR x.spot IS NULL, true)) FROM reach AS x) AS odd
-      INTO found
+    SELECT s.*, m.*, (SELECT bool_or(coalesce(NOT x.alone OR x.cap < 1 OR x.spot IS NULL, true)) FROM reach AS x)
+           AS odd INTO found
       FROM (SELECT array_agg(x.spot ORDER BY x.n) AS spots,
                    min(ARRAY[x.service, x.joined]) AS first, max(ARRAY[x.service, x.joined]) AS last,
                    array_agg(x.grp) FILTER (WHERE x.is_last) AS groups,
@@ -70,11 +72,10 @@ BEGIN
                                                AND coalesce(x.nth < x.count_room, true)) AS waiting
               FROM served AS x) AS s
      CROSS JOIN
-           (SELECT array_agg(x.seat) AS seats, array_agg(x.share) AS shares, array_agg(x.turn) AS turns,
-                   array_agg(x.leaves) AS leaving
-              FROM (SELECT x.seat, x.share, max(x.service + x.stride) AS turn,
-                           bool_or(x.is_last AND NOT x.ready_then) AS leaves
-                      FROM served AS x GROUP BY 1, 2) AS x) AS m;
+           (SELECT array_agg(x.seat) AS seats, array_agg(x.turn) AS turns, array_agg(x.rests) AS resting
+              FROM (SELECT x.seat, max(x.service + x.stride) AS turn,
+                           count(*) FILTER (WHERE x.is_last AND NOT x.ready_then) = min(x.groups) AS rests
+                      FROM served AS x GROUP BY x.seat) AS x) AS m;
     n.spots := found.spots;
     n.groups := found.groups;
     n.units := found.units;
@@ -86,9 +87,8 @@ BEGIN
     n.ready_then := found.ready_then;
     n.waiting := found.waiting;
     n.seats := found.seats;
-    n.shares := found.shares;
     n.turns := found.turns;
-    n.leaving := found.leaving;
+    n.resting := found.resting;
     n.last_turn := found.last[1];
     n.last_joined := found.last[2];
     n := millpond_read_tasks(n, r);

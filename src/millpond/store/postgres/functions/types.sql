@@ -142,9 +142,8 @@ CREATE TYPE millpond_next AS (
     ready_then   boolean[],
     waiting      text[],             -- the units whose rate holds the next task
     seats        tid[],              -- of the shares of these tasks, each with its turn afterwards
-    shares       text[],
     turns        bigint[],
-    leaving      boolean[],          -- whether a group of the share is no longer ready
+    resting      boolean[],          -- whether the share has nothing left that may start
     last_turn    bigint,             -- the turn that is served last
     last_joined  bigint
 );
@@ -186,9 +185,6 @@ CREATE TYPE millpond_touched AS (
     group_at     bigint[],
     pops         boolean             -- the timers that are due have done their work
 );
-
--- A place in the ring.
-CREATE TYPE millpond_turn AS (turn bigint, joined bigint);
 
 -- A group that was placed, and its unit as it is then.
 CREATE TYPE millpond_placed AS (
