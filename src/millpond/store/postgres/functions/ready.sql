@@ -13,11 +13,11 @@ DECLARE
     touched bigint;
 BEGIN
     IF expected > 0 THEN
-        SELECT array_agg(l.spot), array_agg(u.unit), array_agg(millpond_share(r, u.unit, u.share)), array_agg(1),
+        SELECT array_agg(l.spot), array_agg(u.unit), array_agg(millpond_share(r, u.unit, u.share)),
                array_agg(l.rank), array_agg(x.place & ((1::bigint << 40) - 1)), array_agg(l.due),
                -- The share of a task that is not plain stands in its body.
                bool_or(l.owner IS NOT NULL OR u.plain IS NULL AND r.fair)
-          INTO spots, t.group_units, t.group_shares, t.tasks, t.ranks, t.seqs, t.dues, odd
+          INTO spots, t.group_units, t.group_shares, t.ranks, t.seqs, t.dues, odd
           FROM unnest(these) WITH ORDINALITY AS x (place, n)
          CROSS JOIN LATERAL (SELECT y.ctid AS spot, y.* FROM millpond_live AS y
                               WHERE y.place = x.place AND y.grp = 0 OFFSET 0) AS l
@@ -68,7 +68,7 @@ BEGIN
     p.undue_since := CASE WHEN due.n < at_once THEN r.moment ELSE due.last END;
     r.promoted := due.n;
     IF p.unit_timers > 0 THEN
-        SELECT array_agg(x.unit), array_agg(0), array_agg(due.n + x.n) INTO t.units, t.entered, t.unit_at
+        SELECT array_agg(x.unit), array_agg(due.n + x.n) INTO t.units, t.unit_at
           FROM (SELECT o.unit, row_number() OVER (ORDER BY o.timer_at, o.timer_rank, o.timer_seq) AS n
                   FROM millpond_unit AS o WHERE o.pool = p.id AND o.timer_at <= r.moment) AS x;
         r.promoted := r.promoted + coalesce(cardinality(t.units), 0);

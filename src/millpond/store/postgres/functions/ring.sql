@@ -111,7 +111,6 @@ BEGIN
     p.resting := p.resting + c.resting;
     IF n.waiting IS NOT NULL THEN
         t.units := n.waiting;
-        t.entered := array_fill(0, ARRAY[cardinality(n.waiting)]);
         p := millpond_flush_and_join(p, r, t);
     END IF;
     IF p.resting > 10000 THEN

@@ -19,10 +19,6 @@ DECLARE
     faded bigint := 0;
     b millpond_begun;
 BEGIN
-    IF r.grouped AND p.fading > 0 THEN
-        faded := millpond_forget_faded(p.id, a.moment);
-        p.fading := p.fading - faded;
-    END IF;
     IF ending > 0 THEN
         p.measured := millpond_measure_ends(p.id, p.measured, e, ending, a.moment);
         PERFORM millpond_end_keys(e, ending);
@@ -52,6 +48,11 @@ BEGIN
             p.tats := r.tats::text;
             PERFORM millpond_store_budgets(r);
         END IF;
+    END IF;
+    IF r.grouped AND p.fading > 0 THEN
+        -- Not before units are written by their spots.
+        faded := millpond_forget_faded(p.id, a.moment);
+        p.fading := p.fading - faded;
     END IF;
     IF beginning > 0 THEN
         -- They come first: they were next before anything that is queued now.
