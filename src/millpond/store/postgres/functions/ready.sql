@@ -21,7 +21,9 @@ BEGIN
           FROM unnest(these) WITH ORDINALITY AS x (place, n)
          CROSS JOIN LATERAL (SELECT y.ctid AS spot, y.* FROM millpond_live AS y
                               WHERE y.place = x.place AND y.grp = 0 OFFSET 0) AS l
-         CROSS JOIN LATERAL (SELECT coalesce(l.lane, l.key, '') AS unit, y.plain, y.plain::json ->> 'share' AS share
+         CROSS JOIN LATERAL (SELECT coalesce(l.lane, l.key, '') AS unit, y.plain,
+                                    CASE WHEN y.plain::json -> 'share' IS NULL THEN l.key
+                                         ELSE y.plain::json ->> 'share' END AS share
                                FROM millpond_task AS y WHERE y.place = x.place OFFSET 0) AS u;
         IF odd THEN
             RAISE EXCEPTION 'not plain' USING ERRCODE = 'MP001';

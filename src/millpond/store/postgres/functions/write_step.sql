@@ -114,8 +114,13 @@ DECLARE
     last_place constant bigint := n.places[n.n];
     touched bigint;
 BEGIN
-    DELETE FROM millpond_live WHERE ctid = ANY(CASE WHEN n.n = 1 AND n.own_rows IS NOT NULL THEN '{}'
-                                                  ELSE millpond_without(n.spots, n.own_rows) END);
+    IF n.own_rows IS NULL THEN
+        DELETE FROM millpond_live WHERE ctid = ANY(n.spots);
+    ELSE
+        DELETE FROM millpond_live
+         WHERE ctid = ANY(ARRAY(SELECT u.spot FROM unnest(n.spots) WITH ORDINALITY AS u (spot, k)
+                                 WHERE u.k <> ALL(n.own_rows)));
+    END IF;
     GET DIAGNOSTICS touched = ROW_COUNT;
     IF touched <> n.n - coalesce(cardinality(n.own_rows), 0) THEN
         PERFORM millpond_miscounted('live', n.n, touched);
@@ -148,6 +153,7 @@ CREATE FUNCTION millpond_store_lease(
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     own_rows constant integer := coalesce(cardinality(n.own_rows), 0);
+    folded constant integer := starting - own_rows;
     touched bigint;
 BEGIN
     IF own_rows > 0 THEN
@@ -159,17 +165,22 @@ BEGIN
         GET DIAGNOSTICS touched = ROW_COUNT;
         IF touched <> own_rows THEN PERFORM millpond_miscounted('live', own_rows, touched); END IF;
     END IF;
-    IF starting > own_rows THEN
-        INSERT INTO millpond_lease
-        VALUES (new_token, moment, the_pool, asker, NULL, NULL,
-                millpond_without(n.ids[:starting], n.own_rows),
-                millpond_without(n.places[:starting], n.own_rows),
-                millpond_without(n.ranks[:starting], n.own_rows),
-                millpond_without(n.submitted_at[:starting], n.own_rows),
-                millpond_without(n.due[:starting], n.own_rows),
-                millpond_without(n.keys[:starting], n.own_rows),
-                millpond_without(n.plain[:starting], n.own_rows), lease_number);
+    IF folded = 0 THEN
+        RETURN;
     END IF;
+    IF own_rows > 0 THEN
+        n.ids := millpond_without(n.ids, n.own_rows);
+        n.places := millpond_without(n.places, n.own_rows);
+        n.ranks := millpond_without(n.ranks, n.own_rows);
+        n.submitted_at := millpond_without(n.submitted_at, n.own_rows);
+        n.due := millpond_without(n.due, n.own_rows);
+        n.keys := millpond_without(n.keys, n.own_rows);
+        n.plain := millpond_without(n.plain, n.own_rows);
+    END IF;
+    INSERT INTO millpond_lease
+    VALUES (new_token, moment, the_pool, asker, NULL, NULL, n.ids[:folded], n.places[:folded],
+            n.ranks[:folded], n.submitted_at[:folded], n.due[:folded], n.keys[:folded],
+            n.plain[:folded], lease_number);
 END $$;
 
 -- Write the counts of a pool.
