@@ -87,7 +87,7 @@ BEGIN
         PERFORM millpond_write_pool(p, spot);
         PERFORM millpond_number_step(meta, a, p, e, b, n, ending, starting, asker, new_token, lease_number);
         IF taken - starting - begun - beginning <> 0 THEN
-            PERFORM millpond_count_ahead(a_worker, taken - starting - begun - beginning);
+            PERFORM millpond_write_worker(a_worker, taken - starting - begun - beginning, NULL);
         END IF;
     END IF;
     IF asked AND a.running_now < r.a_limit AND a.live_left > a.running_now THEN
