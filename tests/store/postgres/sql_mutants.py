@@ -682,13 +682,13 @@ MUTANTS = (
         "a_key_at_its_limit_stays_ready",
         "o.next_due <= r.moment AND coalesce(o.nth < o.room, true)",
         "o.next_due <= r.moment",
-        ("fair and limited", "fair by twos"),
+        ("server takes all",),
     ),
     Mutant(
         "a_share_rests_too_early",
         "= min(x.groups) AS rests",
         "> 0 AS rests",
-        ("keys", "weighted"),
+        ("two of a key", "one of a key"),
     ),
     Mutant(
         "a_rate_holds_a_key_for_ever",
