@@ -186,7 +186,9 @@ async def back_in_order(two: Two) -> None:
     """Shares that come back take turns in that order, though one had an end before."""
     await two.do("submit", batch(1, *"abca", attempts=9))
     first, b, _, again = await leased(two, 4)
-    await two.do("settle", ((end(first), end(b, RETRY, delay=0.0), end(again, RETRY, delay=0.0)), None))
+    await two.do(
+        "settle", ((end(first), end(b, RETRY, delay=0.0), end(again, RETRY, delay=0.0)), None)
+    )
     for _ in range(2):
         await leased(two, 1)
 
