@@ -1,8 +1,8 @@
 -- Units: how many of their tasks run, and when they are forgotten.
 
 -- Count tasks that have ended for their units, and forget those that are idle, at once or when their rates and holds no
--- longer matter. Return the pool with its counts, and the units whose groups are to be placed: they were at their limits,
--- or their timers are due. The groups of the others stay where they are.
+-- longer matter. Return the pool with its counts, and the units whose groups are to be placed: they were at their
+-- limits, or their timers are due. The groups of the others stay where they are.
 CREATE FUNCTION millpond_leave_units(
     INOUT p millpond_pool, r millpond_rules, e millpond_ends, OUT t millpond_touched
 )
