@@ -182,6 +182,17 @@ async def in_turn(two: Two) -> None:
         await two.do("settle", (tuple(end(one) for one in running), ask(1)))
 
 
+async def back_in_order(two: Two) -> None:
+    """Shares that come back take turns in that order, though one had an end before."""
+    await two.do("submit", batch(1, *"abca", attempts=9))
+    first, b, _, again = await leased(two, 4)
+    await two.do(
+        "settle", ((end(first), end(b, RETRY, delay=0.0), end(again, RETRY, delay=0.0)), None)
+    )
+    for _ in range(2):
+        await leased(two, 1)
+
+
 async def due_in_order(two: Two) -> None:
     """Shares begin to take turns as their tasks become due, not as they were submitted."""
     for number, (key, delay) in enumerate((("a", 3.0), ("b", 1.0), ("c", 2.0), ("a", 4.0))):

@@ -222,8 +222,8 @@ MUTANTS = (
     # Groups of new tasks.
     Mutant(
         "key_at_its_limit_takes_turns",
-        "s.unit <> '' AND n.running >= r.unit_limit",
-        "s.unit <> '' AND n.running > r.unit_limit",
+        "x.unit <> '' AND x.running >= r.unit_limit",
+        "x.unit <> '' AND x.running > r.unit_limit",
         ("one at a time",),
     ),
     Mutant(
@@ -240,8 +240,8 @@ MUTANTS = (
     ),
     Mutant(
         "paused_key_takes_turns",
-        "x.paused = 1 OR x.blocked = 1 AS stopped",
-        "x.blocked = 1 AS stopped",
+        "x.paused = 1 OR x.blocked = 1 OR",
+        "x.blocked = 1 OR",
         ("one at a time",),
     ),
     Mutant(
@@ -289,7 +289,7 @@ MUTANTS = (
     ),
     Mutant(
         "key_is_not_charged",
-        "THEN greatest(o.tat, r.ticks) + s.entered_then * r.key_interval",
+        "THEN greatest(o.tat, r.ticks) + u.entered * r.key_interval",
         "THEN o.tat",
         ("key one by one",),
     ),
@@ -315,14 +315,14 @@ MUTANTS = (
     # Keys and turns.
     Mutant(
         "key_keeps_its_count",
-        "coalesce(o.running, 0) + s.entered_then AS running",
-        "coalesce(o.running, 0) + greatest(s.entered_then, 0) AS running",
+        "SET running = o.running - u.ends",
+        "SET running = o.running",
         ("fair",),
     ),
     Mutant(
         "freed_one_too_late",
-        "AND k.share IS NULL AND (r.limited OR t.pops)",
-        "AND k.share IS NULL AND false",
+        "o.running >= r.unit_limit AND o.running - u.ends < r.unit_limit OR",
+        "false OR",
         ("fair and limited", "fair by twos"),
     ),
     Mutant(
@@ -333,8 +333,8 @@ MUTANTS = (
     ),
     Mutant(
         "one_more_of_a_key",
-        "r.unit_limit - o.running, r.key_depth",
-        "r.unit_limit - o.running + 1, r.key_depth",
+        "r.unit_limit - x.running, r.key_depth",
+        "r.unit_limit - x.running + 1, r.key_depth",
         ("two of a key",),
     ),
     Mutant(
@@ -351,8 +351,8 @@ MUTANTS = (
     ),
     Mutant(
         "a_group_keeps_its_count",
-        "ARRAY(SELECT -u FROM unnest(n.taken) AS u)",
-        "ARRAY(SELECT 1 - u FROM unnest(n.taken) AS u)",
+        "SET tasks = g.tasks - u.tasks",
+        "SET tasks = g.tasks - u.tasks + 1",
         ("fair",),
     ),
     # Capacity and claims.
@@ -413,8 +413,8 @@ MUTANTS = (
     ),
     Mutant(
         "not_simple_takes_its_turn",
-        "    ELSIF odd OR NOT n.simple THEN",
-        "    ELSIF odd THEN",
+        "    ELSIF found.odd OR NOT n.simple THEN",
+        "    ELSIF found.odd THEN",
         ("expires in turn",),
     ),
     Mutant(
@@ -577,7 +577,7 @@ MUTANTS = (
     ),
     Mutant(
         "what_goes_back_stands_last",
-        "OR (k.rank, k.seq) < (g.rank, g.seq)",
+        "OR (k.head[1], k.head[2]) < (g.rank, g.seq)",
         "OR false",
         ("in turn",),
     ),
@@ -638,20 +638,20 @@ MUTANTS = (
     ),
     Mutant(
         "a_lane_starts_what_is_not_due",
-        "AND h.due <= r.moment AND k.opens",
-        "AND k.opens",
+        "(h.due <= r.moment AND k.opens",
+        "(k.opens",
         ("lanes", "each key a lane"),
     ),
     Mutant(
         "a_lane_waits_for_ever",
-        "WHEN s.waits THEN greatest(u.opens, u.first_due)",
-        "WHEN s.waits THEN NULL",
+        "CASE WHEN u.waits THEN greatest(u.opens, u.head_due)",
+        "CASE WHEN u.waits THEN NULL",
         ("lanes", "each key a lane"),
     ),
     Mutant(
         "a_timer_never_ends",
-        "CASE WHEN pops AND o.timer_at <= moment THEN NULL",
-        "CASE WHEN false THEN NULL",
+        "u.timer_at <= r.moment AND t.pops IS NOT TRUE THEN",
+        "u.timer_at <= r.moment THEN",
         ("server takes all",),
     ),
     Mutant(
@@ -679,14 +679,32 @@ MUTANTS = (
         ("weighted",),
     ),
     Mutant(
+        "a_key_at_its_limit_stays_ready",
+        "o.next_due <= r.moment AND coalesce(o.nth < o.room, true)",
+        "o.next_due <= r.moment",
+        ("server takes all",),
+    ),
+    Mutant(
+        "a_share_rests_too_early",
+        "= min(x.groups) AS rests",
+        "> 0 AS rests",
+        ("two of a key", "one of a key"),
+    ),
+    Mutant(
+        "a_rate_holds_a_key_for_ever",
+        "IF n.waiting IS NOT NULL THEN",
+        "IF false THEN",
+        ("many of a key",),
+    ),
+    Mutant(
         "a_key_in_two_shares_has_two_limits",
-        "OR NOT r.limited OR o.groups = 1 AS alone",
-        "OR true AS alone",
+        "OR NOT r.limited OR x.groups = 1)",
+        "OR true)",
         ("key in two shares",),
     ),
     Mutant(
         "a_rate_allows_all_at_once",
-        "- (greatest(o.tat - r.ticks, 0) + r.key_interval - 1) / r.key_interval",
+        "- (greatest(x.tat - r.ticks, 0) + r.key_interval - 1) / r.key_interval",
         "+ 9",
         ("many of a key",),
     ),
@@ -1223,6 +1241,7 @@ async def _server_takes_all(schema: Schema) -> None:
         (outcomes.outcomes, "fifo"),
         (outcomes.outcomes, "fair by twos"),
         (outcomes.in_turn, "fair and limited"),
+        (outcomes.back_in_order, "fair by twos"),
         (outcomes.due_in_order, "fair"),
         (outcomes.alone, "priority"),
         (outcomes.expiring, "fifo"),
@@ -1278,6 +1297,7 @@ SCENES: dict[str, Callable[[Schema], Coroutine[Any, Any, None]]] = {
     "run stops": of_kind(outcomes.run_stops, "fifo"),
     "slots go on": of_kind(outcomes.slots_go_on, "ahead"),
     "in turn": of_kind(outcomes.in_turn, "fair and limited"),
+    "back in order": of_kind(outcomes.back_in_order, "fair by twos"),
     "due in order": of_kind(outcomes.due_in_order, "fair"),
     "closure of a freed key": of_kind(outcomes.closure_of_a_freed_key, "fair and limited"),
     "server takes all": _server_takes_all,

@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from millpond.core.task import Dedupe
 from millpond.store.postgres.pipeline import PostgresConnection
@@ -200,7 +201,8 @@ def plain_text(new: NewTask) -> str | None:
     """Return what is told of a task on which nothing else hangs; None if something does."""
     if not is_plain(new):
         return None
-    function, attempts, weight, share = new.call.function, new.attempts, new.weight, new.share
+    function, attempts, weight = new.call.function, new.attempts, new.weight
+    share = UNSET if new.share == new.key else new.share
     if new.idempotency_key is None and new.run is None:
         return _row_text(function, attempts, weight, share)
     told = _said(function, attempts, weight, share)
@@ -212,9 +214,12 @@ def plain_text(new: NewTask) -> str | None:
 
 
 @lru_cache(maxsize=10_000)
-def _row_text(function: str, attempts: int, weight: int, share: str | None) -> str:
+def _row_text(function: str, attempts: int, weight: int, share: str | UnsetType | None) -> str:
     return _encode(_said(function, attempts, weight, share)).decode()
 
 
-def _said(function: str, attempts: int, weight: int, share: str | None) -> dict[str, Any]:
-    return {"function": function, "attempts": attempts, "weight": weight, "share": share}
+def _said(
+    function: str, attempts: int, weight: int, share: str | UnsetType | None
+) -> dict[str, Any]:
+    told = {"function": function, "attempts": attempts, "weight": weight}
+    return told if share is UNSET else told | {"share": share}

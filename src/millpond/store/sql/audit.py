@@ -271,7 +271,8 @@ class _Said(msgspec.Struct):
     function: str
     attempts: int
     weight: int
-    share: str | None
+    share: str | msgspec.UnsetType | None = msgspec.UNSET
+    """Left out where it is the key: so all tasks of a pool say the same, and it is stored once."""
     idempotency_key: str | None = None
     dedupe: Dedupe | None = None
     run: int | None = None
@@ -346,7 +347,7 @@ def _plain_record(told: _Plain, arrow: _Arrow) -> Record:
         token=token,
         worker=told.worker,
         key=key,
-        share=said.share,
+        share=key if isinstance(said.share, msgspec.UnsetType) else said.share,
         lane=differs.lane,
         seq=seq,
         sequence=seq if differs.lane is None or differs.sequence is None else differs.sequence,

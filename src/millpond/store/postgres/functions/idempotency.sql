@@ -104,7 +104,7 @@ END $$;
 CREATE FUNCTION millpond_end_keys(e millpond_ends, ending integer) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
-    IF cardinality(e.plain) = 1 AND position('"idempotency_key":' IN e.plain[1]) = 0 THEN
+    IF position('"idempotency_key":' IN array_to_string(e.plain, '')) = 0 THEN
         RETURN;
     END IF;
     UPDATE millpond_key AS k SET status = x.status

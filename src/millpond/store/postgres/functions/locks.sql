@@ -86,13 +86,15 @@ BEGIN
     END LOOP;
 END $$;
 
--- Add to the count of tasks that a worker has prefetched.
-CREATE FUNCTION millpond_count_ahead(a_worker text, more_ahead bigint) RETURNS void
+-- Add to the count of tasks that a worker has prefetched, and set until when it lives; NULL = as it is. A call of the
+-- same worker may write its row meanwhile, and move it to another turn.
+CREATE FUNCTION millpond_write_worker(a_worker text, more_ahead bigint, lives_until double precision) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
     LOOP
         UPDATE millpond_worker AS o
-           SET ahead = o.ahead + more_ahead, writes = o.writes + 1, turn = (o.writes + 1) >> 5
+           SET ahead = o.ahead + more_ahead, expires_at = coalesce(lives_until, o.expires_at),
+               writes = o.writes + 1, turn = (o.writes + 1) >> 5
          WHERE o.id = a_worker AND o.turn = (SELECT x.turn FROM millpond_worker AS x
                                               WHERE x.id = a_worker ORDER BY x.turn DESC LIMIT 1);
         EXIT WHEN FOUND;

@@ -133,23 +133,21 @@ END $$;
 
 -- Let tasks whose attempts end leave their lanes or keys, and put those that go back into the queue; return the
 -- pool as it is then.
-CREATE FUNCTION millpond_leave(INOUT p millpond_pool, INOUT r millpond_rules, e millpond_ends)
+CREATE FUNCTION millpond_leave(p millpond_pool, r millpond_rules, e millpond_ends) RETURNS millpond_pool
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     t millpond_touched;
-    made record;
+    left_by record;
 BEGIN
     IF r.grouped THEN
-        -- A unit comes free before the task that freed it goes back.
-        SELECT array_agg(u.unit), array_agg(-1), array_agg(2 * u.n) INTO t.units, t.entered, t.unit_at
-          FROM unnest(coalesce(e.lanes, e.keys)) WITH ORDINALITY AS u (unit, n);
+        left_by := millpond_leave_units(p, r, e);
+        p := left_by.p;
+        t := left_by.t;
     END IF;
-    SELECT * INTO made
-      FROM millpond_make_ready(p, r, t, e.back, ARRAY(SELECT 2 * u.n + 1 FROM unnest(e.back_at) AS u (n)));
-    p := made.p;
-    r := made.r;
+    p := millpond_make_ready(p, r, t, e.back, ARRAY(SELECT 2 * u.n + 1 FROM unnest(e.back_at) AS u (n)));
     p.later := p.later + e.later;
     p.undue_since := least(p.undue_since, e.first_due);
+    RETURN p;
 END $$;
 
 -- Return which tasks an end concerns: with the number and the text of each, and the status that it has then.

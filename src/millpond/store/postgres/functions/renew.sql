@@ -32,18 +32,7 @@ BEGIN
     IF refused IS NOT NULL THEN
         RETURN;
     END IF;
-    LOOP
-        -- A call of the same worker may count what it holds ahead meanwhile, and move the row to another turn.
-        UPDATE millpond_worker AS w
-           SET expires_at = round((moment + seconds) * 1000000) / 1000000,
-               writes = w.writes + 1, turn = (w.writes + 1) >> 5
-         WHERE w.id = renewing AND w.turn = (SELECT x.turn FROM millpond_worker AS x
-                                              WHERE x.id = renewing ORDER BY x.turn DESC LIMIT 1);
-        EXIT WHEN FOUND;
-        IF NOT EXISTS (SELECT FROM millpond_worker AS x WHERE x.id = renewing) THEN
-            PERFORM millpond_miscounted('worker', 1, 0);
-        END IF;
-    END LOOP;
+    PERFORM millpond_write_worker(renewing, 0, round((moment + seconds) * 1000000) / 1000000);
     SELECT array_agg(l.id ORDER BY p.name, l.place),
            array_agg(l.id ORDER BY p.name, l.place) FILTER (WHERE l.cancel_requested > 1)
       INTO cancelled, interrupted

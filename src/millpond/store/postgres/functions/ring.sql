@@ -43,60 +43,76 @@ BEGIN
 END $$;
 
 -- Let units and groups change, and let the shares take turns that have something to start by that.
-CREATE FUNCTION millpond_flush_and_join(INOUT p millpond_pool, INOUT r millpond_rules, t millpond_touched)
+CREATE FUNCTION millpond_flush_and_join(p millpond_pool, r millpond_rules, t millpond_touched) RETURNS millpond_pool
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     f record;
 BEGIN
-    SELECT * INTO f FROM millpond_flush(p, r, t);
-    IF f.leaving IS NOT NULL THEN
+    f := millpond_flush(p, r, t);
+    IF f.leaving THEN
         RAISE EXCEPTION 'turns' USING ERRCODE = 'MP001';
     END IF;
-    p := millpond_join_ring(f.p, f.entering, f.entering_at);
-    r := f.r;
+    RETURN millpond_join_ring(f.p, f.entering, f.entering_at);
 END $$;
 
--- Take the tasks that start out of their groups, and move their shares on in the ring: behind the others, or out of
--- it where nothing is left to start. Return the pool with its queue as it is then.
-CREATE FUNCTION millpond_take_turns(p millpond_pool, r millpond_rules, n millpond_next)
-RETURNS millpond_pool
+-- Take the tasks that start out of their groups, count them for their units, and move their shares on in the ring:
+-- behind the others, or out of it where nothing is left to start. Return the pool with its queue as it is then. A unit
+-- that has a limit or a rate has one group here; only that of tasks without a lane or key can be left with nothing.
+CREATE FUNCTION millpond_take_turns(p millpond_pool, r millpond_rules, n millpond_next) RETURNS millpond_pool
 LANGUAGE plpgsql VOLATILE AS $$
+#variable_conflict use_column
 DECLARE
     t millpond_touched;
-    f record;
-    moved record;
+    c record;
 BEGIN
-    t.group_units := n.units;
-    t.group_shares := n.unit_shares;
-    t.tasks := ARRAY(SELECT -u FROM unnest(n.taken) AS u);
-    t.ranks := n.next_ranks;
-    t.seqs := n.next_seqs;
-    t.dues := n.next_dues;
-    SELECT * INTO f FROM millpond_flush(p, r, t);
-    p := f.p;
-    IF f.entering IS NOT NULL THEN
-        RAISE EXCEPTION 'turns' USING ERRCODE = 'MP001';
-    END IF;
-    IF NOT r.fair AND f.leaving IS NULL THEN
-        RETURN p;
-    END IF;
-    WITH changed AS (
+    WITH taken AS MATERIALIZED (
+        SELECT * FROM unnest(n.groups, n.units, n.taken, n.entered, n.next_ranks, n.next_seqs, n.next_dues,
+                             n.ready_then) AS u (grp, unit, tasks, entered, rank, seq, due, ready)
+    ), units AS MATERIALIZED (
+        SELECT u.unit, sum(u.entered)::bigint AS entered, count(*) FILTER (WHERE u.rank IS NULL) AS gone
+          FROM taken AS u GROUP BY u.unit
+    ), changed AS (
+        UPDATE millpond_group AS g
+           SET tasks = g.tasks - u.tasks, rank = u.rank, seq = u.seq, due = u.due, ready = u.ready::integer
+          FROM taken AS u WHERE g.ctid = u.grp AND u.rank IS NOT NULL AND g.tasks > u.tasks
+        RETURNING 1
+    ), gone AS (
+        DELETE FROM millpond_group AS g USING taken AS u
+         WHERE g.ctid = u.grp AND u.rank IS NULL AND g.tasks = u.tasks
+        RETURNING 1
+    ), counted AS (
+        UPDATE millpond_unit AS o
+           SET running = o.running + u.entered, groups = o.groups - u.gone,
+               tat = CASE WHEN u.entered > 0 AND r.key_interval IS NOT NULL
+                          THEN greatest(o.tat, r.ticks) + u.entered * r.key_interval ELSE o.tat END
+          FROM units AS u WHERE o.ctid = u.unit AND (u.entered > 0 OR o.groups > u.gone)
+        RETURNING 1
+    ), forgotten AS (
+        DELETE FROM millpond_unit AS o USING units AS u
+         WHERE o.ctid = u.unit AND u.entered = 0 AND o.groups = u.gone
+        RETURNING o.fades_at
+    ), moved AS (
         UPDATE millpond_seat AS s
-           SET turn = CASE WHEN r.fair THEN u.turn ELSE s.turn END,
-               -- No EXISTS: that may be planned as a look at all groups of the pool.
-               resting = (u.share = ANY(f.leaving) AND (
-                   SELECT g.ready FROM millpond_group AS g
-                    WHERE g.pool = p.id AND g.share = u.share AND g.owner = '' AND g.ready = 1
-                    LIMIT 1) IS NULL)::integer
-          FROM unnest(n.seats, n.shares, n.turns) AS u (spot, share, turn)
-         WHERE s.ctid = u.spot
+           SET turn = CASE WHEN r.fair THEN u.turn ELSE s.turn END, resting = u.rests::integer
+          FROM unnest(n.seats, n.turns, n.resting) AS u (spot, turn, rests)
+         WHERE s.ctid = u.spot AND (r.fair OR u.rests)
         RETURNING s.resting
     )
-    SELECT count(*) AS n, coalesce(sum(c.resting), 0) AS resting INTO moved FROM changed AS c;
-    IF moved.n <> cardinality(n.seats) THEN
-        PERFORM millpond_miscounted('seat', cardinality(n.seats), moved.n);
+    SELECT (SELECT count(*) FROM changed) + (SELECT count(*) FROM gone) - cardinality(n.groups) AS groups,
+           (SELECT count(*) FROM counted) + (SELECT count(*) FROM forgotten) - (SELECT count(*) FROM units) AS units,
+           (SELECT count(fades_at) FROM forgotten) AS fading, x.seats, x.resting INTO c
+      FROM (SELECT count(*) AS seats, coalesce(sum(o.resting), 0) AS resting FROM moved AS o) AS x;
+    IF c.groups <> 0 THEN PERFORM millpond_miscounted('group', 0, c.groups); END IF;
+    IF c.units <> 0 THEN PERFORM millpond_miscounted('unit', 0, c.units); END IF;
+    IF r.fair AND c.seats <> cardinality(n.seats) THEN
+        PERFORM millpond_miscounted('seat', cardinality(n.seats), c.seats);
     END IF;
-    p.resting := p.resting + moved.resting;
+    p.fading := p.fading - c.fading;
+    p.resting := p.resting + c.resting;
+    IF n.waiting IS NOT NULL THEN
+        t.units := n.waiting;
+        p := millpond_flush_and_join(p, r, t);
+    END IF;
     IF p.resting > 10000 THEN
         RAISE EXCEPTION 'turns' USING ERRCODE = 'MP001';
     END IF;

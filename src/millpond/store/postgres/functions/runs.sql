@@ -62,7 +62,7 @@ DECLARE
     is_over boolean;
     finished bigint[];
 BEGIN
-    IF cardinality(e.plain) = 1 AND position('"run":' IN e.plain[1]) = 0 THEN
+    IF position('"run":' IN array_to_string(e.plain, '')) = 0 THEN
         RETURN NULL;
     END IF;
     PERFORM millpond_lock_runs(ARRAY(SELECT DISTINCT (u.plain::json ->> 'run')::bigint

@@ -63,9 +63,7 @@ BEGIN
     a.live_left := p.live - coalesce(e.over, 0);
     a.running_now := p.running - ending + coalesce(e.begun, 0);
     IF a.refused IS NULL AND (e.first_back > 0 OR ending > 0 AND r.grouped) THEN
-        SELECT * INTO changed FROM millpond_leave(p, r, e);
-        p := changed.p;
-        r := changed.r;
+        p := millpond_leave(p, r, e);
         a.wake_at := CASE WHEN e.first_back < ending OR p.paused = 0 AND e.back_due THEN r.moment
                           WHEN p.paused = 0 THEN e.first_due END;
     END IF;
@@ -78,7 +76,7 @@ BEGIN
     END IF;
     IF a.refused IS NULL AND asked_pool IS NOT NULL THEN
         IF p.later + p.unit_timers > 0 AND (p.grouped = 0 OR r.grouped) THEN
-            SELECT * INTO changed FROM millpond_promote(p, r);
+            changed := millpond_promote(p, r);
             p := changed.p;
             r := changed.r;
         END IF;

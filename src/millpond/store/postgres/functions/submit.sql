@@ -189,17 +189,15 @@ BEGIN
         n := given.n;
     END IF;
     SELECT array_agg(coalesce(u.lane, u.key, '')),
-           array_agg(millpond_share(r, coalesce(u.lane, u.key), u.share)), array_agg(1),
+           array_agg(millpond_share(r, coalesce(u.lane, u.key), u.share)),
            array_agg(millpond_rank(kind, coalesce(u.priority, n.priorities[1]), last_seq + u.n)),
            array_agg(last_seq + u.n), array_agg(coalesce(u.due, r.moment)), array_agg(u.n)
-      INTO t.group_units, t.group_shares, t.tasks, t.ranks, t.seqs, t.dues, t.group_at
+      INTO t.group_units, t.group_shares, t.ranks, t.seqs, t.dues, t.group_at
       FROM unnest(n.ids, n.keys, n.priorities, n.shares, n.dues, n.lanes) WITH ORDINALITY
            AS u (id, key, priority, share, due, lane, n)
      WHERE u.due IS NULL OR u.due <= r.moment OR u.lane IS NOT NULL;
     IF t.group_units IS NOT NULL THEN
-        SELECT * INTO given FROM millpond_flush_and_join(p, r, t);
-        p := given.p;
-        r := given.r;
+        p := millpond_flush_and_join(p, r, t);
     END IF;
     IF p.fading > 0 THEN
         p.fading := p.fading - millpond_forget_faded(p.id, r.moment);

@@ -8,8 +8,7 @@ LANGUAGE plpgsql VOLATILE AS $$
 #variable_conflict use_column
 DECLARE
     n millpond_next;
-    first millpond_turn;  -- of the first that is served
-    odd boolean;
+    found record;
 BEGIN
     WITH seats AS MATERIALIZED (
         -- Until the turn of the last of so many seats, each may be served so often.
@@ -21,57 +20,81 @@ BEGIN
                    AND (o.turn, o.joined) > (p.ring_turn, p.ring_join)
                  ORDER BY o.turn, o.joined LIMIT slots) AS s
     ), reach AS MATERIALIZED (
-        SELECT s.*, g.id AS grp, g.unit, u.cap, u.alone, l.*
+        SELECT s.seat, s.share, s.turn, s.joined, s.stride, g.spot AS grp, g.unit, u.spot AS unit_spot, u.alone,
+               u.count_room, u.room, least(s.quota, u.room) AS cap, l.*, row_number() OVER w AS nth,
+               lead(l.rank) OVER w AS next_rank, lead(l.place) OVER w AS next_place, lead(l.due) OVER w AS next_due
           FROM seats AS s
           -- Where one of these is not found, rows are missing: the verbs see that, and make them again.
           LEFT JOIN LATERAL
-               (SELECT o.*, row_number() OVER () AS n
-                  FROM (SELECT x.id, x.unit, x.rank, x.seq FROM millpond_group AS x
-                         WHERE x.pool = p.id AND x.share = s.share AND x.owner = '' AND x.ready = 1
-                           AND (x.rank, x.seq) > (-9223372036854775808, 0)
-                         ORDER BY x.rank, x.seq LIMIT s.quota) AS o OFFSET 0) AS g ON true
+               -- One more than can be served says whether the share has something left to start.
+               (SELECT x.ctid AS spot, x.id, x.unit, x.rank, x.seq FROM millpond_group AS x
+                 WHERE x.pool = p.id AND x.share = s.share AND x.owner = '' AND x.ready = 1
+                   AND (x.rank, x.seq) > (-9223372036854775808, 0)
+                 ORDER BY x.rank, x.seq LIMIT s.quota + 1) AS g ON true
           LEFT JOIN LATERAL
-               (SELECT CASE WHEN g.unit = '' THEN s.quota - g.n + 1
-                            ELSE least(s.quota - g.n + 1, r.unit_limit - o.running, r.key_depth
-                                       - (greatest(o.tat - r.ticks, 0) + r.key_interval - 1) / r.key_interval)
-                       END AS cap, g.unit = '' OR NOT r.limited OR o.groups = 1 AS alone
-                  FROM millpond_unit AS o WHERE o.pool = p.id AND o.unit = g.unit OFFSET 0) AS u ON true
+               (SELECT x.ctid AS spot, r.unit_limit - x.running AS count_room,
+                       CASE WHEN g.unit <> '' THEN
+                       least(r.unit_limit - x.running, r.key_depth
+                             - (greatest(x.tat - r.ticks, 0) + r.key_interval - 1) / r.key_interval) END AS room,
+                       (g.unit = '' OR NOT r.limited OR x.groups = 1) AND x.timer_at IS NULL AS alone
+                  FROM millpond_unit AS x WHERE x.pool = p.id AND x.unit = g.unit OFFSET 0) AS u ON true
           LEFT JOIN LATERAL
-               (SELECT o.*, row_number() OVER () AS nth, lead(o.rank) OVER () AS next_rank,
-                       lead(o.place) OVER () AS next_place, lead(o.due) OVER () AS next_due
-                  FROM (SELECT x.ctid AS spot, x.rank, x.place, x.due FROM millpond_live AS x
-                         WHERE x.grp = g.id AND x.grp > 0
-                           -- A group stands where its first task does: before that are only those that left.
-                           AND (x.rank, x.place) >= (g.rank, (p.id << 40) | g.seq)
-                         ORDER BY x.rank, x.place LIMIT greatest(u.cap, 0) + 1) AS o OFFSET 0) AS l ON true
+               (SELECT x.ctid AS spot, x.rank, x.place, x.due FROM millpond_live AS x
+                 WHERE x.grp = g.id AND x.grp > 0
+                   -- A group stands where its first task does: before that are only those that left.
+                   AND (x.rank, x.place) >= (g.rank, (p.id << 40) | g.seq)
+                 ORDER BY x.rank, x.place LIMIT greatest(least(s.quota, u.room), 0) + 1) AS l ON true
+        WINDOW w AS (PARTITION BY g.spot ORDER BY l.rank, l.place)
     ), served AS MATERIALIZED (
-        SELECT o.*, row_number() OVER () AS n
-          FROM (SELECT x.*, x.turn + x.stride * (row_number() OVER (
-                                PARTITION BY x.seat ORDER BY x.rank, x.place) - 1) AS service
-                  FROM reach AS x WHERE x.nth <= x.cap
-                 ORDER BY service, x.joined, x.rank, x.place LIMIT slots) AS o
-    ), units AS MATERIALIZED (
-        SELECT x.unit, x.share, count(*) AS taken, (array_agg(x.next_rank ORDER BY x.nth DESC))[1] AS rank,
-               (array_agg(x.next_place ORDER BY x.nth DESC))[1] & ((1::bigint << 40) - 1) AS seq,
-               (array_agg(x.next_due ORDER BY x.nth DESC))[1] AS due FROM served AS x GROUP BY 1, 2
-    ), moved AS MATERIALIZED (
-        SELECT x.seat, x.share, max(x.service + x.stride) AS turn FROM served AS x GROUP BY 1, 2
+        SELECT o.*, coalesce(o.next_due <= r.moment AND coalesce(o.nth < o.room, true), false) AS ready_then,
+               -- Of its group: so many were taken there.
+               lead(o.n) OVER (PARTITION BY o.grp ORDER BY o.nth) IS NULL AS is_last
+          FROM (SELECT y.*, row_number() OVER () AS n
+                  FROM (SELECT x.*, x.turn + x.stride * (row_number() OVER (
+                                        PARTITION BY x.seat ORDER BY x.rank, x.place) - 1) AS service,
+                               count(*) FILTER (WHERE x.nth = 1) OVER (PARTITION BY x.seat) AS groups
+                          FROM reach AS x WHERE x.nth <= x.cap
+                         ORDER BY service, x.joined, x.rank, x.place LIMIT slots) AS y) AS o
     )
-    SELECT (SELECT bool_or(coalesce(NOT x.alone OR x.cap < 1 OR x.spot IS NULL, true)) FROM reach AS x), array_agg(s.spot ORDER BY s.n),
-           (array_agg(s.turn ORDER BY s.n))[1], (array_agg(s.joined ORDER BY s.n))[1],
-           (array_agg(s.service ORDER BY s.n DESC))[1], (array_agg(s.joined ORDER BY s.n DESC))[1],
-           (SELECT array_agg(x.unit) FROM units AS x), (SELECT array_agg(x.share) FROM units AS x),
-           (SELECT array_agg(x.taken) FROM units AS x), (SELECT array_agg(x.rank) FROM units AS x),
-           (SELECT array_agg(x.seq) FROM units AS x), (SELECT array_agg(x.due) FROM units AS x),
-           (SELECT array_agg(x.seat) FROM moved AS x), (SELECT array_agg(x.share) FROM moved AS x),
-           (SELECT array_agg(x.turn) FROM moved AS x)
-      INTO odd, n.spots, first.turn, first.joined, n.last_turn, n.last_joined, n.units, n.unit_shares, n.taken,
-           n.next_ranks, n.next_seqs, n.next_dues, n.seats, n.shares, n.turns
-      FROM served AS s;
+    SELECT s.*, m.*, (SELECT bool_or(coalesce(NOT x.alone OR x.cap < 1 OR x.spot IS NULL, true)) FROM reach AS x)
+           AS odd INTO found
+      FROM (SELECT array_agg(x.spot ORDER BY x.n) AS spots,
+                   min(ARRAY[x.service, x.joined]) AS first, max(ARRAY[x.service, x.joined]) AS last,
+                   array_agg(x.grp) FILTER (WHERE x.is_last) AS groups,
+                   array_agg(x.unit_spot) FILTER (WHERE x.is_last) AS units,
+                   array_agg(x.nth) FILTER (WHERE x.is_last) AS taken,
+                   array_agg(CASE WHEN x.unit = '' THEN 0 ELSE x.nth END) FILTER (WHERE x.is_last) AS entered,
+                   array_agg(x.next_rank) FILTER (WHERE x.is_last) AS next_ranks,
+                   array_agg(x.next_place & ((1::bigint << 40) - 1)) FILTER (WHERE x.is_last) AS next_seqs,
+                   array_agg(x.next_due) FILTER (WHERE x.is_last) AS next_dues,
+                   array_agg(x.ready_then) FILTER (WHERE x.is_last) AS ready_then,
+                   array_agg(x.unit) FILTER (WHERE x.is_last AND x.next_rank IS NOT NULL AND NOT x.ready_then
+                                               AND coalesce(x.nth < x.count_room, true)) AS waiting
+              FROM served AS x) AS s
+     CROSS JOIN
+           (SELECT array_agg(x.seat) AS seats, array_agg(x.turn) AS turns, array_agg(x.rests) AS resting
+              FROM (SELECT x.seat, max(x.service + x.stride) AS turn,
+                           count(*) FILTER (WHERE x.is_last AND NOT x.ready_then) = min(x.groups) AS rests
+                      FROM served AS x GROUP BY x.seat) AS x) AS m;
+    n.spots := found.spots;
+    n.groups := found.groups;
+    n.units := found.units;
+    n.taken := found.taken;
+    n.entered := found.entered;
+    n.next_ranks := found.next_ranks;
+    n.next_seqs := found.next_seqs;
+    n.next_dues := found.next_dues;
+    n.ready_then := found.ready_then;
+    n.waiting := found.waiting;
+    n.seats := found.seats;
+    n.turns := found.turns;
+    n.resting := found.resting;
+    n.last_turn := found.last[1];
+    n.last_joined := found.last[2];
     n := millpond_read_tasks(n, r);
-    IF r.fair AND (first.turn, first.joined) <= (p.passed_turn, p.passed_join) THEN
+    IF r.fair AND (found.first[1], found.first[2]) <= (p.passed_turn, p.passed_join) THEN
         n.refused := 'turns';
-    ELSIF odd OR NOT n.simple THEN
+    ELSIF found.odd OR NOT n.simple THEN
         n.refused := 'not simple';
     END IF;
     RETURN n;

@@ -132,15 +132,18 @@ CREATE TYPE millpond_next AS (
     lanes        text[],             -- of a pool with lanes: where each stands; NULL = it has none
     sequences    bigint[],
     -- Of a pool with lanes, keys or shares: how many of each group there are among them, and what is next there.
-    units        text[],
-    unit_shares  text[],
+    groups       tid[],
+    units        tid[],              -- of each group
     taken        bigint[],
-    next_ranks   bigint[],
+    entered      bigint[],           -- how many of them count for the unit
+    next_ranks   bigint[],           -- NULL = nothing is left
     next_seqs    bigint[],
     next_dues    double precision[],
+    ready_then   boolean[],
+    waiting      text[],             -- the units whose rate holds the next task
     seats        tid[],              -- of the shares of these tasks, each with its turn afterwards
-    shares       text[],
     turns        bigint[],
+    resting      boolean[],          -- whether the share has nothing left that may start
     last_turn    bigint,             -- the turn that is served last
     last_joined  bigint
 );
@@ -168,42 +171,16 @@ CREATE TYPE millpond_new AS (
     positions    bigint[]            -- how many wait before it in its lane
 );
 
--- What touches units and groups. Tasks that come: where each belongs and stands, and when it is due. Tasks that leave
--- (`tasks` below zero): how many of each group, and which stands first there afterwards.
+-- What touches groups: units that have come free or whose timers are due, and tasks that come, with where each belongs
+-- and stands, and when it is due.
 CREATE TYPE millpond_touched AS (
-    units        text[],             -- of which fewer run, or whose timer is due
-    entered      bigint[],           -- how many more run of each
+    units        text[],
     unit_at      bigint[],           -- in which order units and groups are touched
     group_units  text[],
     group_shares text[],
-    tasks        bigint[],
     ranks        bigint[],
     seqs         bigint[],
     dues         double precision[],
     group_at     bigint[],
     pops         boolean             -- the timers that are due have done their work
-);
-
--- A place in the ring.
-CREATE TYPE millpond_turn AS (turn bigint, joined bigint);
-
--- A group that was placed, and its unit as it is then.
-CREATE TYPE millpond_placed AS (
-    unit       text,
-    spot       tid,                  -- of the unit; NULL = it is new
-    groups     bigint,               -- how many it had
-    running    bigint,
-    tat        bigint,
-    stopped    boolean,              -- it is paused, or the head of its lane is parked
-    timer_at   double precision,
-    fades_at   double precision,
-    matters    double precision,     -- until when it is remembered, though nothing is left of it
-    opens      double precision,
-    rank       bigint,               -- the first task of the group
-    seq        bigint,
-    due        double precision,
-    touched_at bigint,
-    id         bigint,
-    holds      boolean,              -- the group has tasks
-    more       integer               -- 1 = the group is new, -1 = it is gone
 );

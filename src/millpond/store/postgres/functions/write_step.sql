@@ -19,10 +19,6 @@ DECLARE
     faded bigint := 0;
     b millpond_begun;
 BEGIN
-    IF r.grouped AND p.fading > 0 THEN
-        faded := millpond_forget_faded(p.id, a.moment);
-        p.fading := p.fading - faded;
-    END IF;
     IF ending > 0 THEN
         p.measured := millpond_measure_ends(p.id, p.measured, e, ending, a.moment);
         PERFORM millpond_end_keys(e, ending);
@@ -52,6 +48,11 @@ BEGIN
             p.tats := r.tats::text;
             PERFORM millpond_store_budgets(r);
         END IF;
+    END IF;
+    IF r.grouped AND p.fading > 0 THEN
+        -- Not before units are written by their spots.
+        faded := millpond_forget_faded(p.id, a.moment);
+        p.fading := p.fading - faded;
     END IF;
     IF beginning > 0 THEN
         -- They come first: they were next before anything that is queued now.
@@ -86,7 +87,7 @@ BEGIN
         PERFORM millpond_write_pool(p, spot);
         PERFORM millpond_number_step(meta, a, p, e, b, n, ending, starting, asker, new_token, lease_number);
         IF taken - starting - begun - beginning <> 0 THEN
-            PERFORM millpond_count_ahead(a_worker, taken - starting - begun - beginning);
+            PERFORM millpond_write_worker(a_worker, taken - starting - begun - beginning, NULL);
         END IF;
     END IF;
     IF asked AND a.running_now < r.a_limit AND a.live_left > a.running_now THEN
@@ -113,8 +114,13 @@ DECLARE
     last_place constant bigint := n.places[n.n];
     touched bigint;
 BEGIN
-    DELETE FROM millpond_live WHERE ctid = ANY(CASE WHEN n.n = 1 AND n.own_rows IS NOT NULL THEN '{}'
-                                                  ELSE millpond_without(n.spots, n.own_rows) END);
+    IF n.own_rows IS NULL THEN
+        DELETE FROM millpond_live WHERE ctid = ANY(n.spots);
+    ELSE
+        DELETE FROM millpond_live
+         WHERE ctid = ANY(ARRAY(SELECT u.spot FROM unnest(n.spots) WITH ORDINALITY AS u (spot, k)
+                                 WHERE u.k <> ALL(n.own_rows)));
+    END IF;
     GET DIAGNOSTICS touched = ROW_COUNT;
     IF touched <> n.n - coalesce(cardinality(n.own_rows), 0) THEN
         PERFORM millpond_miscounted('live', n.n, touched);
@@ -147,6 +153,7 @@ CREATE FUNCTION millpond_store_lease(
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     own_rows constant integer := coalesce(cardinality(n.own_rows), 0);
+    folded constant integer := starting - own_rows;
     touched bigint;
 BEGIN
     IF own_rows > 0 THEN
@@ -158,17 +165,22 @@ BEGIN
         GET DIAGNOSTICS touched = ROW_COUNT;
         IF touched <> own_rows THEN PERFORM millpond_miscounted('live', own_rows, touched); END IF;
     END IF;
-    IF starting > own_rows THEN
-        INSERT INTO millpond_lease
-        VALUES (new_token, moment, the_pool, asker, NULL, NULL,
-                millpond_without(n.ids[:starting], n.own_rows),
-                millpond_without(n.places[:starting], n.own_rows),
-                millpond_without(n.ranks[:starting], n.own_rows),
-                millpond_without(n.submitted_at[:starting], n.own_rows),
-                millpond_without(n.due[:starting], n.own_rows),
-                millpond_without(n.keys[:starting], n.own_rows),
-                millpond_without(n.plain[:starting], n.own_rows), lease_number);
+    IF folded = 0 THEN
+        RETURN;
     END IF;
+    IF own_rows > 0 THEN
+        n.ids := millpond_without(n.ids, n.own_rows);
+        n.places := millpond_without(n.places, n.own_rows);
+        n.ranks := millpond_without(n.ranks, n.own_rows);
+        n.submitted_at := millpond_without(n.submitted_at, n.own_rows);
+        n.due := millpond_without(n.due, n.own_rows);
+        n.keys := millpond_without(n.keys, n.own_rows);
+        n.plain := millpond_without(n.plain, n.own_rows);
+    END IF;
+    INSERT INTO millpond_lease
+    VALUES (new_token, moment, the_pool, asker, NULL, NULL, n.ids[:folded], n.places[:folded],
+            n.ranks[:folded], n.submitted_at[:folded], n.due[:folded], n.keys[:folded],
+            n.plain[:folded], lease_number);
 END $$;
 
 -- Write the counts of a pool.
