@@ -10,6 +10,7 @@ from verify.servers.schemas import InlinePostgresStore, Schema, Schemas
 
 from millpond.core import control as orders
 from millpond.core.lease import LeaseRequest
+from millpond.core.lifecycle import Status
 from millpond.core.spec import Backpressure, OnFull, Order, PoolSpec, fifo, lifo, priority
 from millpond.core.task import Call, Dedupe, NewTask
 from millpond.store.memory import MemoryStore
@@ -72,7 +73,7 @@ async def knowing(schema: Schema, spec: PoolSpec = SPEC) -> AsyncIterator[Watche
 async def test_the_second_submit_of_one_task_knows_its_pool(schema: Schema) -> None:
     async with knowing(schema) as store:
         assert (await submit(store, task(2))).admissions == (
-            Admission(task=2, status="queued", sequence=2, depth=2),
+            Admission(task=2, status=Status.QUEUED, sequence=2, depth=2),
         )
         await submit(store, task(3), task(4))
         assert store.calls == {ONE: 1, MANY: 1}
@@ -144,7 +145,7 @@ async def test_a_pool_that_an_operator_stopped(schema: Schema, command: Any) -> 
         model = MemoryStore()
         await model.control(orders.Declare(SPEC), now=1000.0)
         await submit(model, task(1))
-        answers = []
+        answers: list[object] = []
         for one in (store, model):
             await one.control(command, now=1000.0)
             try:
