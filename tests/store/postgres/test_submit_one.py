@@ -165,3 +165,34 @@ async def test_priorities_are_found_in_their_order(schema: Schema) -> None:
             LeaseRequest(worker="w", pool="p", want=9), now=1000.0, entropy=1
         )
         assert [one.fence.task for one in leased.leased] == [5, 2, 4]
+
+
+@pytest.mark.parametrize("ahead", [0, 2])
+async def test_it_wakes_workers_while_the_pool_has_room(schema: Schema, ahead: int) -> None:
+    spec = PoolSpec(name="p", order=priority(), max_concurrent=2, prefetch=ahead)
+    model = MemoryStore()
+    await model.control(orders.Declare(spec), now=1000.0)
+    await submit(model, task(1))
+    async with knowing(schema, spec) as store:
+        answers: list[list[object]] = [[], []]
+        for told, one in zip(answers, (store, model), strict=True):
+            await one.control(orders.Register("w", 1e6), now=1000.0)
+            for number in range(2, 9):
+                batch = Batch(tasks=(task(number),))
+                told.append(await one.submit([batch], now=1000.0, entropy=1))
+                ask = LeaseRequest(worker="w", pool="p", want=1, ahead=ahead and 1)
+                told.append(await one.lease(ask, now=1000.0, entropy=number))
+        assert answers[0] == answers[1]
+        assert {bool(one.wakes) for one in answers[0][::2]} == {True, False}  # type: ignore[attr-defined]
+        assert store.calls == {ONE: 7}
+
+
+async def test_what_was_put_into_the_inbox_before_comes_before(schema: Schema) -> None:
+    async with knowing(schema) as store:
+        connection = schema.connection()
+        put = f"SELECT {schema.address.schema}.submit('p', 'work', '{{}}')"
+        connection.driver.execute(put.encode())
+        connection.driver.commit()
+        connection.close()
+        assert (await submit(store, task(2))).admissions[0].sequence == 3
+        assert store.detour_counts() == {("submit", "inbox"): 1}
