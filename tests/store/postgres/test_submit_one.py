@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import psycopg
 import pytest
 from verify.servers.schemas import InlinePostgresStore, Schema, Schemas
 
@@ -14,6 +15,7 @@ from millpond.core.lifecycle import Status
 from millpond.core.spec import Backpressure, OnFull, Order, PoolSpec, fifo, lifo, priority
 from millpond.core.task import Call, Dedupe, NewTask
 from millpond.store.memory import MemoryStore
+from millpond.store.postgres.server_functions import versioned
 from millpond.store.protocol import Admission, Batch
 
 pytestmark = pytest.mark.real_loop
@@ -196,3 +198,28 @@ async def test_what_was_put_into_the_inbox_before_comes_before(schema: Schema) -
         connection.close()
         assert (await submit(store, task(2))).admissions[0].sequence == 3
         assert store.detour_counts() == {("submit", "inbox"): 1}
+
+
+async def test_nobody_is_notified_where_there_is_no_worker(schema: Schema) -> None:
+    """One that joins later asks for work first."""
+    with psycopg.connect(schema.address.conninfo, autocommit=True) as listener:
+        listener.execute("LISTEN here")
+        listener.execute(f"SET search_path = {schema.address.schema}".encode())
+        notify = versioned("SELECT millpond_notify('here', 'come')")
+        async with knowing(schema) as store:
+            assert listener.execute(notify.encode()).fetchone() == (False,)
+            await store.control(orders.Register("w", 1e6), now=1000.0)
+            assert listener.execute(notify.encode()).fetchone() == (True,)
+        assert [one.payload for one in listener.notifies(timeout=1.0, stop_after=1)] == ["come"]
+        assert not list(listener.notifies(timeout=0.0))
+
+
+async def test_the_caller_tells_nobody_either(schema: Schema) -> None:
+    async with knowing(schema) as store:
+        await submit(store, task(2))
+        assert store._told_along == {"p"}
+        store._told_along.clear()
+        await store.control(orders.Register("w", 1e6), now=1000.0)
+        await submit(store, task(3))
+        await submit(store, task(4), task(5))
+        assert not store._told_along
