@@ -7,6 +7,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from msgspec.structs import replace
 from verify.servers.schemas import InlinePostgresStore, Schema, Schemas
 
 from millpond.core import control as orders
@@ -31,8 +32,8 @@ class Watched(InlinePostgresStore):
         super().__init__(schema, lambda: 1000.0)
         self.calls: Counter[str] = Counter()
 
-    def _taking(self, told: list[Any]) -> Any:
-        prepared = super()._taking(told)
+    def _taking(self, submits: list[Any]) -> Any:
+        prepared = super()._taking(submits)
         sql = self._schema.sql
         self.calls[ONE if prepared.statement == sql[ONE] else MANY] += 1
         return prepared
@@ -177,13 +178,13 @@ async def test_it_wakes_workers_while_the_pool_has_room(schema: Schema, ahead: i
     await submit(model, task(1))
     async with knowing(schema, spec) as store:
         answers: list[list[object]] = [[], []]
-        for told, one in zip(answers, (store, model), strict=True):
+        for given, one in zip(answers, (store, model), strict=True):
             await one.control(orders.Register("w", 1e6), now=1000.0)
             for number in range(2, 9):
                 batch = Batch(tasks=(task(number),))
-                told.append(await one.submit([batch], now=1000.0, entropy=1))
+                given.append(await one.submit([batch], now=1000.0, entropy=1))
                 ask = LeaseRequest(worker="w", pool="p", want=1, ahead=ahead and 1)
-                told.append(await one.lease(ask, now=1000.0, entropy=number))
+                given.append(await one.lease(ask, now=1000.0, entropy=number))
         assert answers[0] == answers[1]
         assert {bool(one.wakes) for one in answers[0][::2]} == {True, False}  # type: ignore[attr-defined]
         assert store.calls == {ONE: 7}
@@ -200,7 +201,7 @@ async def test_what_was_put_into_the_inbox_before_comes_before(schema: Schema) -
         assert store.detour_counts() == {("submit", "inbox"): 1}
 
 
-async def test_nobody_is_notified_where_there_is_no_worker(schema: Schema) -> None:
+async def test_no_message_is_sent_where_there_is_no_worker(schema: Schema) -> None:
     """One that joins later asks for work first."""
     with psycopg.connect(schema.address.conninfo, autocommit=True) as listener:
         listener.execute("LISTEN here")
@@ -214,12 +215,13 @@ async def test_nobody_is_notified_where_there_is_no_worker(schema: Schema) -> No
         assert not list(listener.notifies(timeout=0.0))
 
 
-async def test_the_caller_tells_nobody_either(schema: Schema) -> None:
+async def test_the_caller_sends_none_either(schema: Schema) -> None:
     async with knowing(schema) as store:
-        await submit(store, task(2))
-        assert store._told_along == {"p"}
-        store._told_along.clear()
-        await store.control(orders.Register("w", 1e6), now=1000.0)
-        await submit(store, task(3))
-        await submit(store, task(4), task(5))
-        assert not store._told_along
+        for sends in (False, True):
+            for tasks in ((task(2),), (task(3), task(4))):
+                batch = Batch(tasks=tuple([replace(one, id=one.id + 10 * sends) for one in tasks]))
+                answer = await store.submit([batch], now=1000.0, entropy=1)
+                hint = store._hint([answer])
+                assert hint is not None
+                assert hint.wakes == (answer.wakes if sends else ())
+            await store.control(orders.Register("w", 1e6), now=1000.0)
