@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextvars import copy_context
+from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -70,7 +71,7 @@ class Alike:
         self._encode = function.signature.encode
         self._function = function.name
         self._new_id = pool.runtime.new_id
-        pattern: NewTask = made.__copy__()
+        pattern: Any = copy(made)
         _set(pattern, _KEY, None)
         _set(pattern, "fingerprint", 0)
         self._copy: Callable[[], NewTask] = pattern.__copy__

@@ -148,6 +148,7 @@ class PoolSubmitter:
         tasks: list[SubmittedTask] = []
         closures: dict[int, Closure] = {}
         pool, shared = self.pool, None
+        decode: Callable[[bytes], Any] | None
         for one in works:
             call = internals_of(one) if type(one) is BoundCall else None
             if (

@@ -263,7 +263,7 @@ async def test_a_task_of_a_batch_is_what_it_is_alone(queue: Any, options: dict[s
         plain.bind(7).options(idempotency_key="k7"),
         plain.bind(7),
         plain.bind(7).options(idempotency_key="k8", priority=3),
-        plain.bind(8).options(idempotency_key=None),
+        plain.bind(8).options(idempotency_key=None),  # type: ignore[arg-type]
         *(keyed.bind(f"tenant {n}") for n in range(3)),
         functools.partial(print),
     ]

@@ -5,14 +5,18 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import psycopg
 import pytest
+from msgspec.structs import replace
 from verify.servers.schemas import InlinePostgresStore, Schema, Schemas
 
 from millpond.core import control as orders
 from millpond.core.lease import LeaseRequest
+from millpond.core.lifecycle import Status
 from millpond.core.spec import Backpressure, OnFull, Order, PoolSpec, fifo, lifo, priority
 from millpond.core.task import Call, Dedupe, NewTask
 from millpond.store.memory import MemoryStore
+from millpond.store.postgres.server_functions import versioned
 from millpond.store.protocol import Admission, Batch
 
 pytestmark = pytest.mark.real_loop
@@ -28,8 +32,8 @@ class Watched(InlinePostgresStore):
         super().__init__(schema, lambda: 1000.0)
         self.calls: Counter[str] = Counter()
 
-    def _taking(self, told: list[Any]) -> Any:
-        prepared = super()._taking(told)
+    def _taking(self, submits: list[Any]) -> Any:
+        prepared = super()._taking(submits)
         sql = self._schema.sql
         self.calls[ONE if prepared.statement == sql[ONE] else MANY] += 1
         return prepared
@@ -72,7 +76,7 @@ async def knowing(schema: Schema, spec: PoolSpec = SPEC) -> AsyncIterator[Watche
 async def test_the_second_submit_of_one_task_knows_its_pool(schema: Schema) -> None:
     async with knowing(schema) as store:
         assert (await submit(store, task(2))).admissions == (
-            Admission(task=2, status="queued", sequence=2, depth=2),
+            Admission(task=2, status=Status.QUEUED, sequence=2, depth=2),
         )
         await submit(store, task(3), task(4))
         assert store.calls == {ONE: 1, MANY: 1}
@@ -144,7 +148,7 @@ async def test_a_pool_that_an_operator_stopped(schema: Schema, command: Any) -> 
         model = MemoryStore()
         await model.control(orders.Declare(SPEC), now=1000.0)
         await submit(model, task(1))
-        answers = []
+        answers: list[object] = []
         for one in (store, model):
             await one.control(command, now=1000.0)
             try:
@@ -164,3 +168,60 @@ async def test_priorities_are_found_in_their_order(schema: Schema) -> None:
             LeaseRequest(worker="w", pool="p", want=9), now=1000.0, entropy=1
         )
         assert [one.fence.task for one in leased.leased] == [5, 2, 4]
+
+
+@pytest.mark.parametrize("ahead", [0, 2])
+async def test_it_wakes_workers_while_the_pool_has_room(schema: Schema, ahead: int) -> None:
+    spec = PoolSpec(name="p", order=priority(), max_concurrent=2, prefetch=ahead)
+    model = MemoryStore()
+    await model.control(orders.Declare(spec), now=1000.0)
+    await submit(model, task(1))
+    async with knowing(schema, spec) as store:
+        answers: list[list[object]] = [[], []]
+        for given, one in zip(answers, (store, model), strict=True):
+            await one.control(orders.Register("w", 1e6), now=1000.0)
+            for number in range(2, 9):
+                batch = Batch(tasks=(task(number),))
+                given.append(await one.submit([batch], now=1000.0, entropy=1))
+                ask = LeaseRequest(worker="w", pool="p", want=1, ahead=ahead and 1)
+                given.append(await one.lease(ask, now=1000.0, entropy=number))
+        assert answers[0] == answers[1]
+        assert {bool(one.wakes) for one in answers[0][::2]} == {True, False}  # type: ignore[attr-defined]
+        assert store.calls == {ONE: 7}
+
+
+async def test_what_was_put_into_the_inbox_before_comes_before(schema: Schema) -> None:
+    async with knowing(schema) as store:
+        connection = schema.connection()
+        put = f"SELECT {schema.address.schema}.submit('p', 'work', '{{}}')"
+        connection.driver.execute(put.encode())
+        connection.driver.commit()
+        connection.close()
+        assert (await submit(store, task(2))).admissions[0].sequence == 3
+        assert store.detour_counts() == {("submit", "inbox"): 1}
+
+
+async def test_no_message_is_sent_where_there_is_no_worker(schema: Schema) -> None:
+    """One that joins later asks for work first."""
+    with psycopg.connect(schema.address.conninfo, autocommit=True) as listener:
+        listener.execute("LISTEN here")
+        listener.execute(f"SET search_path = {schema.address.schema}".encode())
+        notify = versioned("SELECT millpond_notify('here', 'come')")
+        async with knowing(schema) as store:
+            assert listener.execute(notify.encode()).fetchone() == (False,)
+            await store.control(orders.Register("w", 1e6), now=1000.0)
+            assert listener.execute(notify.encode()).fetchone() == (True,)
+        assert [one.payload for one in listener.notifies(timeout=1.0, stop_after=1)] == ["come"]
+        assert not list(listener.notifies(timeout=0.0))
+
+
+async def test_the_caller_sends_none_either(schema: Schema) -> None:
+    async with knowing(schema) as store:
+        for sends in (False, True):
+            for tasks in ((task(2),), (task(3), task(4))):
+                batch = Batch(tasks=tuple([replace(one, id=one.id + 10 * sends) for one in tasks]))
+                answer = await store.submit([batch], now=1000.0, entropy=1)
+                hint = store._hint([answer])
+                assert hint is not None
+                assert hint.wakes == (answer.wakes if sends else ())
+            await store.control(orders.Register("w", 1e6), now=1000.0)

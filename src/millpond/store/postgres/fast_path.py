@@ -337,6 +337,8 @@ class FastSubmitAnswer(msgspec.Struct, frozen=True):
     positions: list[int] | None
     simple: list[int] | None
     """What a submit of one task must know of the pool; None = it goes with lists, too."""
+    heard: bool | None
+    """Whether there are workers to notify; None if they need not be."""
 
 
 class OneSubmitAnswer(NamedTuple):
@@ -348,6 +350,7 @@ class OneSubmitAnswer(NamedTuple):
     waiting: int
     queued: int
     wake_at: float | None
+    heard: bool | None
 
 
 class SimplePool:
@@ -391,9 +394,8 @@ class OneSubmit:
             *((_NULL, _NULL) if message is None else map(sent, message)),
         ]
 
-    def answer(self, row: tuple[Any, ...]) -> SubmitAnswer:
+    def answer(self, said: OneSubmitAnswer) -> SubmitAnswer:
         """Return the answer to the submit."""
-        said = OneSubmitAnswer(*row)
         admission = Admission(
             task=self._new.id,
             status=_QUEUED,

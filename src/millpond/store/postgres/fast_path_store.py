@@ -19,6 +19,7 @@ from millpond.store.postgres.fast_path import (
     FastSubmit,
     FastSubmitAnswer,
     OneSubmit,
+    OneSubmitAnswer,
     SettleAndLease,
     SimplePool,
     answer_of,
@@ -106,7 +107,7 @@ class FastPathStore(SqlStore[PostgresConnection, PostgresHandlerConnection]):
     _simple: dict[str, SimplePool]
     """What is known of pools whose settings bound nothing but what runs."""
     _told_along: set[str]
-    """Pools whose commit itself notified the other processes."""
+    """Pools whose commit itself notified the other processes, or found no worker to notify."""
 
     async def lease(
         self, ask: LeaseRequest, *, now: float | None = None, entropy: int | None = None
@@ -298,9 +299,9 @@ class FastPathStore(SqlStore[PostgresConnection, PostgresHandlerConnection]):
             row = self._heard(f"to {pool}", row)
             if row is None:
                 return [None] * len(submits)
-            if message is not None:
-                self._told_along.add(pool)
             answer = FastSubmitAnswer(*row)
+            if message is not None or answer.heard is False:
+                self._told_along.add(pool)
             if answer.simple is not None:
                 self._simple[pool] = SimplePool(answer.simple)
             return taking.answers(answer)
@@ -325,9 +326,10 @@ class FastPathStore(SqlStore[PostgresConnection, PostgresHandlerConnection]):
             row = self._heard(f"to {pool}", row)
             if row is None:
                 return [None]
-            if message is not None:
+            said = OneSubmitAnswer(*row)
+            if message is not None or said.heard is False:
                 self._told_along.add(pool)
-            return [taking.answer(row)]
+            return [taking.answer(said)]
 
         return PreparedCall(
             self._schema.sql["take_one"], partial(taking.arguments, self._at_most), answers

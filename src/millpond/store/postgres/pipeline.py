@@ -497,10 +497,16 @@ class PostgresConnection:
 
     def _answer(self) -> Generator[None, None, PGresult]:
         """Return the answer to one statement."""
-        result = yield from self._result()
-        if result is None or (yield from self._result()) is not None:
-            raise psycopg.OperationalError("the server's answers do not match what it was sent")
-        return result
+        library = self._library
+        while library.is_busy():
+            yield
+        result = library.get_result()
+        if result is not None:
+            while library.is_busy():
+                yield
+            if library.get_result() is None:
+                return result
+        raise psycopg.OperationalError("the server's answers do not match what it was sent")
 
     def _boundary(self) -> Generator[None, None, psycopg.Error | None]:
         """Read the end of a line, or of its first transaction; return why that did not commit."""

@@ -5,17 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from millpond.store.hints import PendingHint
-from millpond.store.protocol import RenewAnswer
+from millpond.store.protocol import Hint, RenewAnswer, SubmitAnswer
 from millpond.store.sql.handler_connection import HandlerConnectionBase
 from millpond.store.sql.handler_transaction import SAVEPOINT, leave_savepoint
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from millpond.store.protocol import (
-        Hint,
-        SettleAnswer,
-    )
+    from millpond.store.protocol import SettleAnswer
     from millpond.store.sql.database import Connection
 
 T = TypeVar("T")
@@ -46,6 +43,9 @@ class WrittenWith(Generic[T]):
 
 def hint_of(answers: Sequence[Any]) -> Hint:
     """Return the hint for these answers."""
+    if len(answers) == 1 and type(one := answers[0]) is SubmitAnswer:
+        # Mostly there is no other, and so nothing to merge.
+        return Hint(wakes=one.wakes, ended=one.ended, finished_runs=one.finished_runs)
     pending = PendingHint()
     for answer in answers:
         # What a renewal asks to stop was in the hint of whoever asked for it.

@@ -19,7 +19,7 @@ CREATE FUNCTION millpond_submit(
     OUT known_at integer[], OUT known_tasks bigint[], OUT known_statuses text[],
     OUT known_sequences bigint[], OUT known_reasons text[], OUT known_lanes text[],
     OUT lanes text[], OUT sequences bigint[], OUT positions bigint[],
-    OUT simple bigint[]
+    OUT simple bigint[], OUT heard boolean
 )
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
@@ -118,10 +118,23 @@ BEGIN
             CASE WHEN n.lanes IS NOT NULL THEN ARRAY(
                  SELECT json_build_object('lane', u.lane, 'sequence', u.sequence)::text
                    FROM unnest(n.lanes, n.sequences) WITH ORDINALITY AS u (lane, sequence, k) ORDER BY u.k) END);
+    IF wake_at IS NOT NULL THEN
+        heard := millpond_notify(channel, message);
+    END IF;
+END $$;
+
+-- Send a message with the commit, if there is one, to the workers; return whether there are any. One that joins
+-- later asks for work first, and verbs and calls do not run side by side: so it finds what this call stores.
+CREATE FUNCTION millpond_notify(channel text, message text) RETURNS boolean LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    IF NOT EXISTS (SELECT FROM millpond_worker) THEN
+        RETURN false;
+    END IF;
     -- With a full queue the commit would fail: better no hint.
-    IF wake_at IS NOT NULL AND channel IS NOT NULL AND pg_notification_queue_usage() < 0.5 THEN
+    IF channel IS NOT NULL AND pg_notification_queue_usage() < 0.5 THEN
         PERFORM pg_notify(channel, message);
     END IF;
+    RETURN true;
 END $$;
 
 -- Return whether a bounded queue takes all new tasks, so that `depth` wait; NULL = it has no bound.

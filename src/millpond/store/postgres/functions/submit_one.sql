@@ -10,7 +10,7 @@ CREATE FUNCTION millpond_submit_one(
     idempotency_key text, function text, fingerprint bigint,
     channel text, message text,
     OUT refused text, OUT moment double precision, OUT last_seq bigint, OUT waiting bigint,
-    OUT queued bigint, OUT wake_at double precision
+    OUT queued bigint, OUT wake_at double precision, OUT heard boolean
 )
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
@@ -79,8 +79,7 @@ BEGIN
     INSERT INTO millpond_audit
     VALUES (r.records + 1, 1, r.at, NULL, 'submit', NULL, the_pool, NULL, '{0}', ARRAY[new_id], ARRAY[new_place],
             ARRAY[moment], CASE WHEN new_key IS NULL THEN '{}' ELSE ARRAY[new_key] END, ARRAY[plain]);
-    -- With a full queue the commit would fail: better no hint.
-    IF wake_at IS NOT NULL AND channel IS NOT NULL AND pg_notification_queue_usage() < 0.5 THEN
-        PERFORM pg_notify(channel, message);
+    IF wake_at IS NOT NULL THEN
+        heard := millpond_notify(channel, message);
     END IF;
 END $$;
