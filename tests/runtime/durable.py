@@ -20,7 +20,7 @@ from millpond.store.protocol import Hint, RenewAnswer
 T = TypeVar("T")
 
 HEARD_AFTER = 0.01
-"""Seconds until others hear that somebody waits for ends."""
+"""Seconds until others hear that a process waits for ends."""
 
 VERBS = frozenset({"submit", "lease", "renew", "settle", "recover", "control"})
 
@@ -46,7 +46,7 @@ class Harbour:
         self.threads = threads
         self.ships: list[Ship] = []
         self.awaiting: set[Ship] = set()
-        """Those who want to hear of ends; a settle tells of them only while there are any."""
+        """Those that want hints of ends; a settle gives such hints only while there are any."""
         self.held: set[str] = set()
         """Lock files that a process holds."""
         self.left: set[str] = set()
@@ -128,11 +128,10 @@ class Ship:
             ended = getattr(answer, "after", ())
             if ended:
                 mine = [one.fence.task for one in asked[0]]
-                told = [task for task, after in zip(mine, ended, strict=True) if after]
-                told = told if self.harbour.awaiting else []
+                ends = [task for task, after in zip(mine, ended, strict=True) if after]
                 hint = Hint(
                     wakes=hint.wakes,
-                    ended=tuple(told),
+                    ended=tuple(ends) if self.harbour.awaiting else (),
                     finished_runs=hint.finished_runs,
                 )
             if hint != Hint():
@@ -140,7 +139,7 @@ class Ship:
         return answer
 
     def await_ends(self, *, wanted: bool) -> asyncio.Future[None] | None:
-        """Want to hear of ends, or no longer; others hear of it after a while."""
+        """Want hints of ends, or no longer; the others know after a while."""
         if not wanted:
             self.harbour.awaiting.discard(self)
             return None

@@ -182,8 +182,8 @@ def test_a_thread_that_waits_for_many_handles_reads_them_together(tmp_path: Path
         assert count <= 20
 
 
-async def test_others_tell_of_ends_while_something_waits_and_for_a_while_after() -> None:
-    """One who submits and waits in turn asks for it once."""
+async def test_ends_give_hints_while_code_waits_and_for_a_while_after() -> None:
+    """A process that submits and waits in turn asks for them once."""
     harbour = Harbour(threads=False)
     client, worker = two(harbour)
     async with client, worker:

@@ -265,18 +265,18 @@ async def test_other_processes_get_a_hint_after_a_commit(address: Address) -> No
 
 
 @pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> list[Hint]:
+def hints(monkeypatch: pytest.MonkeyPatch) -> list[Hint]:
     """The hints that would be sent to other processes, one for each commit that has any."""
-    hints: list[Hint] = []
+    sent: list[Hint] = []
 
     def take(_: PostgresHintChannel, hint: Hint | None = None) -> None:
         if hint is not None and hint != Hint():
-            hints.append(hint)
+            sent.append(hint)
 
     monkeypatch.setattr(PostgresHintChannel, "post", take)
     monkeypatch.setattr(PostgresHintChannel, "send", take)
     monkeypatch.setattr(PostgresHintChannel, "along", lambda *_: None)
-    return hints
+    return sent
 
 
 async def _completed(store: PostgresStore, leased: Leased) -> None:
@@ -285,67 +285,69 @@ async def _completed(store: PostgresStore, leased: Leased) -> None:
 
 
 @pytest.mark.listens
-async def test_an_end_is_told_only_while_a_process_waits_for_one(
-    address: Address, told: list[Hint]
+async def test_an_end_gives_a_hint_only_while_a_process_waits_for_one(
+    address: Address, hints: list[Hint]
 ) -> None:
-    """And whoever begins to wait looks at everything that ended before that."""
+    """A process that begins to wait reads what ended before that."""
     async with opened(address, owner="one") as one, opened(address, owner="two") as two:
         heard: asyncio.Queue[Hint] = asyncio.Queue()
         two.listen(heard.put_nowait)
         await one.submit([task(number) for number in (1, 2, 3)])
         first, second, third = (await one.lease(msgspec.structs.replace(ASK, want=3))).leased
         assert (await heard.get()).more
-        told.clear()
+        hints.clear()
         await _completed(one, first)
-        assert [] == told
+        assert [] == hints
         await cast("asyncio.Future[None]", two.await_ends(wanted=True))
         await _completed(one, second)
-        assert [Hint(ended=(2,))] == told
+        assert [Hint(ended=(2,))] == hints
         two.await_ends(wanted=False)
         two.await_ends(wanted=True)
         two.await_ends(wanted=False)
         with connect(address) as connection:
             await eventually(lambda: not _waiters(connection))
         await _completed(one, third)
-        assert [Hint(ended=(2,))] == told
+        assert [Hint(ended=(2,))] == hints
 
 
 def _waiters(connection: Connection) -> int:
-    asked = b"SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ShareLock'"
-    ((count,),) = connection.execute(asked).fetchall()
+    statement = b"SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ShareLock'"
+    ((count,),) = connection.execute(statement).fetchall()
     return int(count)
 
 
-async def test_room_is_told_only_if_there_was_none(address: Address, told: list[Hint]) -> None:
-    """Else no other worker sleeps for lack of it."""
+async def test_room_gives_a_hint_only_if_there_was_none(
+    address: Address, hints: list[Hint]
+) -> None:
+    """Otherwise no other worker sleeps because the pool was full."""
     async with opened(address, owner="one") as one:
         await one.control(Declare(PoolSpec(name="p", max_concurrent=2)))
         await one.submit([task(number) for number in range(1, 6)])
         ask = msgspec.structs.replace(ASK, want=1)
         (first,) = (await one.lease(ask)).leased
-        told.clear()
+        hints.clear()
         await _completed(one, first)
-        assert [] == told
+        assert [] == hints
         (second,) = (await one.lease(ask)).leased
         (third,) = (await one.lease(ask)).leased
         end = Settlement(fence=second.fence, event=Transition.COMPLETE)
         await one.settle([end], then=ask)
-        assert [] == told
+        assert [] == hints
         await _completed(one, third)
-        assert ["p"] == [wake.pool for hint in told for wake in hint.wakes]
+        assert ["p"] == [wake.pool for hint in hints for wake in hint.wakes]
 
 
-async def test_a_task_that_goes_back_to_the_queue_is_told(
-    address: Address, told: list[Hint]
+async def test_a_task_that_goes_back_to_the_queue_gives_a_hint(
+    address: Address, hints: list[Hint]
 ) -> None:
     """A worker may sleep because the queue was empty."""
     async with opened(address, owner="one") as one:
         await one.control(Declare(PoolSpec(name="p", max_concurrent=2)))
         await one.submit([task(1)])
         (leased,) = (await one.lease(ASK)).leased
-        told.clear()
+        hints.clear()
         await one.settle([Settlement(fence=leased.fence, event=Transition.RELEASE)])
-        assert ["p"] == [wake.pool for hint in told for wake in hint.wakes]
+        assert ["p"] == [wake.pool for hint in hints for wake in hint.wakes]
 
 
 async def test_the_store_uses_the_servers_clock(address: Address) -> None:

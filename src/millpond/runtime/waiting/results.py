@@ -58,7 +58,7 @@ class Waiting:
         self._awaits_ends = not env.shared
         """Whether other processes were asked for hints of ends."""
         self._unheard: asyncio.Future[None] | None = None
-        """Set when they hear of it: only then a read finds all that ended without a hint."""
+        """Set when they know it: only then a read finds all that ended without a hint."""
         self._awaited_at = 0.0
         """When something was last awaited, as far as `rest` has seen."""
         self._closed: BaseException | None = None

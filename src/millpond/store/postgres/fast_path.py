@@ -174,7 +174,7 @@ class SettleAndLease:
 
         Not the ends, if no process waits for any. Not that the pool has something to start, if it
         had room before: then no worker sleeps for lack of it, and one that sleeps for lack of tasks
-        hears of new ones from whoever submits them. Tasks that went back to the queue are new ones.
+        hears of new ones from the process that submits them. Tasks that went back to the queue are new ones.
         """
         sleepers = answer.was_full or _QUEUED in settled.after
         return Hint(

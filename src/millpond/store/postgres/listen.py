@@ -39,7 +39,7 @@ class Listener:
     """A listening connection; only for the loop's thread.
 
     `heard` is called with what was notified, one text for each; `back` whenever it begins to
-    listen (`anew`), and when it has got the lock of `hold`: what was notified before was missed.
+    listen (`restarted`), and when it gets the lock of `hold`: it missed earlier notifications.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Listener:
         self._wanted: int | None = None
         self._held: int | None = None
         """The advisory lock to hold, and the one that it holds."""
-        self._asked: int | None = None
+        self._requested: int | None = None
         """The lock that it has asked for, or asked to be rid of."""
         self._settled: asyncio.Future[None] | None = None
         """Set when it holds the lock, or cannot."""
@@ -94,11 +94,11 @@ class Listener:
         """
         self._wanted = lock
         try:
-            self._ask()
+            self._request()
         except psycopg.Error as error:
             self._hang_up()
             self._failed(error)
-        if lock is not None and self._asked is not None and self._settled is None:
+        if lock is not None and self._requested is not None and self._settled is None:
             self._settled = self._loop.create_future()
         return self._settled
 
@@ -175,8 +175,8 @@ class Listener:
                 extra=about("listen.reconnected"),
             )
         self._missed = False
-        self._back(anew=True)
-        self._ask()
+        self._back(restarted=True)
+        self._request()
         # What came together with the answer to LISTEN makes nothing readable any more.
         self._readable()
 
@@ -197,37 +197,37 @@ class Listener:
         if texts:
             self._heard(texts)
 
-    def _ask(self) -> None:
-        """Take the lock that is wanted, or let go of the one that is not."""
-        if self._connection is None or self._asked is not None or self._held == self._wanted:
-            return
+    def _request(self) -> bool:
+        """Take the lock that is wanted, or let go of the one that is not; False = all is well."""
+        if self._connection is None or self._requested is not None or self._held == self._wanted:
+            return False
         lock, word = (self._wanted, b"") if self._held is None else (self._held, b"un")
-        self._asked = lock
+        self._requested = lock
         statement = b"SELECT pg_catalog.pg_advisory_%block_shared($1)" % word
         channel = self._connection.pgconn
         channel.send_query_params(statement, [str(lock).encode()])
         channel.flush()
+        return True
 
     def _hear_answer(self) -> None:
         """Read whether the lock was taken; the loop waits for more if that is not said yet."""
-        if self._connection is None or self._asked is None:
+        if self._connection is None or self._requested is None:
             return
         channel, failed = self._connection.pgconn, False
         while not channel.is_busy():
             result = channel.get_result()
             if result is None:
-                lock, self._asked = self._asked, None
+                lock, self._requested = self._requested, None
                 took = self._held is None and not failed
                 self._held = lock if took else None
-                if not failed:
-                    self._ask()
-                if self._asked is None and not self._settle() and took:
-                    self._back(anew=False)
+                requested = not failed and self._request()
+                if not requested and not self._settle() and took:
+                    self._back(restarted=False)
                 return
             failed = failed or result.status not in (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK)
 
     def _hang_up(self) -> None:
-        self._held = self._asked = None
+        self._held = self._requested = None
         self._settle()
         connection, self._connection = self._connection, None
         if connection is not None:

@@ -28,7 +28,7 @@ SMALL = ("millpond_unit", "millpond_group", "millpond_seat", "millpond_lane", "m
 def of_waiters(schema: str) -> int:
     """Return the advisory lock that processes share which wait for the ends of tasks.
 
-    A stranger who takes it makes others send hints that nobody needs, and no more.
+    A stranger who takes it only makes others send needless hints.
     """
     digest = hashlib.sha256(f"millpond:{schema}:waiters".encode()).digest()
     return int.from_bytes(digest[:8], "big", signed=True)

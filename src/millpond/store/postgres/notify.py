@@ -288,9 +288,9 @@ class PostgresHintChannel:
 
     # --- hearing ----------------------------------------------------------------------------------
 
-    def _back(self, *, anew: bool) -> None:
+    def _back(self, *, restarted: bool) -> None:
         """Everything is heard from now on: earlier hints may be lost, or were not sent."""
-        if anew:
+        if restarted:
             self._proven, self._awaited_since = False, None
         if self._tell is not None:
             self._tell(Hint(more=True))
