@@ -172,9 +172,9 @@ class SettleAndLease:
     def hint(self, answer: SettleAndLeaseAnswer, settled: SettleAnswer) -> Hint:
         """Return what other processes need to hear of the answer to a settle.
 
-        Not the ends, if no process waits for any. Not that the pool has something to start, if it
-        had room before: then no worker sleeps for lack of it, and one that sleeps for lack of tasks
-        hears of new ones from the process that submits them. Tasks that went back to the queue are new ones.
+        Not the ends, if no process waits for any. Not that the pool has tasks to start, if it had
+        room before: then no worker sleeps because it was full, and one that sleeps because it was
+        empty gets a hint from the process that submits. Tasks that go back to the queue are new.
         """
         sleepers = answer.was_full or _QUEUED in settled.after
         return Hint(
