@@ -13,8 +13,8 @@ SELECT millpond_clock(), m.version,
   FROM (SELECT 1) AS one
   LEFT JOIN (SELECT * FROM millpond_meta ORDER BY turn DESC LIMIT 1) AS m ON true;
 
--- Processes that wait for ends hold the lock of waiters (waiters.py). Asked last: who takes it after that
--- waits for this commit, and reads it.
+-- Processes that wait for ends share the lock of waiters (lock.py). This tries it last: a process that takes
+-- it later waits for this commit, and then reads it.
 -- name: step
 SELECT s.*, NOT pg_catalog.pg_try_advisory_xact_lock(?)
   FROM millpond_settle_and_lease(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) AS s;
