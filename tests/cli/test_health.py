@@ -20,7 +20,8 @@ from tests.waiting import until
 
 from millpond.cli.exits import Exit, Refusal
 from millpond.cli.supervise import health_server
-from millpond.cli.supervise.health_server import Address, Health, HealthServer
+from millpond.cli.supervise.health_answer import Address, Health
+from millpond.cli.supervise.health_server import HealthServer
 from millpond.cli.supervise.heartbeat import STALLED_AFTER, Heartbeat
 from millpond.cli.supervise.systemd import Systemd
 from millpond.cli.worker_process import health_of

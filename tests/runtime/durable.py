@@ -19,6 +19,9 @@ from millpond.store.protocol import Hint, RenewAnswer
 
 T = TypeVar("T")
 
+HEARD_AFTER = 0.01
+"""Seconds until others hear that a process waits for ends."""
+
 VERBS = frozenset({"submit", "lease", "renew", "settle", "recover", "control"})
 
 
@@ -42,6 +45,8 @@ class Harbour:
         """Whether every process is sure to be told."""
         self.threads = threads
         self.ships: list[Ship] = []
+        self.awaiting: set[Ship] = set()
+        """Those that want hints of ends; a settle gives such hints only while there are any."""
         self.held: set[str] = set()
         """Lock files that a process holds."""
         self.left: set[str] = set()
@@ -123,15 +128,29 @@ class Ship:
             ended = getattr(answer, "after", ())
             if ended:
                 mine = [one.fence.task for one in asked[0]]
-                told = [task for task, after in zip(mine, ended, strict=True) if after]
+                ends = [task for task, after in zip(mine, ended, strict=True) if after]
                 hint = Hint(
                     wakes=hint.wakes,
-                    ended=(*hint.ended, *told),
+                    ended=tuple(ends) if self.harbour.awaiting else (),
                     finished_runs=hint.finished_runs,
                 )
             if hint != Hint():
                 self.harbour.sent(self, hint)
         return answer
+
+    def await_ends(self, *, wanted: bool) -> asyncio.Future[None] | None:
+        """Want hints of ends, or no longer; the others know after a while."""
+        if not wanted:
+            self.harbour.awaiting.discard(self)
+            return None
+        heard = self.loop.create_future()
+
+        def hear() -> None:
+            self.harbour.awaiting.add(self)
+            heard.set_result(None)
+
+        self.loop.call_later(HEARD_AFTER, hear)
+        return heard
 
     def _theirs(self) -> int:
         return sum(ship.writes for ship in self.harbour.ships if ship is not self)

@@ -13,6 +13,7 @@ from millpond import Handle, Millpond, Retry, Status, TaskFailed
 from millpond.errors import UnknownTask
 from millpond.pool.internals import internals_of
 from millpond.runtime.waiting.result_reader import AT_ONCE
+from millpond.runtime.waiting.results import AWAIT_FOR
 
 MANY = 1_000
 READS = ("task", "status", "results")
@@ -179,3 +180,24 @@ def test_a_thread_that_waits_for_many_handles_reads_them_together(tmp_path: Path
         assert sorted(one.result or 0 for one in found) == [2 * n for n in range(MANY)]
         # One to begin with, and one for each look that another process's write would bring.
         assert count <= 20
+
+
+async def test_ends_give_hints_while_code_waits_and_for_a_while_after() -> None:
+    """A process that submits and waits in turn asks for them once."""
+    harbour = Harbour(threads=False)
+    client, worker = two(harbour)
+    async with client, worker:
+        ship, job = ship_of(client), client.tasks["job"]
+        await asyncio.sleep(2 * AWAIT_FOR)
+        assert ship not in harbour.awaiting
+        handle = await job.submit(3 * AWAIT_FOR)
+        waiting = asyncio.create_task(handle.wait())
+        await asyncio.sleep(2 * AWAIT_FOR)
+        assert ship in harbour.awaiting
+        await waiting
+        await asyncio.sleep(AWAIT_FOR / 2)
+        assert ship in harbour.awaiting
+        await asyncio.sleep(2 * AWAIT_FOR)
+        assert ship not in harbour.awaiting
+        assert internals_of(worker).runtime.owner == await (await job.submit(1.0))
+        assert ship in harbour.awaiting

@@ -15,7 +15,7 @@ from millpond.core.escape import plain
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from millpond.cli.supervise.health_server import Address
+    from millpond.cli.supervise.health_answer import Address
 
 TIMEOUT = 5.0
 
@@ -97,7 +97,7 @@ def sentence(body: str) -> str:
     """Return the answer in words."""
     import msgspec
 
-    from millpond.cli.supervise.health_server import Health
+    from millpond.cli.supervise.health_answer import Health
 
     try:
         health = msgspec.json.decode(body, type=Health)

@@ -19,7 +19,7 @@ from millpond.pool.internals import internals_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from millpond.cli.supervise.health_server import Address
+    from millpond.cli.supervise.health_answer import Address
     from millpond.pool.millpond import Millpond
 
 log = logging.getLogger("millpond.cli")
@@ -164,7 +164,7 @@ def folder(text: str) -> Path:
 
 def address(text: str) -> Address:
     """Return the address of the health endpoint."""
-    from millpond.cli.supervise.health_server import Address
+    from millpond.cli.supervise.health_answer import Address
 
     try:
         return Address.parse(text)

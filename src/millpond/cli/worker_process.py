@@ -17,7 +17,7 @@ from millpond.cli.exit_process import blocking_threads, exit_within
 from millpond.cli.exits import Exit, Refusal
 from millpond.cli.idle import until_idle
 from millpond.cli.signals import StopSignals
-from millpond.cli.supervise.health_server import Address, Health, HealthServer
+from millpond.cli.supervise.health_answer import Address, Health
 from millpond.cli.supervise.heartbeat import READY, STALLED_AFTER, Heartbeat, StatusPipe
 from millpond.cli.supervise.systemd import Systemd, SystemdListener
 from millpond.core.escape import plain
@@ -110,6 +110,8 @@ async def _heartbeat(options: WorkerOptions, stop: StopSignals) -> AsyncIterator
     heartbeat.add_listener(SystemdListener(Systemd.from_environment()))
     server = None
     if options.health is not None:
+        from millpond.cli.supervise.health_server import HealthServer
+
         server = HealthServer(options.health, lambda: health_of(heartbeat))
         server.start()
     writing = asyncio.ensure_future(heartbeat.keep_writing())

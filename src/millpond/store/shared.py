@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from millpond.store.protocol import Store
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 
     from millpond.core.settle import Settlement
@@ -137,6 +138,15 @@ class SharedStore(Store, Protocol):
     def listen(self, tell: Callable[[Hint], None], /) -> object:
         """Call `tell` on the loop with each hint of another process."""
 
+    def await_ends(self, *, wanted: bool) -> asyncio.Future[None] | None:
+        """Ask other processes for hints of the ends of tasks, or no longer; on the loop.
+
+        Return a future if they hear of it later: tasks that ended before it is set may have ended
+        without a hint. A store without this sends such hints always.
+        """
+        del wanted
+        return None
+
     def submit_within(
         self, connection: object, batches: Sequence[Batch], *, declare: Sequence[PoolSpec] = ()
     ) -> Any:  # noqa: ANN401 - the answer and the caller's transaction, or an awaitable of both
@@ -179,6 +189,8 @@ class SharedMembers:
         self.detour_counts = getattr(store, "detour_counts", None)
         self.listen: Callable[[Callable[[Hint], None]], object] | None
         self.listen = getattr(store, "listen", None)
+        self.await_ends: Callable[..., asyncio.Future[None] | None] | None
+        self.await_ends = getattr(store, "await_ends", None)
         self.submit_within: Callable[..., Any] | None = getattr(store, "submit_within", None)
         self.check_caller: Callable[[], None] | None = getattr(store, "check_caller", None)
         self.settle_with: Callable[..., Awaitable[tuple[SettleAnswer, Any]]] | None

@@ -6,18 +6,19 @@ import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import psycopg
 import pytest
+from tests.waiting import eventually
 from verify.live import simulate_live
 from verify.servers.postgres import OwnServer
 from verify.servers.schemas import InlinePostgresStore, Schema, Schemas
 from verify.servers.sqlite_files import TakingTurns
 
 from millpond.core.control import Cancel, ClaimLeadership, Declare, Deregister, Pause, Register
-from millpond.core.lease import LeaseRequest
+from millpond.core.lease import Leased, LeaseRequest
 from millpond.core.lifecycle import Status, Transition
 from millpond.core.settle import Settled, Settlement
 from millpond.core.spec import PoolSpec
@@ -34,9 +35,10 @@ from millpond.errors import (
 )
 from millpond.store.clock import ServerClock
 from millpond.store.postgres import store as module
-from millpond.store.postgres.connect import Patience, connect
+from millpond.store.postgres.connect import Connection, Patience, connect
 from millpond.store.postgres.dialect import dialect_of
 from millpond.store.postgres.lock import to_write
+from millpond.store.postgres.notify import PostgresHintChannel
 from millpond.store.postgres.pipeline import PostgresConnection
 from millpond.store.postgres.quoting import qualified
 from millpond.store.postgres.store import PostgresStore
@@ -260,6 +262,92 @@ async def test_other_processes_get_a_hint_after_a_commit(address: Address) -> No
         while not any(wake.pool == "p" for wake in (await heard.get()).wakes):
             pass
         assert [] == own
+
+
+@pytest.fixture
+def hints(monkeypatch: pytest.MonkeyPatch) -> list[Hint]:
+    """The hints that would be sent to other processes, one for each commit that has any."""
+    sent: list[Hint] = []
+
+    def take(_: PostgresHintChannel, hint: Hint | None = None) -> None:
+        if hint is not None and hint != Hint():
+            sent.append(hint)
+
+    monkeypatch.setattr(PostgresHintChannel, "post", take)
+    monkeypatch.setattr(PostgresHintChannel, "send", take)
+    monkeypatch.setattr(PostgresHintChannel, "along", lambda *_: None)
+    return sent
+
+
+async def _completed(store: PostgresStore, leased: Leased) -> None:
+    end = Settlement(fence=leased.fence, event=Transition.COMPLETE)
+    await store.settle([end], then=None)
+
+
+@pytest.mark.listens
+async def test_an_end_gives_a_hint_only_while_a_process_waits_for_one(
+    address: Address, hints: list[Hint]
+) -> None:
+    """A process that begins to wait reads what ended before that."""
+    async with opened(address, owner="one") as one, opened(address, owner="two") as two:
+        heard: asyncio.Queue[Hint] = asyncio.Queue()
+        two.listen(heard.put_nowait)
+        await one.submit([task(number) for number in (1, 2, 3)])
+        first, second, third = (await one.lease(msgspec.structs.replace(ASK, want=3))).leased
+        assert (await heard.get()).more
+        hints.clear()
+        await _completed(one, first)
+        assert [] == hints
+        await cast("asyncio.Future[None]", two.await_ends(wanted=True))
+        await _completed(one, second)
+        assert [Hint(ended=(2,))] == hints
+        two.await_ends(wanted=False)
+        two.await_ends(wanted=True)
+        two.await_ends(wanted=False)
+        with connect(address) as connection:
+            await eventually(lambda: not _waiters(connection))
+        await _completed(one, third)
+        assert [Hint(ended=(2,))] == hints
+
+
+def _waiters(connection: Connection) -> int:
+    statement = b"SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND mode = 'ShareLock'"
+    ((count,),) = connection.execute(statement).fetchall()
+    return int(count)
+
+
+async def test_room_gives_a_hint_only_if_there_was_none(
+    address: Address, hints: list[Hint]
+) -> None:
+    """Otherwise no other worker sleeps because the pool was full."""
+    async with opened(address, owner="one") as one:
+        await one.control(Declare(PoolSpec(name="p", max_concurrent=2)))
+        await one.submit([task(number) for number in range(1, 6)])
+        ask = msgspec.structs.replace(ASK, want=1)
+        (first,) = (await one.lease(ask)).leased
+        hints.clear()
+        await _completed(one, first)
+        assert [] == hints
+        (second,) = (await one.lease(ask)).leased
+        (third,) = (await one.lease(ask)).leased
+        end = Settlement(fence=second.fence, event=Transition.COMPLETE)
+        await one.settle([end], then=ask)
+        assert [] == hints
+        await _completed(one, third)
+        assert ["p"] == [wake.pool for hint in hints for wake in hint.wakes]
+
+
+async def test_a_task_that_goes_back_to_the_queue_gives_a_hint(
+    address: Address, hints: list[Hint]
+) -> None:
+    """A worker may sleep because the queue was empty."""
+    async with opened(address, owner="one") as one:
+        await one.control(Declare(PoolSpec(name="p", max_concurrent=2)))
+        await one.submit([task(1)])
+        (leased,) = (await one.lease(ASK)).leased
+        hints.clear()
+        await one.settle([Settlement(fence=leased.fence, event=Transition.RELEASE)])
+        assert ["p"] == [wake.pool for hint in hints for wake in hint.wakes]
 
 
 async def test_the_store_uses_the_servers_clock(address: Address) -> None:

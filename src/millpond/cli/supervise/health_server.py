@@ -24,42 +24,15 @@ from millpond.core.log_fields import about
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from millpond.cli.supervise.health_answer import Address, Health
+
 log = logging.getLogger("millpond.cli")
 
-LOOPBACK = "127.0.0.1"
 REQUEST_WITHIN = 5.0
 """Seconds for a client to send its request; then its connection is closed."""
 
 MOST_CLIENTS = 64
 """Connections at a time; one more closes the oldest, so that a probe always gets an answer."""
-
-
-class Health(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to a probe."""
-
-    live: bool
-    """False: the process does not work any more, and a restart is the way out."""
-    ready: bool
-    """Whether it takes tasks. False while it starts or drains, and while the store is away."""
-    state: str
-    running: int
-    processes: int = 1
-    """How many worker processes run."""
-
-
-class Address(msgspec.Struct, frozen=True):
-    """Where the endpoint listens."""
-
-    host: str
-    port: int
-
-    @classmethod
-    def parse(cls, text: str) -> Address:
-        """Return the address of `PORT`, `HOST:PORT` or `[HOST]:PORT`; raise ValueError if not."""
-        host, _, port = text.rpartition(":")
-        if not (port.isascii() and port.isdecimal() and int(port) < 1 << 16):
-            raise ValueError(text)
-        return cls(host.removeprefix("[").removesuffix("]") or LOOPBACK, int(port))
 
 
 class HealthServer:

@@ -21,7 +21,7 @@ import msgspec
 from millpond.cli.exits import Exit
 from millpond.cli.signals import ECHO
 from millpond.cli.supervise.child import Child
-from millpond.cli.supervise.health_server import Health
+from millpond.cli.supervise.health_answer import Health
 from millpond.cli.supervise.heartbeat import DRAINING, EVERY, READY, STALLED_AFTER, STARTING
 from millpond.cli.supervise.restarts import Restarts
 from millpond.core.log_fields import about

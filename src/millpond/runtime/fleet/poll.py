@@ -94,7 +94,8 @@ class Polling(Service):
         self._idle_floor = POLL_FLOOR
 
     def poll_soon(self) -> None:
-        """Poll more often: a submitter waits for room, which no hint reports."""
+        """Poll more often: a submitter waits for room, which no hint reports but that of an end."""
+        self._waiting.await_ends()
         if self._knows_changes:
             self._wake.set()
 
@@ -152,6 +153,7 @@ class Polling(Service):
                 self._poll_less_often()
 
     async def _round(self) -> None:
+        self._waiting.rest()
         changed = self._env.shared_store.changed
         if changed is not None and not await changed() and not self._behind:
             return

@@ -28,6 +28,7 @@ class ResultReader(Service):
     _is_awaited: Callable[[int], bool]
     _check: Callable[[Sequence[int]], Awaitable[object]]
     _end_waits: Callable[[int, Exception], None]
+    _until_heard: Callable[[], Awaitable[None]]
     _wanted: dict[int, list[asyncio.Future[Any]]] = {}
     """By task: the waits that get the error if the read fails."""
     _reading: asyncio.Task[None] | None = None
@@ -49,6 +50,7 @@ class ResultReader(Service):
         """Read batches until no result is wanted."""
         try:
             while self._wanted:
+                await self._until_heard()
                 batch = self._next_batch()
                 if batch:
                     await self._read_batch(batch)

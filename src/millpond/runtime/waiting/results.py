@@ -24,6 +24,8 @@ Waiter: TypeAlias = "asyncio.Future[TaskResult] | Callable[[TaskResult | None], 
 
 CAUSES_KEPT = 1_000
 _AFTER = {Transition.COMPLETE: Status.COMPLETED, Transition.FAIL: Status.FAILED}
+AWAIT_FOR = 10.0
+"""Seconds after the last wait for which other processes go on to send hints of ends."""
 RECENT_KEPT, RECENT_KEPT_OF_SHARED = 10_000, 1_000
 """How many tasks that ended here are remembered; most of a shared store are awaited elsewhere."""
 
@@ -40,7 +42,9 @@ class Waiting:
         self._env = env
         self._closures = closures
         self._joined_tasks = joined_tasks
-        self._reader = ResultReader(env, self.is_awaited, self.check, self._end_waits)
+        self._reader = ResultReader(
+            env, self.is_awaited, self.check, self._end_waits, self._until_heard
+        )
         self._tasks: dict[int, Any] = {}
         self._runs: dict[int, list[Callable[[], None]]] = {}
         self._everything: dict[object, Callable[[int, TaskResult | None], None]] = {}
@@ -51,6 +55,12 @@ class Waiting:
         self._recent_kept = RECENT_KEPT_OF_SHARED if env.shared else RECENT_KEPT
         self.era = object()
         """Of this opening of the Millpond: tasks of another era are not known here."""
+        self._awaits_ends = not env.shared
+        """Whether other processes were asked for hints of ends."""
+        self._unheard: asyncio.Future[None] | None = None
+        """Set when they know it: only then a read finds all that ended without a hint."""
+        self._awaited_at = 0.0
+        """When something was last awaited, as far as `rest` has seen."""
         self._closed: BaseException | None = None
         """The error for those who begin to wait after the Millpond closed."""
         self._recent: dict[int, TaskResult | None] = {}
@@ -67,6 +77,8 @@ class Waiting:
         if self._closed is not None:
             _deliver(callback, TaskResult.closed(self._closed))
             return
+        if not self._awaits_ends:
+            self.await_ends()
         known = self._tasks.get(task)
         if known is None:
             self._tasks[task] = callback
@@ -156,6 +168,42 @@ class Waiting:
         """Whether code in this process waits for anything."""
         return bool(self._tasks or self._runs or self._everything)
 
+    def await_ends(self) -> None:
+        """Ask other processes for hints of ends, until nothing has waited for a while (`rest`)."""
+        if self._env.shared:
+            self._awaited_at = self._env.steady()
+            await_ends = self._env.shared_store.await_ends
+            if not self._awaits_ends and await_ends is not None:
+                self._unheard = await_ends(wanted=True)
+                if self._unheard is not None:
+                    self._unheard.add_done_callback(self._heard)
+        self._awaits_ends = True
+
+    def _heard(self, heard: asyncio.Future[None]) -> None:
+        """Read all that is awaited: it may have ended without a hint. A failing read is no error.
+
+        Waits that ask for a read meanwhile share it.
+        """
+        self._unheard = None
+        for task in () if self._closed is not None else self._tasks:
+            self._reader.ask(task, heard)
+
+    async def _until_heard(self) -> None:
+        """Wait until other processes hear that something waits here."""
+        if self._unheard is not None:
+            await asyncio.wait((self._unheard,))
+
+    def rest(self) -> None:
+        """Ask for no more hints of ends if nothing has waited for a while."""
+        if not self._env.shared or not self._awaits_ends:
+            return
+        now, await_ends = self._env.steady(), self._env.shared_store.await_ends
+        if self.any_waiting:
+            self._awaited_at = now
+        elif now - self._awaited_at >= AWAIT_FOR and await_ends is not None:
+            self._awaits_ends = False
+            await_ends(wanted=False)
+
     def listen(
         self, key: object, listener: Callable[[int, TaskResult | None], None] | None
     ) -> None:
@@ -163,6 +211,7 @@ class Waiting:
         if listener is None:
             self._everything.pop(key, None)
         else:
+            self.await_ends()
             self._everything[key] = listener
 
     def _keep(self, task: int, end: TaskResult) -> None:

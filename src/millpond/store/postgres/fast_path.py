@@ -26,6 +26,7 @@ from millpond.store.protocol import (
     Admission,
     BatchAnswer,
     Drained,
+    Hint,
     LeaseAnswer,
     SettleAnswer,
     SubmitAnswer,
@@ -90,6 +91,10 @@ class SettleAndLeaseAnswer(msgspec.Struct, frozen=True):
     dry_lanes: list[str] | None
     """The lanes that the ends left empty, and how many tasks each processed; None = no lanes."""
     dry_processed: list[int] | None
+    was_full: bool
+    """Whether a worker may sleep because the pool had no room."""
+    ends_awaited: bool
+    """Whether a process may wait for the end of a task."""
 
 
 class SettleAndLease:
@@ -162,6 +167,20 @@ class SettleAndLease:
                 ]
             ),
             emptied=self._emptied(answer),
+        )
+
+    def hint(self, answer: SettleAndLeaseAnswer, settled: SettleAnswer) -> Hint:
+        """Return what other processes need to hear of the answer to a settle.
+
+        Not the ends, if no process waits for any. Not that the pool has tasks to start, if it had
+        room before: then no worker sleeps because it was full, and one that sleeps because it was
+        empty gets a hint from the process that submits. Tasks that go back to the queue are new.
+        """
+        sleepers = answer.was_full or _QUEUED in settled.after
+        return Hint(
+            wakes=settled.wakes if sleepers else (),
+            ended=settled.ended if answer.ends_awaited else (),
+            finished_runs=settled.finished_runs,
         )
 
     def _emptied(self, answer: SettleAndLeaseAnswer) -> tuple[Drained, ...]:

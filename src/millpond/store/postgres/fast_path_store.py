@@ -34,7 +34,7 @@ from millpond.store.postgres.pipeline import PostgresConnection
 from millpond.store.postgres.server_call import PreparedCall, ServerCall
 from millpond.store.postgres.transactions import PostgresTransactor
 from millpond.store.postgres.writer import PostgresWriter
-from millpond.store.protocol import RenewAnswer
+from millpond.store.protocol import RenewAnswer, SettleAnswer
 from millpond.store.sql.renewer import SqlRenewer
 from millpond.store.sql.store import SqlStore
 from millpond.store.sql.written_with import hint_of
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from millpond.store.postgres.dialect import PostgresDialect
     from millpond.store.postgres.encoding import Sent
     from millpond.store.postgres.fast_path import SettleAndLeaseAnswer
-    from millpond.store.protocol import Batch, Hint, LeaseAnswer, SettleAnswer, SubmitAnswer
+    from millpond.store.protocol import Batch, Hint, LeaseAnswer, SubmitAnswer
     from millpond.store.sql.unit_of_work import SqlTables
 
 T = TypeVar("T")
@@ -94,6 +94,8 @@ class FastPathStore(SqlStore[PostgresConnection, PostgresHandlerConnection]):
     _set_clock: Callable[[float], None] | None
     """Sets the clock to the server's time; None = another clock is used."""
 
+    _waiters: Sent
+    """The lock of the processes that wait for ends."""
     detours: Detours
     """How often verbs left the fast path, and why."""
     _skips: dict[str, int]
@@ -108,6 +110,8 @@ class FastPathStore(SqlStore[PostgresConnection, PostgresHandlerConnection]):
     """What is known of pools whose settings bound nothing but what runs."""
     _told_along: set[str]
     """Pools whose commit itself notified the other processes, or found no worker to notify."""
+    _hinted: tuple[object, Hint] | None
+    """The answer to the last settle, and the hint for it."""
 
     async def lease(
         self, ask: LeaseRequest, *, now: float | None = None, entropy: int | None = None
@@ -260,6 +264,10 @@ class FastPathStore(SqlStore[PostgresConnection, PostgresHandlerConnection]):
     def _hint(self, answers: Sequence[Any]) -> Hint | None:
         """Return the hint for a commit, without what the commit itself has notified."""
         told, self._told_along = self._told_along, set()
+        if self._hinted is not None:
+            settled, hinted = self._hinted
+            answers = [hinted if answer is settled else answer for answer in answers]
+            self._hinted = None
         hint = hint_of(answers) if answers else None
         if hint is None or not told:
             return hint
@@ -274,11 +282,17 @@ class FastPathStore(SqlStore[PostgresConnection, PostgresHandlerConnection]):
 
         def answers(row: Row | None) -> list[Any]:
             row = self._heard(pool, row)
-            return [None if row is None else answer(answer_of(row))]
+            if row is None:
+                return [None]
+            said = answer_of(row)
+            given = answer(said)
+            if isinstance(given, SettleAnswer):
+                self._hinted = (given, step.hint(said, given))
+            return [given]
 
         return PreparedCall(
             self._schema.sql["step"],
-            partial(step.arguments, self._at_most),
+            lambda: [self._waiters, *step.arguments(self._at_most)],
             answers,
             # Asking an empty pool writes nothing, and promises nothing.
             flush=Flush.SEEN if step.settlements else Flush.OWN,

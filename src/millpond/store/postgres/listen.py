@@ -15,6 +15,7 @@ import weakref
 from typing import TYPE_CHECKING
 
 import psycopg
+from psycopg.pq import ExecStatus
 
 from millpond.core.log_fields import about
 from millpond.store.postgres.connect import connect, is_pooled
@@ -38,7 +39,7 @@ class Listener:
     """A listening connection; only for the loop's thread.
 
     `heard` is called with what was notified, one text for each; `back` whenever it begins to
-    listen: what was notified before was missed.
+    listen (`restarted`), and when it gets the lock of `hold`: it missed earlier notifications.
     """
 
     def __init__(
@@ -48,7 +49,7 @@ class Listener:
         loop: asyncio.AbstractEventLoop,
         *,
         heard: Callable[[list[str]], None],
-        back: Callable[[], None],
+        back: Callable[..., None],
     ) -> None:
         self._address = address
         self._channel = channel
@@ -64,6 +65,13 @@ class Listener:
         self._missed = False
         """Whether the failure was logged."""
         self._over = False
+        self._wanted: int | None = None
+        self._held: int | None = None
+        """The advisory lock to hold, and the one that it holds."""
+        self._requested: int | None = None
+        """The lock that it has asked for, or asked to be rid of."""
+        self._settled: asyncio.Future[None] | None = None
+        """Set when it holds the lock, or cannot."""
         _LISTENING.add(self)
         self._open()
 
@@ -77,6 +85,29 @@ class Listener:
         if self._connection is not None:
             self._hang_up()
             self._failed(psycopg.OperationalError("what was notified does not come back"))
+
+    def hold(self, lock: int | None) -> asyncio.Future[None] | None:
+        """Hold an advisory lock, shared with others, as long as it listens; None = no longer.
+
+        Return a future that is set when it holds the lock, or cannot; None if it does, or listens
+        to nothing. When it begins to listen and gets the lock, it calls `back`.
+        """
+        self._wanted = lock
+        try:
+            self._request()
+        except psycopg.Error as error:
+            self._hang_up()
+            self._failed(error)
+        if lock is not None and self._requested is not None and self._settled is None:
+            self._settled = self._loop.create_future()
+        return self._settled
+
+    def _settle(self) -> bool:
+        """Let those go on who wait for the lock; return whether anyone could."""
+        settled, self._settled = self._settled, None
+        if settled is not None and not settled.done():
+            settled.set_result(None)
+        return settled is not None
 
     def close(self) -> None:
         """Stop listening; safe twice."""
@@ -144,7 +175,8 @@ class Listener:
                 extra=about("listen.reconnected"),
             )
         self._missed = False
-        self._back()
+        self._back(restarted=True)
+        self._request()
         # What came together with the answer to LISTEN makes nothing readable any more.
         self._readable()
 
@@ -158,13 +190,45 @@ class Listener:
             channel.consume_input()
             while (notified := channel.notifies()) is not None:
                 texts.append(notified.extra.decode(errors="replace"))
+            self._hear_answer()
         except psycopg.Error as error:
             self._hang_up()
             self._failed(error)
         if texts:
             self._heard(texts)
 
+    def _request(self) -> bool:
+        """Take the lock that is wanted, or let go of the one that is not; False = all is well."""
+        if self._connection is None or self._requested is not None or self._held == self._wanted:
+            return False
+        lock, word = (self._wanted, b"") if self._held is None else (self._held, b"un")
+        self._requested = lock
+        statement = b"SELECT pg_catalog.pg_advisory_%block_shared($1)" % word
+        channel = self._connection.pgconn
+        channel.send_query_params(statement, [str(lock).encode()])
+        channel.flush()
+        return True
+
+    def _hear_answer(self) -> None:
+        """Read whether the lock was taken; the loop waits for more if that is not said yet."""
+        if self._connection is None or self._requested is None:
+            return
+        channel, failed = self._connection.pgconn, False
+        while not channel.is_busy():
+            result = channel.get_result()
+            if result is None:
+                lock, self._requested = self._requested, None
+                took = self._held is None and not failed
+                self._held = lock if took else None
+                requested = not failed and self._request()
+                if not requested and not self._settle() and took:
+                    self._back(restarted=False)
+                return
+            failed = failed or result.status not in (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK)
+
     def _hang_up(self) -> None:
+        self._held = self._requested = None
+        self._settle()
         connection, self._connection = self._connection, None
         if connection is not None:
             self._loop.remove_reader(self._socket)

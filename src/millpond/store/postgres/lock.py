@@ -11,6 +11,8 @@ locks of every session; for the modes of the functions it does not.
 
 from __future__ import annotations
 
+import hashlib
+
 from millpond.store.postgres.quoting import quoted
 
 WRITERS = "millpond_lock"
@@ -21,6 +23,15 @@ POOLS = tuple([f"{WRITERS}_{number}" for number in range(8)])
 
 SMALL = ("millpond_unit", "millpond_group", "millpond_seat", "millpond_lane", "millpond_budget")
 """Tables of few rows that are written all the time, and may be copied without dead rows."""
+
+
+def of_waiters(schema: str) -> int:
+    """Return the advisory lock that processes share which wait for the ends of tasks.
+
+    A stranger who takes it only makes others send needless hints.
+    """
+    digest = hashlib.sha256(f"millpond:{schema}:waiters".encode()).digest()
+    return int.from_bytes(digest[:8], "big", signed=True)
 
 
 def to_read(schema: str) -> str:

@@ -32,6 +32,7 @@ from millpond.store.hints import PendingHint, without_bad_moments
 from millpond.store.postgres.encoding import array, sent
 from millpond.store.postgres.flush import Flush
 from millpond.store.postgres.listen import Listener
+from millpond.store.postgres.lock import of_waiters
 from millpond.store.postgres.quoting import LONGEST
 from millpond.store.postgres.server_call import PreparedCall
 from millpond.store.protocol import Hint
@@ -143,6 +144,9 @@ class PostgresHintChannel:
         self._send_after = -inf
         self._tell: Callable[[Hint], None] | None = None
         self._listener: Listener | None = None
+        self._waiters = of_waiters(address.schema)
+        self._awaits_ends = False
+        """Whether code of this process waits for the end of a task."""
         self._closed = False
         self._proven = False
         """Whether a sent message came back."""
@@ -157,6 +161,19 @@ class PostgresHintChannel:
             return
         self._tell = tell
         self._listener = Listener(where, self._channel, loop, heard=self._heard, back=self._back)
+        self._listener.hold(self._waiters if self._awaits_ends else None)
+
+    def await_ends(self, *, wanted: bool) -> asyncio.Future[None] | None:
+        """Ask other processes for hints of ends, or no longer: by a lock of the ear's session.
+
+        Who ends a task looks whether the lock is free, in its transaction and up to its commit. So
+        an end without a hint was committed before this process had the lock. Return a future that
+        is set when it has; what is read then is all that ended without a hint.
+        """
+        self._awaits_ends = wanted
+        if self._listener is None:
+            return None
+        return self._listener.hold(self._waiters if wanted else None)
 
     def receives_hints(self) -> bool:
         """Return whether hints arrive, so that silence means that nothing happened."""
@@ -271,9 +288,10 @@ class PostgresHintChannel:
 
     # --- hearing ----------------------------------------------------------------------------------
 
-    def _back(self) -> None:
-        """Listening begins: earlier hints may be lost."""
-        self._proven, self._awaited_since = False, None
+    def _back(self, *, restarted: bool) -> None:
+        """Everything is heard from now on: earlier hints may be lost, or were not sent."""
+        if restarted:
+            self._proven, self._awaited_since = False, None
         if self._tell is not None:
             self._tell(Hint(more=True))
 

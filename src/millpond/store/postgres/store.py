@@ -29,7 +29,7 @@ from millpond.store.postgres.connect import (
 )
 from millpond.store.postgres.detours import Detours
 from millpond.store.postgres.dialect import dialect_of, reading_of
-from millpond.store.postgres.encoding import listed
+from millpond.store.postgres.encoding import listed, sent
 from millpond.store.postgres.errors import is_gone, translated
 from millpond.store.postgres.fast_path_store import FastPathStore, FastPathTransactor
 from millpond.store.postgres.handler_connection import PostgresHandlerConnection
@@ -40,7 +40,7 @@ from millpond.store.postgres.handler_transaction import (
     settled_with,
 )
 from millpond.store.postgres.inbox import Inbox
-from millpond.store.postgres.lock import SMALL
+from millpond.store.postgres.lock import SMALL, of_waiters
 from millpond.store.postgres.migrate import migrate
 from millpond.store.postgres.notify import PostgresHintChannel
 from millpond.store.postgres.pipeline import PostgresConnection
@@ -112,6 +112,7 @@ class PostgresStore(FastPathStore, SharedStore):
         self._audit_due: deque[tuple[float, float]] = deque()
         self._skips, self._refusals, self._reasons, self._told_along = {}, {}, {}, set()
         self._simple = {}
+        self._hinted, self._waiters = None, sent(of_waiters(address.schema))
         self._unanswered = {}
         clock = ServerClock() if clock is None else clock
         self._set_clock = getattr(clock, "set_to", None)
@@ -380,6 +381,12 @@ class PostgresStore(FastPathStore, SharedStore):
         """Call `tell` on this loop with the hints of other processes, from now on."""
         self._tell, self._loop = tell, asyncio.get_running_loop()
         super().listen(tell)
+
+    def await_ends(self, *, wanted: bool) -> asyncio.Future[None] | None:
+        """Ask other processes for hints of the ends of tasks, or no longer; on the loop."""
+        if not isinstance(self._wakes, PostgresHintChannel):
+            return None
+        return self._wakes.await_ends(wanted=wanted)
 
     def _note_moved(self, answer: SubmitAnswer) -> None:
         self._moved.append(answer)

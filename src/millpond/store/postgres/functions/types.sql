@@ -26,7 +26,8 @@ CREATE TYPE millpond_step_answer AS (
     lanes       text[],              -- of a pool with lanes: where each task stands; NULL = it has none
     sequences   bigint[],
     dry_lanes   text[],              -- the lanes that the ends left empty; NULL = the pool has none
-    dry_processed bigint[]           -- how many tasks of each were completed or failed, ever
+    dry_processed bigint[],          -- how many tasks of each were completed or failed, ever
+    was_full    boolean              -- whether a worker may sleep because there was no room
 );
 
 -- The attempts that end, all of one pool and one worker, and the prefetched tasks that start in their slots.

@@ -74,6 +74,7 @@ BEGIN
                    + coalesce((p.totals::json ->> 'failed')::bigint, 0);
     p.claimed := p.claimed - begun - beginning + taken - starting;
     a.has_room := a.running_now < r.a_limit OR p.claimed < r.prefetch;
+    a.was_full := r.grouped OR r.flow OR r.prefetch > 0 OR p.running >= r.a_limit;
     p.live := a.live_left;
     p.running := a.running_now;
     p.fresh := p.fresh - coalesce(n.fresh, 0);

@@ -13,8 +13,11 @@ SELECT millpond_clock(), m.version,
   FROM (SELECT 1) AS one
   LEFT JOIN (SELECT * FROM millpond_meta ORDER BY turn DESC LIMIT 1) AS m ON true;
 
+-- Processes that wait for ends share the lock of waiters (lock.py). This tries it last: a process that takes
+-- it later waits for this commit, and then reads it.
 -- name: step
-SELECT * FROM millpond_settle_and_lease(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
+SELECT s.*, NOT pg_catalog.pg_try_advisory_xact_lock(?)
+  FROM millpond_settle_and_lease(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) AS s;
 
 -- name: take
 SELECT * FROM millpond_submit(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
