@@ -24,10 +24,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import http.client
+import math
 import os
 import random
 import re
 import socket
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -306,7 +308,7 @@ def _watched(pairs: Sequence[Pair]) -> float:
 
 
 def _of_pool(pairs: Sequence[Pair]) -> float:
-    return sum(one.pool for _, one in pairs) / sum(one.pool for one, _ in pairs) - 1
+    return _mean_ratio([watched.pool / alone.pool for alone, watched in pairs]) - 1
 
 
 def _in_all(pairs: Sequence[Pair]) -> float:
@@ -314,7 +316,12 @@ def _in_all(pairs: Sequence[Pair]) -> float:
 
 
 def _slower(pairs: Sequence[Pair]) -> float:
-    return 1 - sum(one.took for one, _ in pairs) / sum(one.took for _, one in pairs)
+    return 1 - _mean_ratio([alone.took / watched.took for alone, watched in pairs])
+
+
+def _mean_ratio(ratios: Sequence[float]) -> float:
+    """Return the mean of ratios within pairs: whatever slows both rounds of a pair cancels out."""
+    return math.exp(statistics.fmean(map(math.log, ratios)))
 
 
 def _interval(cost: Callable[[Sequence[Pair]], float], pairs: Sequence[Pair]) -> str:
