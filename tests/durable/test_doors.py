@@ -249,13 +249,13 @@ def test_a_child_forked_anywhere_ends_where_the_parent_goes_on(store: str) -> No
 
 def test_the_places_are_all_of_those_of_the_program() -> None:
     """A place that is added there is tried here."""
-    told = re.findall(r'^    "(\w+)": ', LEAVING.read_text().partition("WAYS")[2], re.MULTILINE)
-    assert IN_ALL_PLACES == told
+    leaving = re.findall(r'^    "(\w+)": ', LEAVING.read_text().partition("WAYS")[2], re.MULTILINE)
+    assert IN_ALL_PLACES == leaving
 
 
 @pytest.mark.rows("TR-18")
 @pytest.mark.parametrize("where", ["start", "end"])
-def test_resources_that_exit_are_told_as_an_error(where: str, tmp_path: Path) -> None:
+def test_resources_that_exit_are_reported_as_an_error(where: str, tmp_path: Path) -> None:
     """SystemExit(0) while a worker starts is not a clean end; one at its end changes no code."""
     (tmp_path / "app.py").write_text(
         textwrap.dedent(

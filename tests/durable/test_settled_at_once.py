@@ -25,7 +25,7 @@ async def test_an_end_is_reported_before_the_next_job_of_its_slot_ends(
         settle = store.settle
 
         async def noted(settlements: Any, **options: Any) -> Any:
-            happened.extend(("told", one.fence.task) for one in settlements)
+            happened.extend(("settled", one.fence.task) for one in settlements)
             return await settle(settlements, **options)
 
         store.settle = noted  # type: ignore[method-assign]

@@ -178,7 +178,8 @@ async def test_it_wakes_workers_while_the_pool_has_room(schema: Schema, ahead: i
     await submit(model, task(1))
     async with knowing(schema, spec) as store:
         answers: list[list[object]] = [[], []]
-        for given, one in zip(answers, (store, model), strict=True):
+        stores: tuple[Any, Any] = (store, model)
+        for given, one in zip(answers, stores, strict=True):
             await one.control(orders.Register("w", 1e6), now=1000.0)
             for number in range(2, 9):
                 batch = Batch(tasks=(task(number),))

@@ -108,7 +108,7 @@ class FastPathStore(SqlStore[PostgresConnection, PostgresHandlerConnection]):
     """How many consecutive renewals of a worker were not answered."""
     _simple: dict[str, SimplePool]
     """What is known of pools whose settings bound nothing but what runs."""
-    _told_along: set[str]
+    _notified: set[str]
     """Pools whose commit itself notified the other processes, or found no worker to notify."""
     _hinted: tuple[object, Hint] | None
     """The answer to the last settle, and the hint for it."""
@@ -164,11 +164,11 @@ class FastPathStore(SqlStore[PostgresConnection, PostgresHandlerConnection]):
             pool = batches[0].tasks[0].pool
             moment = self._step_moment(now)
             errand = ServerCall(self._taking, (pool, moment), self._calling.call)
-            told = _Submit(pool, batches, moment)
-            answer = await self._apart("submit", f"to {pool}", errand, told)
+            submit = _Submit(pool, batches, moment)
+            answer = await self._apart("submit", f"to {pool}", errand, submit)
             if answer is _IN_FULL:
-                told = told._replace(in_full=True)
-                answer = await self._apart("submit", f"to {pool}", errand, told)
+                submit = submit._replace(in_full=True)
+                answer = await self._apart("submit", f"to {pool}", errand, submit)
             if answer is not None:
                 return cast("SubmitAnswer", answer)
         return await super().submit(batches, now=now, entropy=entropy)
@@ -209,16 +209,16 @@ class FastPathStore(SqlStore[PostgresConnection, PostgresHandlerConnection]):
             await super().settle(ends, now=step.now)
         return given
 
-    async def _apart(self, verb: str, which: str, errand: ServerCall, told: object) -> Any:  # noqa: ANN401
+    async def _apart(self, verb: str, which: str, errand: ServerCall, value: object) -> Any:  # noqa: ANN401
         """Call the server, unless it has refused such calls recently; count what it refuses."""
         self._must_be_open()
         answer = None
         if self._skips.get(which, 0) > 0:
             self._skips[which] -= 1
         elif self._writer is None:
-            answer = errand([told])[0]
+            answer = errand([value])[0]
         else:
-            answer = await self._writer.do_in_batch(errand, told)
+            answer = await self._writer.do_in_batch(errand, value)
         if answer is None:
             self.detours.add(verb, self._reasons.get(which, "refused"))
         return answer
@@ -263,22 +263,22 @@ class FastPathStore(SqlStore[PostgresConnection, PostgresHandlerConnection]):
 
     def _hint(self, answers: Sequence[Any]) -> Hint | None:
         """Return the hint for a commit, without what the commit itself has notified."""
-        told, self._told_along = self._told_along, set()
+        notified, self._notified = self._notified, set()
         if self._hinted is not None:
             settled, hinted = self._hinted
             answers = [hinted if answer is settled else answer for answer in answers]
             self._hinted = None
         hint = hint_of(answers) if answers else None
-        if hint is None or not told:
+        if hint is None or not notified:
             return hint
-        wakes = tuple([wake for wake in hint.wakes if wake.pool not in told])
+        wakes = tuple([wake for wake in hint.wakes if wake.pool not in notified])
         return msgspec.structs.replace(hint, wakes=wakes)
 
     def _stepping(
-        self, told: list[tuple[str, SettleAndLease, Callable[[SettleAndLeaseAnswer], Any]]]
+        self, steps: list[tuple[str, SettleAndLease, Callable[[SettleAndLeaseAnswer], Any]]]
     ) -> PreparedCall:
         """Prepare a settle-and-lease call."""
-        ((pool, step, answer),) = told
+        ((pool, step, answer),) = steps
 
         def answers(row: Row | None) -> list[Any]:
             row = self._heard(pool, row)
@@ -298,10 +298,10 @@ class FastPathStore(SqlStore[PostgresConnection, PostgresHandlerConnection]):
             flush=Flush.SEEN if step.settlements else Flush.OWN,
         )
 
-    def _taking(self, told: list[_Submit]) -> PreparedCall:
+    def _taking(self, grouped: list[_Submit]) -> PreparedCall:
         """Prepare one call for the tasks of several submits to one pool."""
-        pool, _, now, in_full = told[0]
-        submits = [one.batches for one in told]
+        pool, _, now, in_full = grouped[0]
+        submits = [one.batches for one in grouped]
         message = self._wakes.along(pool) if isinstance(self._wakes, PostgresHintChannel) else None
         simple = None if in_full else self._simple.get(pool)
         only = None if simple is None else only_task(submits)
@@ -315,7 +315,7 @@ class FastPathStore(SqlStore[PostgresConnection, PostgresHandlerConnection]):
                 return [None] * len(submits)
             answer = FastSubmitAnswer(*row)
             if message is not None or answer.heard is False:
-                self._told_along.add(pool)
+                self._notified.add(pool)
             if answer.simple is not None:
                 self._simple[pool] = SimplePool(answer.simple)
             return taking.answers(answer)
@@ -342,7 +342,7 @@ class FastPathStore(SqlStore[PostgresConnection, PostgresHandlerConnection]):
                 return [None]
             said = OneSubmitAnswer(*row)
             if message is not None or said.heard is False:
-                self._told_along.add(pool)
+                self._notified.add(pool)
             return [taking.answer(said)]
 
         return PreparedCall(

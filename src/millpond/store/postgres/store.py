@@ -110,7 +110,7 @@ class PostgresStore(FastPathStore, SharedStore):
         self._schema = dialect_of(address.schema)
         self.detours = Detours()
         self._audit_due: deque[tuple[float, float]] = deque()
-        self._skips, self._refusals, self._reasons, self._told_along = {}, {}, {}, set()
+        self._skips, self._refusals, self._reasons, self._notified = {}, {}, {}, set()
         self._simple = {}
         self._hinted, self._waiters = None, sent(of_waiters(address.schema))
         self._unanswered = {}

@@ -1,7 +1,7 @@
 -- Submits of one task, as most are: without lists, and without reading the settings of the pool.
 
 -- Store a new task that is due, of a pool whose settings bound nothing but what runs; refuse whatever
--- millpond_submit must look at. That one told the number of the pool, the digest of its settings, and what they
+-- millpond_submit must look at. That one returned the number of the pool, the digest of its settings, and what they
 -- say; they are the same as long as the digest is. The columns are as there.
 CREATE FUNCTION millpond_submit_one(
     at double precision, at_most double precision,
