@@ -61,8 +61,12 @@ class SqliteTransactor(Transactor[Unit, sqlite3.Connection]):
     def _opened(self) -> sqlite3.Connection:
         connection = self._open_connection()
         self._file = identity_of(self.path)
-        # `begin` waits in its own way.
-        connection.execute("PRAGMA busy_timeout=0")
+        try:
+            # `begin` waits in its own way.
+            connection.execute("PRAGMA busy_timeout=0")
+        except BaseException:
+            connection.close()
+            raise
         return connection
 
     def _begun(self) -> sqlite3.Connection:
