@@ -124,7 +124,7 @@ class SharedStore(Store, Protocol):
         """Return whether another process wrote since the last call."""
 
     async def repair(self) -> tuple[str, ...]:
-        """Repair rows that do not fit together; return what was wrong."""
+        """Repair rows that do not fit together; return the damage found."""
 
     async def impossible_counts(self) -> tuple[str, ...]:
         """Return which counts are impossible; a database that refuses them itself has none."""
@@ -134,8 +134,8 @@ class SharedStore(Store, Protocol):
         """Return how many verbs of this process took a slower way, by verb and reason."""
         return {}
 
-    def listen(self, tell: Callable[[Hint], None], /) -> object:
-        """Call `tell` on the loop with each hint of another process."""
+    def listen(self, on_hint: Callable[[Hint], None], /) -> object:
+        """Call `on_hint` on the loop with each hint of another process."""
 
     def submit_within(
         self, connection: object, batches: Sequence[Batch], *, declare: Sequence[PoolSpec] = ()

@@ -1,7 +1,7 @@
 """The backlog of a pool: which queued task is next, in O(log n).
 
 Where lanes and keys do not matter (no fair order, no limit or rate per key, none of them paused or
-held back), a pool's queue is one line of tasks for everybody, and one for each owner of closures.
+held back), a pool's queue is one line of tasks for all workers, and one for each owner of closures.
 Otherwise it has three levels, each with only the tasks that could start now:
 
     ring of shares        a fair pool has one share per partition, any other pool just one

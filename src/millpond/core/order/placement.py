@@ -122,7 +122,7 @@ class Placement:
                 self._ring.leave(*address)
 
     def _next_group(self, owner: Owner) -> Group | None:
-        """Return the next group: the lower turn of those for everybody and those for `owner`."""
+        """Return the next group: the lower turn of those for all workers and those for `owner`."""
         found = self._ring.next_for(owner)
         if found is None:
             return None
