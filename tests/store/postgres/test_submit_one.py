@@ -28,8 +28,8 @@ class Watched(InlinePostgresStore):
         super().__init__(schema, lambda: 1000.0)
         self.calls: Counter[str] = Counter()
 
-    def _taking(self, told: list[Any]) -> Any:
-        prepared = super()._taking(told)
+    def _taking(self, submits: list[Any]) -> Any:
+        prepared = super()._taking(submits)
         sql = self._schema.sql
         self.calls[ONE if prepared.statement == sql[ONE] else MANY] += 1
         return prepared
@@ -110,7 +110,7 @@ async def test_a_bound_that_another_process_has_set_holds_at_once(schema: Schema
         refused = await submit(store, task(2))
         assert refused.refusal is not None
         assert refused.refusal.bound == 1
-        # Now it knows: there is no more to refuse.
+        # Now it knows the pool: it refuses nothing further.
         await submit(store, task(3))
         assert store.calls == {ONE: 1, MANY: 2}
 
