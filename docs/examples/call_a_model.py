@@ -25,14 +25,14 @@ class Busy(Exception):
     retry_after = 0.05
 
 
-asked: list[str] = []
+questions: list[str] = []
 
 
 async def call_model(prompt: str) -> int:
     """Stand in for a model: use some tokens, and refuse one call."""
-    asked.append(prompt)
+    questions.append(prompt)
     await asyncio.sleep(0.001)
-    if len(asked) == 3:
+    if len(questions) == 3:
         raise Busy
     return 10 * len(prompt)
 
@@ -61,7 +61,7 @@ async def main() -> None:
         await chat.pause(key="acme")
         await openai.resize(20)
 
-        assert len(asked) == 5
+        assert len(questions) == 5
         assert all(handle.attempt == 1 for handle in handles)
 
 

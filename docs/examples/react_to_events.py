@@ -45,17 +45,17 @@ archive = mp.trigger("archive", on="webhook.received", into="archive", task=coun
 
 async def main() -> None:
     async with mp:
-        told = await mp.emit("webhook.received", Hook("acme", "7"), event_id="evt_1")
-        for receipt in await told.receipts(timeout=10):
+        emission = await mp.emit("webhook.received", Hook("acme", "7"), event_id="evt_1")
+        for receipt in await emission.receipts(timeout=10):
             print(receipt.trigger, receipt.outcome, receipt.task_id, receipt.reason)
-        for handle in await told.handles():
+        for handle in await emission.handles():
             print(handle.submitted_by, handle.priority, await handle)
 
         again = await mp.emit("webhook.received", Hook("acme", "7"), event_id="evt_1")
         assert again.duplicate  # emitted twice, handled once
 
         replayed = await mp.replay("webhook.received", "evt_1")
-        before = {one.trigger: one.task_id for one in await told.receipts()}
+        before = {one.trigger: one.task_id for one in await emission.receipts()}
         after = {one.trigger: one.task_id for one in await replayed.receipts(timeout=10)}
         assert before == after
 

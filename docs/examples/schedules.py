@@ -48,8 +48,8 @@ mp.trigger("auditor", on="cron.tick", into=reports, task=audit)
 
 async def main() -> None:
     async with mp:
-        for told in await mp.schedules():
-            print(told.id, datetime.fromtimestamp(told.next_at).astimezone(), told.missed)
+        for one in await mp.schedules():
+            print(one.id, datetime.fromtimestamp(one.next_at).astimezone(), one.missed)
 
         await nightly.pause()
         await nightly.resume()

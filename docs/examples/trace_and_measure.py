@@ -56,11 +56,11 @@ def set_up_logs() -> None:
 
 
 def one_line(span: ReadableSpan) -> str:
-    told = dict(span.attributes or {})
+    attributes = dict(span.attributes or {})
     links = [f"{link.context.span_id:016x}" for link in span.links]
     own = span.get_span_context()
     assert own is not None
-    outcome = told.get("millpond.outcome") or told.get("error.type") or ""
+    outcome = attributes.get("millpond.outcome") or attributes.get("error.type") or ""
     return f"span  {own.span_id:016x} {span.name}, linked to {links}: {outcome}\n"
 
 

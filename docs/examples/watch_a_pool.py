@@ -8,7 +8,7 @@ from millpond import Millpond, Observed, Outcome, Retry
 mp = Millpond()
 jobs = mp.pool("jobs", max_concurrent=2, max_per_key=1, retry=Retry(attempts=2, initial=0.01))
 seen: Counter[str] = Counter()
-told: list[str] = []
+notified: list[str] = []
 
 
 @jobs.task(key="tenant")
@@ -20,8 +20,8 @@ async def work(tenant: str, *, fail: bool = False) -> str:
 
 
 @mp.task
-async def tell(outcome: Outcome, channel: str) -> None:
-    told.append(f"{channel}: {outcome.function} {outcome.status}")
+async def notify(outcome: Outcome, channel: str) -> None:
+    notified.append(f"{channel}: {outcome.function} {outcome.status}")
 
 
 def observer(happened: Observed) -> None:
@@ -51,12 +51,12 @@ async def counts_and_reasons() -> None:
 
 async def what_happened() -> None:
     stop = mp.observe(observer)
-    call = work.bind("cara", fail=True).options(on_complete=tell.bind("#ops"))
+    call = work.bind("cara", fail=True).options(on_complete=notify.bind("#ops"))
     handle = await jobs.submit(call)
     await handle.wait()
     await jobs.drain()  # callbacks too
     stop()
-    print(dict(seen), told)
+    print(dict(seen), notified)
     assert seen == {"retry": 1, "failed": 1, "completed": 1}  # the callback is the completed one
 
     async for record in mp.audit(jobs):

@@ -230,7 +230,7 @@ class PayloadTooLarge(MillpondError, code="MILL-014"):
 
 
 class StoreError(MillpondError, code="MILL-020"):
-    """The store could not do what was asked; nothing was changed, unless the subclass says so."""
+    """The store could not carry out a request; nothing was changed, unless the subclass says so."""
 
     of_value = False
     """Whether the store refused one value, and would accept others."""

@@ -316,8 +316,8 @@ async def test_progress_is_seen_from_another_process(place: Path | Schema) -> No
         await asyncio.sleep(10)
         (info,) = await client.get_pool("films").tasks()
         assert "running" == info.status
-        told = [word async for word in handle.progress()]
-        assert (0.5, "half way") in told
+        reported = [word async for word in handle.progress()]
+        assert (0.5, "half way") in reported
 
 
 async def test_the_progress_of_a_short_task_elsewhere_ends_with_its_last_report(
@@ -339,8 +339,8 @@ async def test_the_progress_of_a_short_task_elsewhere_ends_with_its_last_report(
     client, worker = process(work=False), process(work=True)
     async with client, worker:
         handle = await client.tasks["encode"].submit()
-        told = [word async for word in handle.progress()]
-        assert (1.0, "done") == told[-1]
+        reported = [word async for word in handle.progress()]
+        assert (1.0, "done") == reported[-1]
 
 
 # Time

@@ -124,9 +124,9 @@ async def iterate_tasks(
     store: OpenStore, selection: TaskSelection
 ) -> AsyncIterator[tuple[Task, str]]:
     """Yield tasks with their places, pool by pool, each in queue order."""
-    from millpond.cli.json_shapes import view_of
     from millpond.core.lifecycle import Status
     from millpond.core.task import CALLBACKS
+    from millpond.pool.shown_state import shown_task_state
 
     state = selection.state
     status = Status.QUEUED if state in ("scheduled", "parked") else state and Status(state)
@@ -150,7 +150,7 @@ async def iterate_tasks(
                 limit=PAGE,
             )
             for task in page.tasks:
-                if state in ("scheduled", "parked") and view_of(task, now) != state:
+                if state in ("scheduled", "parked") and shown_task_state(task, now) != state:
                     continue
                 if matches(task, selection):
                     yield task, f"{task.seq}:{pool}"

@@ -13,7 +13,8 @@ import msgspec
 from millpond.cli.render import bare
 from millpond.core.lifecycle import Status, Transition
 from millpond.core.retention import TIMES, in_force
-from millpond.pool.snapshot import TaskInfo, state_of
+from millpond.pool.shown_state import ran, shown_state, shown_task_state, waited
+from millpond.pool.snapshot import TaskInfo
 from millpond.pool.wanted_slots import wanted_slots
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def pool_json(
     bound = spec.backpressure
     facts: Facts = {
         "name": spec.name,
-        "state": state(view, now),
+        "state": shown_state(view, now),
         "paused": view.paused,
         "paused_units": list(view.paused_units),
         "closed": view.closed,
@@ -90,56 +91,17 @@ def pool_json(
     return bare(facts)  # type: ignore[no-any-return]
 
 
-def state(view: PoolView, now: float) -> str:
-    """Return the state of a pool in one word."""
-    if view.paused or not view.spec.max_concurrent:
-        return "paused"
-    if view.held_until > now:
-        return "held"
-    if view.closed and not view.running and not view.queued:
-        return "closed"
-    if not view.running and view.parked and view.queued == view.scheduled + view.parked:
-        return "parked"
-    if not view.running and view.queued > view.scheduled:
-        return "waiting"
-    return state_of(view)
-
-
 def task_json(task: Task, now: float) -> Facts:
     """Return a task without its arguments and its result."""
     info = TaskInfo.of(task)
     facts: Facts = msgspec.structs.asdict(info)
     facts["id"] = str(info.id)
-    facts["state"] = view_of(task, now)
+    facts["state"] = shown_task_state(task, now)
     facts["run"] = None if task.new.run is None else str(task.new.run)
     facts["idempotency_key"] = task.new.idempotency_key
     facts["cancel_requested"] = task.cancel_requested
     facts["waited"], facts["ran"] = waited(task, now), ran(task, now)
     return bare(facts)  # type: ignore[no-any-return]
-
-
-def view_of(task: Task, now: float) -> str:
-    """Return the status of a task; a queued one may be scheduled or parked."""
-    if task.status is Status.QUEUED and task.parked:
-        return "parked"
-    if task.status is Status.QUEUED and task.due > now:
-        return "scheduled"
-    return str(task.status)
-
-
-def waited(task: Task, now: float) -> float | None:
-    """Return how long the latest attempt waited after it was due, or has waited so far."""
-    if task.status is Status.QUEUED:
-        return None if task.due > now else now - task.due
-    return None if task.started_at is None else max(task.started_at - task.due, 0.0)
-
-
-def ran(task: Task, now: float) -> float | None:
-    """Return how long the latest attempt ran, or has run so far."""
-    if task.started_at is None or task.status is Status.QUEUED:
-        return None
-    end = task.finished_at if task.finished_at is not None else now
-    return max(end - task.started_at, 0.0)
 
 
 def record_json(record: Record, position: int | None = None) -> Facts:

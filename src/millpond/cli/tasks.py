@@ -62,12 +62,12 @@ def dead(**options: Any) -> int:  # noqa: ANN401 - the options above
 
 
 def _columns(now: float) -> list[Column]:
-    from millpond.cli.json_shapes import ran, view_of, waited
+    from millpond.pool.shown_state import ran, shown_task_state, waited
 
     return [
         Column("ID", lambda task: str(task.new.id), uncut=True),
         Column("POOL", lambda task: task.new.pool),
-        Column("STATUS", lambda task: view_of(task, now), uncut=True),
+        Column("STATUS", lambda task: shown_task_state(task, now), uncut=True),
         Column("FUNCTION", lambda task: task.new.call.function),
         Column("KEY", lambda task: task.new.key or ""),
         Column("ATTEMPT", _attempt, right=True, uncut=True),

@@ -68,7 +68,7 @@ class Timeline(NamedTuple):
     latest: float
     """The latest moment at which anything was written; time does not go back behind it."""
     behind: float = 0.0
-    """How many seconds store time is behind the wall clock; negative = ahead of it."""
+    """How many seconds store time is behind the wall clock; negative = ahead."""
     since: float = 0.0
     """The wall clock when `behind` last changed."""
     steps: int = 0

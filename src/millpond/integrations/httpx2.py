@@ -1,12 +1,4 @@
-"""Transports of httpx2 with one bulkhead per host.
-
-    transport = AsyncBulkheadTransport(10, max_queue=20, timeout=2.0)
-    async with httpx2.AsyncClient(transport=transport) as client:
-        ...
-
-At most 10 requests to each host are under way at once, 20 more wait for at most two seconds, and
-any other raises BulkheadRejected at once. A request is under way until its response is closed.
-"""
+"""Transports of httpx2 with one bulkhead per host; see `millpond.integrations.httpx`."""
 
 from __future__ import annotations
 

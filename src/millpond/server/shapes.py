@@ -10,7 +10,7 @@ import msgspec
 from millpond.core.event import SYSTEM
 from millpond.core.lifecycle import Status, Transition
 from millpond.core.ticks import rounded
-from millpond.pool.snapshot import state_of
+from millpond.pool.shown_state import ran, shown_state, shown_task_state, waited
 from millpond.runtime.error_info import read
 from millpond.runtime.jobs.policy import carried
 from millpond.server import contract
@@ -38,21 +38,6 @@ def pool_id(name: str) -> str:
     return name if name.startswith((*SCOPED, SYSTEM)) else f"app::{name}"
 
 
-def pool_state(view: PoolView, now: float) -> str:
-    """Return in a word what a pool does, or what keeps it from doing anything."""
-    if view.paused or not view.spec.max_concurrent:
-        return "paused"
-    if view.held_until > now:
-        return "held"
-    if view.closed and not view.running and not view.queued:
-        return "closed"
-    if not view.running and view.parked and view.queued == view.scheduled + view.parked:
-        return "parked"
-    if not view.running and view.queued > view.scheduled:
-        return "waiting"
-    return str(state_of(view))
-
-
 def glance(view: PoolView, now: float, recent: contract.Recent) -> contract.PoolGlance:
     """Return a pool at a glance."""
     spec, bound = view.spec, view.spec.backpressure
@@ -61,7 +46,7 @@ def glance(view: PoolView, now: float, recent: contract.Recent) -> contract.Pool
         name=spec.name,
         id=pool_id(spec.name),
         system=spec.name.startswith(SYSTEM),
-        state=pool_state(view, now),
+        state=shown_state(view, now),
         paused=view.paused,
         paused_units=list(view.paused_units),
         closed=view.closed,
@@ -119,15 +104,6 @@ def config(spec: PoolSpec) -> dict[str, Any]:
     return found
 
 
-def task_state(task: Task, now: float) -> str:
-    """Return where a task is; a queued one that waits for something says so."""
-    if task.status is Status.QUEUED and task.parked:
-        return "parked"
-    if task.status is Status.QUEUED and task.due > now:
-        return "scheduled"
-    return str(task.status)
-
-
 def task_item(task: Task, now: float) -> contract.TaskItem:
     """Return a task without what it was called with and what it returned."""
     new = task.new
@@ -137,7 +113,7 @@ def task_item(task: Task, now: float) -> contract.TaskItem:
         pool=new.pool,
         function=new.call.function,
         status=str(task.status),
-        state=task_state(task, now),
+        state=shown_task_state(task, now),
         key=new.key,
         labels=new.labels,
         lane=task.lane,
@@ -154,8 +130,8 @@ def task_item(task: Task, now: float) -> contract.TaskItem:
         started_at=task.started_at,
         finished_at=task.finished_at,
         expires_at=task.expires_at,
-        waited=_waited(task, now),
-        ran=_ran(task, now),
+        waited=_rounded(waited(task, now)),
+        ran=_rounded(ran(task, now)),
         timeout=new.timeout,
         worker=task.worker,
         progress=fraction,
@@ -169,25 +145,16 @@ def task_item(task: Task, now: float) -> contract.TaskItem:
     )
 
 
+def _rounded(seconds: float | None) -> float | None:
+    return None if seconds is None else rounded(seconds)
+
+
 def error_of(stored: bytes | None) -> contract.ErrorOf | None:
     """Return a stored error without its traceback."""
     info = read(stored)
     if info is None:
         return None
     return contract.ErrorOf(type=info.type, message=info.message[:LONGEST_MESSAGE])
-
-
-def _waited(task: Task, now: float) -> float | None:
-    if task.status is Status.QUEUED:
-        return None if task.due > now else rounded(now - task.due)
-    return None if task.started_at is None else rounded(max(task.started_at - task.due, 0.0))
-
-
-def _ran(task: Task, now: float) -> float | None:
-    if task.started_at is None or task.status is Status.QUEUED:
-        return None
-    end = task.finished_at if task.finished_at is not None else now
-    return rounded(max(end - task.started_at, 0.0))
 
 
 def audit_item(record: Record, position: int | None = None) -> contract.AuditItem:

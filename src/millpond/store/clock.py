@@ -1,7 +1,7 @@
 """The clocks of durable stores: the store's time as last read, plus a steady clock since.
 
 Every transaction decides the store's time (core/store_time.py) from a wall clock and from the
-steady clock of this process. In between, the steady clock goes on, which nobody can set.
+steady clock of this process. In between, the steady clock goes on, which cannot be set.
 """
 
 from __future__ import annotations

@@ -27,15 +27,15 @@ class PendingHint:
         """Those of which there are some; dicts for sets that keep their order."""
         self._more = False
 
-    def add(self, told: Any) -> None:  # noqa: ANN401 - a hint, or the answer of any verb
+    def add(self, given: Any) -> None:  # noqa: ANN401 - a hint, or the answer of any verb
         """Merge one more hint, or what an answer has for one."""
-        for wake in getattr(told, "wakes", ()):
+        for wake in getattr(given, "wakes", ()):
             self._wakes[wake.pool] = min(wake.at, self._wakes.get(wake.pool, wake.at))
         for name in _IDS:
-            if ids := getattr(told, name, ()):
+            if ids := getattr(given, name, ()):
                 self._ids.setdefault(name, {}).update(dict.fromkeys(ids))
         # An answer has a `more` of its own: that its caller must call again.
-        self._more |= isinstance(told, Hint) and told.more
+        self._more |= isinstance(given, Hint) and given.more
 
     def __bool__(self) -> bool:
         return bool(self._more or self._wakes or self._ids)

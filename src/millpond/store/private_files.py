@@ -2,9 +2,9 @@
 
 A folder may be one that others can write, such as /tmp. They can then make a file there before us,
 or a symbolic link to a file of ours. So whatever is found is opened without following links, and
-its owner and mode are looked at on the descriptor, not on the name.
+it checks owner and mode on the descriptor, not on the name.
 
-`shared` is the mode of the store itself: where its group (or everybody) may write it, those may
+`shared` is the mode of the store itself: where its group (or any user) may write it, those may
 also own files beside it.
 """
 
@@ -54,10 +54,10 @@ def sharing_of(store: Path) -> Sharing:
 def check_place_of(store: Path) -> None:
     """Refuse a folder in which every user may replace files, and a foreign store in it.
 
-    Where everybody may make files, another user may have made the store, or a link by its name,
+    Where any user may make files, another user may have made the store, or a link by its name,
     before us: what we write would then be his to read and to change.
 
-    A volume of a container is often open to everybody (an emptyDir of Kubernetes has mode 0777),
+    A volume of a container is often open to all users (an emptyDir of Kubernetes has mode 0777),
     which are those who share it. It is taken with a warning, and a stranger's files are refused.
     """
     if not _HAS_OWNERS:
@@ -69,7 +69,7 @@ def check_place_of(store: Path) -> None:
     if not place.st_mode & stat.S_ISVTX:
         if not is_volume(folder):
             raise UnsafePlace(
-                f"everybody may replace files in {folder}, so {store} is not safe there: "
+                f"any user may replace files in {folder}, so {store} is not safe there: "
                 f"chmod o-w {folder} (or chmod +t), or use a folder of its own",
                 path=str(folder),
             )
@@ -80,7 +80,7 @@ def check_place_of(store: Path) -> None:
         return
     if found.st_uid not in (0, os.geteuid()):
         raise UnsafePlace(
-            f"{store} belongs to user {found.st_uid}, and everybody may make files in {folder}, so "
+            f"{store} belongs to user {found.st_uid}, and any user may make files in {folder}, so "
             "it is not trusted: use a folder that only the users of the store can write",
             path=str(store),
         )

@@ -153,7 +153,7 @@ class RenewAnswer(msgspec.Struct, frozen=True, kw_only=True):
     alive: bool
     cancelled: tuple[int, ...] = ()
     interrupted: tuple[int, ...] = ()
-    """Those of them whose handlers are to be interrupted, and not only told."""
+    """Those of them whose handlers are to be interrupted, and not only asked to stop."""
     give_back: tuple[str, ...] = ()
     """The pools whose prefetched tasks it should return."""
 
@@ -193,7 +193,7 @@ class ControlAnswer(msgspec.Struct, frozen=True, kw_only=True):
     cancelled: tuple[int, ...] = ()
     """Tasks held by workers that this command asks to stop."""
     interrupted: tuple[int, ...] = ()
-    """Those of them whose handlers are to be interrupted, and not only told."""
+    """Those of them whose handlers are to be interrupted, and not only asked to stop."""
     finished_runs: tuple[int, ...] = ()
     wakes: tuple[Wake, ...] = ()
     ended: tuple[int, ...] = ()
@@ -299,7 +299,7 @@ class TaskPage(msgspec.Struct, frozen=True):
 
     tasks: tuple[Task, ...]
     next: int | None
-    """None = there are no more."""
+    """None = this is the last page."""
 
 
 Place: TypeAlias = tuple[float, int]
@@ -314,7 +314,7 @@ class SearchPage(msgspec.Struct, frozen=True, kw_only=True):
 
     tasks: tuple[Task, ...]
     next: Cursor | None = None
-    """None = there are no more."""
+    """None = this is the last page."""
     partial: bool = False
     """The search read as many rows as it may and found fewer tasks than it may return."""
 
@@ -373,7 +373,7 @@ class UnitView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PoolInFull(msgspec.Struct, frozen=True, kw_only=True):
-    """All that is told of one pool, of one moment."""
+    """The state of one pool at one moment."""
 
     view: PoolView
     units: tuple[UnitView, ...]
@@ -388,11 +388,11 @@ class RunPage(msgspec.Struct, frozen=True, kw_only=True):
 
     runs: tuple[RunView, ...]
     next: Place | None = None
-    """None = there are no more."""
+    """None = this is the last page."""
 
 
 class Story(msgspec.Struct, frozen=True, kw_only=True):
-    """A task and what became of it."""
+    """A task and its history."""
 
     task: Task
     records: tuple[Record, ...]

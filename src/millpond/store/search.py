@@ -48,7 +48,7 @@ def order_of(wanted: TaskFilter, *, strict: bool) -> Callable[[Task], Place]:
 
 
 Candidate: TypeAlias = "tuple[Place, Task | None]"
-"""A task with its place; None in place of one that a glance at its row has ruled out."""
+"""A task with its place; None in place of one that its row alone has ruled out."""
 
 
 def needles(wanted: TaskFilter) -> list[bytes]:

@@ -125,7 +125,7 @@ class SharedStore(Store, Protocol):
         """Return whether another process wrote since the last call."""
 
     async def repair(self) -> tuple[str, ...]:
-        """Repair rows that do not fit together; return what was wrong."""
+        """Repair rows that do not fit together; return the damage found."""
 
     async def impossible_counts(self) -> tuple[str, ...]:
         """Return which counts are impossible; a database that refuses them itself has none."""
@@ -135,8 +135,8 @@ class SharedStore(Store, Protocol):
         """Return how many verbs of this process took a slower way, by verb and reason."""
         return {}
 
-    def listen(self, tell: Callable[[Hint], None], /) -> object:
-        """Call `tell` on the loop with each hint of another process."""
+    def listen(self, on_hint: Callable[[Hint], None], /) -> object:
+        """Call `on_hint` on the loop with each hint of another process."""
 
     def await_ends(self, *, wanted: bool) -> asyncio.Future[None] | None:
         """Ask other processes for hints of the ends of tasks, or no longer; on the loop.

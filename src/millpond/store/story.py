@@ -1,4 +1,4 @@
-"""The story of a task: which parts of the audit are read for it, and when they are all of it."""
+"""The story of a task: which parts of the audit are read for it, and when they are complete."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ def shown(url: str | None) -> str:
     if not strokes and "@" in url:
         return f"{url.partition(':')[0]}:***"
     if any("@" in part for part in _QUERY.split(rest)[1:]):
-        # Either the password has a ? in it, or the query an @: better too little than some of it.
+        # The password has a ? in it, or the query an @: show neither, lest a part of it is shown.
         return f"{scheme}{strokes}***"
     # The last @ ends the password, whatever else is in it.
     who, at, place = rest.rpartition("@")

@@ -227,7 +227,7 @@ class TablesView(ABC, Generic[Tb, Pl]):
         check.integer("limit", limit, least=1)
         check.integer("scan", scan, least=1)
         # Nearly every row fits a plain search, so that it reads no more than it returns. One row
-        # more tells that the search may go on: another page for that would cost as much again.
+        # more says that the search may go on: another page for that would cost as much again.
         size = min(limit if wanted.plain else _PAGE, scan) + 1
         return search.over_pools(
             pools,

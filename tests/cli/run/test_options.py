@@ -90,4 +90,4 @@ def test_a_halt_counts_what_it_says(
     *, halt: Halt, failed: int, succeeded: int, total: int | None, expected: bool
 ) -> None:
     """A percentage is of all items, and waits until their number is known."""
-    assert expected == halt.open_store(failed=failed, succeeded=succeeded, total=total)
+    assert expected == halt.is_met(failed=failed, succeeded=succeeded, total=total)

@@ -30,9 +30,9 @@ def test_a_folder_is_made_that_only_this_user_can_enter(place: Path) -> None:
     assert other is not None
     one.appear("me")
     assert 0o700 == place.stat().st_mode & 0o777
-    assert (True, False) == (same.lives("me"), other.lives("me"))
+    assert (True, False) == (same.is_alive("me"), other.is_alive("me"))
     one.leave("me")
-    assert not same.lives("me")
+    assert not same.is_alive("me")
 
 
 @pytest.mark.rows("TR-06")

@@ -114,7 +114,7 @@ async def test_a_bound_that_another_process_has_set_holds_at_once(schema: Schema
         refused = await submit(store, task(2))
         assert refused.refusal is not None
         assert refused.refusal.bound == 1
-        # Now it knows: there is no more to refuse.
+        # Now it knows the pool: it refuses nothing further.
         await submit(store, task(3))
         assert store.calls == {ONE: 1, MANY: 2}
 

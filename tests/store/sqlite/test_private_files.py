@@ -184,7 +184,7 @@ async def test_a_store_that_another_user_made_where_everybody_may_is_refused(
         path.touch(0o666)
     give_away(path)
     allow_everybody(tmp_path)
-    with pytest.raises(UnsafePlace, match="everybody may make files"):
+    with pytest.raises(UnsafePlace, match="any user may make files"):
         async with store(path):
             raise AssertionError
     assert not elsewhere.exists()

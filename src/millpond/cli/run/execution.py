@@ -284,7 +284,7 @@ class CommandRun:
             total = None if tally.reading else tally.total
             failed = tally.failed - self._failed_before
             succeeded = tally.ended - tally.before - failed
-            if halt.open_store(failed=failed, succeeded=succeeded, total=total):
+            if halt.is_met(failed=failed, succeeded=succeeded, total=total):
                 self._halt(now=halt.when == "now")
 
     def _halt(self, *, now: bool) -> None:

@@ -34,7 +34,7 @@ class Halt(msgspec.Struct, frozen=True):
     count: int
     percent: bool = False
 
-    def open_store(self, *, failed: int, succeeded: int, total: int | None) -> bool:
+    def is_met(self, *, failed: int, succeeded: int, total: int | None) -> bool:
         """Return whether to halt. A percentage needs the total, None while items are read."""
         counted = {"fail": failed, "success": succeeded, "done": failed + succeeded}[self.of]
         if not self.percent:

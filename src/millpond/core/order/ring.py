@@ -8,7 +8,7 @@ comes back before it was passed keeps its join order too. This is start-time fai
 Vin and Cheng, 1996) with unit costs, so every operation is O(log shares).
 
 A task may be reserved for one owner (a closure runs only in its process). Each audience, an owner
-or everybody (None), has its own heap of shares; all audiences have the same turns.
+or all workers (None), has its own heap of shares; all audiences have the same turns.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Share: TypeAlias = str | None
 Owner: TypeAlias = str | None
 
 
-_EVERYBODY: tuple[Owner, ...] = (None,)
+_ALL_WORKERS: tuple[Owner, ...] = (None,)
 
 PLACES_KEPT = 10_000
 """How many absent shares keep their place; beyond it the lowest are forgotten."""
@@ -82,7 +82,7 @@ class Ring:
             self._resting.discard(share)
         elif owner in seat.owners:
             return
-        seat.owners = (*seat.owners, owner) if seat.owners or owner is not None else _EVERYBODY
+        seat.owners = (*seat.owners, owner) if seat.owners or owner is not None else _ALL_WORKERS
         self._audience(owner).set(share, seat.place)
 
     def leave(self, share: Share, owner: Owner) -> None:

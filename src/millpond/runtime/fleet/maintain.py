@@ -131,7 +131,7 @@ class Maintenance(Service):
         wrong = await store.impossible_counts()
         if wrong:
             log.error(
-                "counts are impossible; counting all tasks anew: %s",
+                "counts are impossible; recounting all tasks: %s",
                 wrong[:5],
                 extra=about("store.impossible_counts"),
             )

@@ -272,12 +272,12 @@ class PostgresStore(FastPathStore, SharedStore):
             return connection.begun.now
         return self._clock()
 
-    def _lives(self, unit: SqlTables, owner: str, renewed: float) -> bool:
+    def _is_alive(self, unit: SqlTables, owner: str, renewed: float) -> bool:
         """Return whether its lock file is held, or an older session of it still renews.
 
         Sessions of a pooler outlive those that used them, and tell nothing.
         """
-        if self.presence is not None and self.presence.lives(owner):
+        if self.presence is not None and self.presence.is_alive(owner):
             return True
         connection = unit.connection
         if not isinstance(connection, PostgresConnection) or is_pooled(connection.driver):

@@ -77,10 +77,10 @@ class Notes:
         event, before, worker, at = self._all
         common = _noted((self._first, event, before, at, 0, 0, 0, worker, 0.0, False, None, None))
         if self._said.count(self._said[0]) != self.count:
-            self._tell_what_was_said()
+            self._log_progress()
         return common, self._of_each
 
-    def _tell_what_was_said(self) -> None:
+    def _log_progress(self) -> None:
         columns: dict[str, list[Any]] = dict(
             zip((*_SAID, "function"), map(list, zip(*self._said, strict=True)), strict=True)
         )
@@ -173,8 +173,8 @@ def decoded_lazily(stored: bytes, first: int = 0) -> Iterator[Record]:
         entry = bytes(raw)
         count = _count(entry)
         if first < count:
-            for told in islice(_records_of(_unpack(entry)), first, None):
-                yield msgspec.convert(told, Record)
+            for fields in islice(_records_of(_unpack(entry)), first, None):
+                yield msgspec.convert(fields, Record)
         first = max(first - count, 0)
 
 
@@ -189,9 +189,9 @@ def decoded_of(stored: bytes, task: int) -> Iterator[tuple[int, Record]]:
                 yield number, _plain_record(row, arrow)
         return
     for number, entry in _entries_with(stored, _pack(task)):
-        for at, told in enumerate(_records_of(_unpack(entry)), number):
-            if told["task"] == task:
-                yield at, msgspec.convert(told, Record)
+        for at, fields in enumerate(_records_of(_unpack(entry)), number):
+            if fields["task"] == task:
+                yield at, msgspec.convert(fields, Record)
 
 
 def submitted_in(stored: bytes) -> Iterator[tuple[int, int]]:
@@ -202,9 +202,9 @@ def submitted_in(stored: bytes) -> Iterator[tuple[int, int]]:
             yield from enumerate(row.ids)
         return
     for number, entry in _entries_with(stored, _SUBMITTED):
-        for at, told in enumerate(_records_of(_unpack(entry)), number):
-            if told["event"] == Transition.SUBMIT:
-                yield at, told["task"]
+        for at, fields in enumerate(_records_of(_unpack(entry)), number):
+            if fields["event"] == Transition.SUBMIT:
+                yield at, fields["task"]
 
 
 def _entries_with(stored: bytes, needle: bytes) -> Iterator[tuple[int, bytes]]:
@@ -250,11 +250,11 @@ class _Plain(msgspec.Struct):
     keys: list[str | None]
     plain: list[str]
     differs: list[str | None] | None = None
-    """What is told of each besides (`_Differs`); None = nothing of any."""
+    """What else is stored of each (`_Differs`); None = nothing of any."""
 
 
 class _Differs(msgspec.Struct):
-    """What is told of a transition that is not that of a first attempt."""
+    """What is stored of a transition that is not that of a first attempt."""
 
     event: Transition | None = None
     attempt: int | None = None
@@ -288,22 +288,22 @@ _Arrow: TypeAlias = tuple[Transition, int, int, int, float, str | None, _Said, _
 """A transition of a plain task: event, task, seq, token, due, key, submitted fields, and more."""
 
 
-def _finished_runs(told: _Plain) -> Iterator[Record]:
-    for run in told.ids:
-        yield command_record(told.pool, RUN_FINISHED, at=told.at, run=run)
+def _finished_runs(packed: _Plain) -> Iterator[Record]:
+    for run in packed.ids:
+        yield command_record(packed.pool, RUN_FINISHED, at=packed.at, run=run)
 
 
-def _plain_records(told: _Plain) -> Iterator[Record]:
-    return (_plain_record(told, arrow) for arrow in _arrows(told))
+def _plain_records(packed: _Plain) -> Iterator[Record]:
+    return (_plain_record(packed, arrow) for arrow in _arrows(packed))
 
 
-def _arrows(told: _Plain) -> list[_Arrow]:
+def _arrows(packed: _Plain) -> list[_Arrow]:
     """Return the transitions of a row, in their order."""
-    count = len(told.ids)
-    said = [_unpack_said(text) for text in told.plain]
-    keys: list[str | None] = told.keys or [None]
-    differs = [_unpack_differs(text) if text else _ALIKE for text in told.differs or (None,)]
-    events, starts, half = [_EVENTS[told.event]], told.starts, count // 2
+    count = len(packed.ids)
+    said = [_unpack_said(text) for text in packed.plain]
+    keys: list[str | None] = packed.keys or [None]
+    differs = [_unpack_differs(text) if text else _ALIKE for text in packed.differs or (None,)]
+    events, starts, half = [_EVENTS[packed.event]], packed.starts, count // 2
     in_two = starts is not None and len(starts) == 1
     if starts is not None:
         flags = [at >= half for at in range(count)] if in_two else starts
@@ -311,10 +311,10 @@ def _arrows(told: _Plain) -> list[_Arrow]:
     arrows = list(
         zip(
             of_each(events, count),
-            told.ids,
-            told.seqs or (),
-            of_each(told.tokens, count),
-            of_each(told.due, count),
+            packed.ids,
+            packed.seqs or (),
+            of_each(packed.tokens, count),
+            of_each(packed.due, count),
             of_each(keys, count),
             of_each(said, count),
             of_each(differs, count),
@@ -327,16 +327,16 @@ def _arrows(told: _Plain) -> list[_Arrow]:
     return arrows
 
 
-def _plain_record(told: _Plain, arrow: _Arrow) -> Record:
+def _plain_record(packed: _Plain, arrow: _Arrow) -> Record:
     event, task, seq, token, due, key, said, differs = arrow
     event = differs.event or event
     before = _BEFORE[event]
     runs = 1 if event in (Transition.LEASE, Transition.COMPLETE) else 0
     attempt = runs if differs.attempt is None else differs.attempt
     return Record(
-        at=told.at,
+        at=packed.at,
         kind=KIND_OF.get(event, RecordKind.SETTLE),
-        pool=told.pool,
+        pool=packed.pool,
         task=task,
         event=event,
         before=before,
@@ -345,7 +345,7 @@ def _plain_record(told: _Plain, arrow: _Arrow) -> Record:
         attempts=said.attempts,
         runs=differs.runs or runs,
         token=token,
-        worker=told.worker,
+        worker=packed.worker,
         key=key,
         share=key if isinstance(said.share, msgspec.UnsetType) else said.share,
         lane=differs.lane,

@@ -29,11 +29,11 @@ def page_from(tables: SqlTables, after: int, limit: int) -> AuditPage:
     """Return records behind a position, oldest first."""
     records: list[Record] = []
     first = None
-    for last, count, told, _ in _rows(tables, after):
+    for last, count, entry, _ in _rows(tables, after):
         if first is None:
             first = max(after, last - count)
         skipped = max(first - (last - count), 0) if not records else 0
-        records += islice(decoded_lazily(told, skipped), limit - len(records))
+        records += islice(decoded_lazily(entry, skipped), limit - len(records))
         if len(records) >= limit:
             break
     if first is None:
@@ -47,11 +47,11 @@ def page_of_task(
     """Return the records of one task in some rows; rows without its id are not decoded."""
     records: list[Record] = []
     searched, last = 0, max(after, 0)
-    for position, count, told, _ in _rows(tables, after):
+    for position, count, entry, _ in _rows(tables, after):
         last, searched = position, searched + count
-        if may_name(told, task):
+        if may_name(entry, task):
             skipped = max(after - (position - count), 0)
-            of_task = (one for n, one in decoded_of(told, task) if n >= skipped)
+            of_task = (one for n, one in decoded_of(entry, task) if n >= skipped)
             records += matching(list(of_task), since, task)
         if searched >= RECORDS_PER_FOUND * limit:
             return AuditPage(tuple(records), last)
@@ -70,13 +70,13 @@ def story_of(tables: SqlTables, task: Task) -> Story:
     submitted: list[tuple[int, int]] = []
 
     def read(since: float, until: float, most: int) -> bool:
-        for position, count, told, at in _rows(tables, position_before(tables, since)):
+        for position, count, entry, at in _rows(tables, position_before(tables, since)):
             first = position - count
-            if may_name(told, task.new.id):
-                for number, one in decoded_of(told, task.new.id):
+            if may_name(entry, task.new.id):
+                for number, one in decoded_of(entry, task.new.id):
                     history.found[first + number] = one
                 if task.finished_at is not None and history.has_end:
-                    submitted.extend((first + n, one) for n, one in submitted_in(told))
+                    submitted.extend((first + n, one) for n, one in submitted_in(entry))
                     return False
             most -= count
             if at > until or most <= 0:

@@ -92,8 +92,8 @@ def _table(row: Row) -> BudgetTable:
     name, spec, declared, limit, buckets, pools, waiting = row
     budget = BudgetTable(_spec(spec))
     budget.declared, budget.operator_limit = _spec(declared), limit
-    whose, anew = f"budget {name}", fresh(budget.spec.rates)
-    budget.buckets = readable(_buckets, buckets, anew, whose)
+    whose, unused = f"budget {name}", fresh(budget.spec.rates)
+    budget.buckets = readable(_buckets, buckets, unused, whose)
     budget.pools = readable(_pools, pools, {}, whose)
     budget.waiting = readable(_waiting, waiting, {}, whose)
     return budget

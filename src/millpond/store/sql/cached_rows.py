@@ -90,7 +90,7 @@ class CachedRows(RequiredRows[K, V], Generic[K, V, R]):
         return len(self._stored)
 
     def _changes(self) -> Iterator[tuple[K, R | None, R | None]]:
-        """Yield the rows that differ from what was stored: key, as stored, and as it is now."""
+        """Yield the rows that differ from the stored ones: key, as stored, and as it is now."""
         for key in self._dirty:
             value, stored = self._read.get(key), self._stored.get(key)
             row = None if value is None else self._row(key, value)

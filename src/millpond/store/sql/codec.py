@@ -68,7 +68,7 @@ def new_of(body: bytes, identifier: int, pool: str) -> NewTask:
     try:
         new = _unpack_new(body)
     except (msgspec.MsgspecError, MillpondError, ValueError, TypeError) as error:
-        # Also a value past its bound, however it came here: nobody could store its end.
+        # Also a value past its bound, however it came here: no verb could store its end.
         return _unreadable(identifier, pool, error)
     if new.id != identifier or new.pool != pool:
         return _unreadable(identifier, pool, f"it is that of task {new.id} in pool {new.pool!r}")
@@ -76,11 +76,11 @@ def new_of(body: bytes, identifier: int, pool: str) -> NewTask:
 
 
 def _unreadable(identifier: int, pool: str, why: object) -> NewTask:
-    _tell_of(identifier, pool, why)
+    _log_unreadable(identifier, pool, why)
     return NewTask(id=identifier, pool=pool, call=Call(UNREADABLE), attempts=1)
 
 
-def _tell_of(identifier: int, pool: str, why: object) -> None:
+def _log_unreadable(identifier: int, pool: str, why: object) -> None:
     """Log once that a task cannot be read."""
     if identifier not in _logged:
         if len(_logged) > 10_000:
@@ -246,7 +246,7 @@ def _began_now(task: TaskRow, stored: Row) -> bool:
 def _as_stored(task: TaskRow, stored: Row, starts: int) -> bool:
     """Return whether a task is as it was stored, but for claims and `starts` starts.
 
-    What few tasks have is not looked at: they are not.
+    A task with one of the fields that few have is never as stored.
     """
     return (
         task.attempt == stored[10] + starts
@@ -319,12 +319,12 @@ def live_task(row: Row, pool: str, known: LeasedBodies) -> TaskRow:
         new = leased[1]
     else:
         new = new_of(body, identifier, pool)
-    told = _NOTHING_TOLD
+    optional = _NONE_STORED
     if progress is not None or steps is not None:
-        told, wrong = _told_of(progress, steps)
+        optional, wrong = _optional_fields(progress, steps)
         if wrong is not None:
             # Who ran it now would do again what its lost steps had done.
-            _tell_of(identifier, pool, wrong)
+            _log_unreadable(identifier, pool, wrong)
             new = msgspec.structs.replace(new, call=Call(UNREADABLE))
     if new.call.function == UNREADABLE:
         # What its row says as well is known nevertheless: it must be found where it stands.
@@ -373,7 +373,7 @@ def live_task(row: Row, pool: str, known: LeasedBodies) -> TaskRow:
         parked=function is not None,
         reason=reason,
         error=error,
-        **told,
+        **optional,
         grp=grp,
         listed=bool(listed),
         parked_at=parked_at,
@@ -394,18 +394,20 @@ def _packed_steps(task: TaskRow) -> bytes | None:
     return _pack({**(task.steps or {}), _MISFITS: ",".join(task.misfits).encode()})
 
 
-_NOTHING_TOLD: dict[str, Any] = {}
+_NONE_STORED: dict[str, Any] = {}
 
 
-def _told_of(progress: str | None, steps: bytes | None) -> tuple[dict[str, Any], str | None]:
+def _optional_fields(
+    progress: str | None, steps: bytes | None
+) -> tuple[dict[str, Any], str | None]:
     """Return progress and steps of a task, and the error if they cannot be decoded."""
     try:
-        told = _unpacked_steps(steps)
+        optional = _unpacked_steps(steps)
         if progress is not None:
-            told["progress"] = _progress(progress)
+            optional["progress"] = _progress(progress)
     except (msgspec.MsgspecError, ValueError, TypeError, AttributeError) as error:
         return {}, f"its stored steps or progress are damaged ({error})"
-    return told, None
+    return optional, None
 
 
 def _unpacked_steps(stored: bytes | None) -> dict[str, Any]:
@@ -418,10 +420,10 @@ def _unpacked_steps(stored: bytes | None) -> dict[str, Any]:
     return {"steps": steps or None, "misfits": tuple(misfits.decode().split(","))}
 
 
-def _progress(told: str) -> tuple[float, str]:
-    fraction, _, text = told.partition(" ")
+def _progress(stored: str) -> tuple[float, str]:
+    fraction, _, text = stored.partition(" ")
     if "\\" in fraction:
-        fraction, _, text = told.partition("\\")
+        fraction, _, text = stored.partition("\\")
         text = json.loads(text)
     return float(fraction), text
 
@@ -485,9 +487,9 @@ def ended_task(row: Row, pool: str) -> TaskRow:
         identifier,
         body,
     ) = row
-    told, wrong = _told_of(progress, steps)
+    optional, wrong = _optional_fields(progress, steps)
     if wrong is not None:
-        _tell_of(identifier, pool, wrong)
+        _log_unreadable(identifier, pool, wrong)
     return TaskRow(
         new=new_of(body, identifier, pool),
         status=Status(status),
@@ -510,7 +512,7 @@ def ended_task(row: Row, pool: str) -> TaskRow:
         reason=reason,
         result=result,
         error=error,
-        **told,
+        **optional,
         stored=row,
         stored_at=place,
         stored_live=False,

@@ -1,7 +1,7 @@
 """Consistency: check that the tables agree with each other.
 
 Counts are kept beside the rows they count, so that nothing has to be counted while work is done.
-Here everything is counted once more, and what differs is told. It only reads.
+Count everything once more, and report each difference. It only reads.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def check_rows(connection: Connection, dialect: Dialect, *, thorough: bool = Tru
         *(said for name in checks for (said,) in connection.execute(dialect.sql[name])),
         *_runs(connection, dialect),
     ]
-    # Work does not depend on these, nor could they be put right here.
+    # Work does not depend on these, nor could a repair correct them.
     return [*wrong, *_newer(connection, dialect)] if thorough else wrong
 
 

@@ -1,7 +1,7 @@
 """A transaction for a handler: its writes and its completion are committed together.
 
-It has a connection of its own. As long as it lasts everybody else who writes to the store waits, in
-every process: so it may last for a while only, and is rolled back where it lasts longer.
+It has a connection of its own. While it lasts, every other writer of the store waits,
+in this process and in others. So it has a time limit, after which it is rolled back.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def leave_savepoint(connection: Connection, *, undo: bool) -> None:
 class HandlerTransaction(Generic[L]):
     """Begun, used and ended in any threads, one at a time."""
 
-    in_the_way: ClassVar[str] = "everybody else who writes waits for it"
+    in_the_way: ClassVar[str] = "every other writer waits for it"
     """Why its time is limited, for people."""
 
     def __init__(
@@ -163,7 +163,7 @@ class HandlerTransaction(Generic[L]):
         lock = self.connection.lock
         self.connection.end(self._took_too_long)
         if not lock.acquire(blocking=False):
-            # A statement is at work: it is told to stop, and none comes after it.
+            # A statement is at work: it is interrupted, and none comes after it.
             self._transactor.interrupt()
             lock.acquire()
         try:

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 class HintChannel(Protocol):
     """Sends hints to other processes and receives theirs."""
 
-    def listen(self, tell: Callable[[Hint], None], loop: asyncio.AbstractEventLoop) -> None:
-        """Call `tell` on this loop with the hints of other processes."""
+    def listen(self, on_hint: Callable[[Hint], None], loop: asyncio.AbstractEventLoop) -> None:
+        """Call `on_hint` on this loop with the hints of other processes."""
 
     def receives_hints(self) -> bool:
         """Return whether hints of other processes arrive at the moment."""

@@ -95,8 +95,8 @@ class SqlLanes:
         """Return [sequence, processed] of a lane."""
         row = self._rows.get(lane)
         if row is None:
-            asked = (self._pool, lane)
-            found = self._tables.ask("lane", asked).fetchone()
+            arguments = (self._pool, lane)
+            found = self._tables.ask("lane", arguments).fetchone()
             row = self._rows[lane] = list(found or (0, 0))
         return row
 
@@ -144,9 +144,9 @@ class SqlParked:
         task.parked_at = None
         self.count -= 1
 
-    def _ask(self, name: str, *asked: str | int) -> list[Any]:
+    def _ask(self, name: str, *arguments: str | int) -> list[Any]:
         self._tables.write_rows()
-        return [row[0] for row in self._tables.ask(name, (self._pool, *asked)).fetchall()]
+        return [row[0] for row in self._tables.ask(name, (self._pool, *arguments)).fetchall()]
 
     def functions(self) -> list[str]:
         """Return the functions for which tasks wait."""
@@ -278,8 +278,8 @@ class SqlPool(PoolTable):
         self.hungry = readable(_decode_hungry, hungry, {}, whose)
         self.limiter = None
         if limiter:
-            anew = None if self.spec.adaptive is None else Limiter(self.spec.adaptive)
-            self.limiter = readable(_decode_limiter, limiter, anew, whose)
+            unused = None if self.spec.adaptive is None else Limiter(self.spec.adaptive)
+            self.limiter = readable(_decode_limiter, limiter, unused, whose)
         counts = {
             "grouped": grouped,
             "ready": ready,
@@ -322,11 +322,11 @@ class SqlPool(PoolTable):
         """Return the settings of a revision."""
         if revision == self.revision:
             return self.spec
-        asked = (self.number, revision)
-        row = self.tables.ask("revision", asked).fetchone()
+        arguments = (self.number, revision)
+        row = self.tables.ask("revision", arguments).fetchone()
         try:
             return self.spec if row is None else spec_of(row[0])
-        except NewerPool:  # it was declared anew since, in a way that is known here
+        except NewerPool:  # it was declared again since, in a way that is known here
             return self.spec
 
     def paused_units(self) -> set[str]:

@@ -57,7 +57,7 @@ class ReadConnection(Generic[C]):
         try:
             return question(self._connection)
         except self._errors:
-            # Asking is cheap to begin anew, and what the connection remembers may be wrong.
+            # A question is cheap to repeat, and the caches of the connection may be wrong.
             self.close()
             raise
 

@@ -1,8 +1,8 @@
 """Repair: make inconsistent rows consistent, and record that.
 
-Rows go wrong when somebody edits them by hand, or a disk does. Whatever can still be run is run.
-A task of which too little is left ends as `failed: corrupt`, where everybody sees it. What was held
-by a worker nobody knows is given up as if that worker had died. Then everything is counted anew.
+Rows go wrong when a person edits them by hand, or a disk damages them. Tasks that can still run do.
+A task of which too little is left ends as `failed: corrupt`, and is listed. A task that is held by
+an unknown worker is given up as if that worker had died. Then everything is recounted.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MANY = 50_000
 def find_damage(connection: Connection, dialect: Dialect, *, whole: bool = False) -> list[str]:
     """Return every inconsistency; reads only.
 
-    Among very many tasks it looks for those only that are held by nobody, unless it is to look at
+    Among very many tasks it looks for only those without a known worker, unless it is to look at
     the `whole`.
     """
     sql = dialect.sql
@@ -62,7 +62,7 @@ def repair_rows(connection: Connection, dialect: Dialect, now: float) -> None:
     moment = max(now, tables.latest)
     _end_lost_bodies(tables, moment)
     for pool in tables.pools.all():
-        _count_anew(tables, pool, moment)
+        _recount(tables, pool, moment)
     _count_runs(tables)
     tables.end(moment)
     tables.write()
@@ -90,7 +90,7 @@ def _end_lost_bodies(tables: SqlTables, now: float) -> None:
         pool.totals[Status.FAILED] = pool.totals.get(Status.FAILED, 0) + 1
 
 
-def _count_anew(tables: SqlTables, pool: SqlPool, now: float) -> None:
+def _recount(tables: SqlTables, pool: SqlPool, now: float) -> None:
     """Queue all waiting tasks again, and recount."""
     tasks = sorted(tables.live(pool), key=lambda task: task.seq)
     for task in tasks:
@@ -111,12 +111,12 @@ def _count_anew(tables: SqlTables, pool: SqlPool, now: float) -> None:
     )
     for task in tasks:
         if task.worker is None and isinstance(task, TaskRow):
-            _queue_anew(tables, pool, task, now)
+            _requeue(tables, pool, task, now)
     pool.backlog.flush(now)
     tables.record_command(pool.name, "mend", now)
 
 
-def _queue_anew(tables: SqlTables, pool: SqlPool, task: TaskRow, now: float) -> None:
+def _requeue(tables: SqlTables, pool: SqlPool, task: TaskRow, now: float) -> None:
     if task.fresh:
         pool.fresh.add(task)
     parked_at, task.parked_at, task.parked = task.parked_at, None, False

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from millpond.store.sql.database import Connection, Cursor, Dialect
 
 _FINDS_EACH = frozenset(
-    {"drop_task", "change_live", "tell_result", "drop_ended", "drop_key", "drop_unit", "drop_group"}
-    | {"change_group", "drop_seat", "update_task", "update_live"}
+    {"drop_task", "change_live", "update_result", "drop_ended", "drop_key", "drop_unit"}
+    | {"drop_group", "change_group", "drop_seat", "update_task", "update_live"}
 )
 """Statements that must change exactly one row per argument row."""
 

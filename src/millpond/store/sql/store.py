@@ -149,8 +149,8 @@ class SqlStore(ABC, Generic[C, L]):
     def _unit(self, connection: C) -> SqlTables:
         """Return the unit of work for jobs: the last one, while no other process has written.
 
-        Asked inside the transaction, so nobody can write any more; a connection that was opened
-        anew counts from another number.
+        Asked inside the transaction, so no other process can write; a connection that was opened
+        again counts from another number.
         """
         kept, self._kept = self._kept, None
         version = self._version_of(connection)
@@ -194,7 +194,7 @@ class SqlStore(ABC, Generic[C, L]):
         now = unit.timeline = reading.timeline
         clock.set_to(now.latest, now.steps)
         if reading.jump is not None:
-            self._jumps.tell(reading.jump, steady())
+            self._jumps.add(reading.jump, steady())
         if not reading.step:
             return False
         self._takes_time(unit)
@@ -231,11 +231,11 @@ class SqlStore(ABC, Generic[C, L]):
         renewed = [
             expires_at - lease
             for owner, expires_at, lease in workers
-            if owner and self._lives(unit, owner, expires_at)
+            if owner and self._is_alive(unit, owner, expires_at)
         ]
         return max(unit.latest, *renewed) if renewed else None
 
-    def _lives(self, unit: SqlTables, owner: str, renewed: float) -> bool:
+    def _is_alive(self, unit: SqlTables, owner: str, renewed: float) -> bool:
         """Return whether a process is alive that can have renewed until `renewed`."""
         del unit, owner, renewed
         return False
@@ -246,10 +246,10 @@ class SqlStore(ABC, Generic[C, L]):
 
     # Others
 
-    def listen(self, tell: Callable[[Hint], None]) -> None:
-        """Call `tell` on this loop with the hints of other processes, from now on."""
+    def listen(self, on_hint: Callable[[Hint], None]) -> None:
+        """Call `on_hint` on this loop with the hints of other processes, from now on."""
         if self._wakes is not None:
-            self._wakes.listen(tell, asyncio.get_running_loop())
+            self._wakes.listen(on_hint, asyncio.get_running_loop())
 
     @property
     def receives_hints(self) -> bool:
@@ -267,9 +267,9 @@ class SqlStore(ABC, Generic[C, L]):
         return version != before
 
     async def repair(self, *, whole: bool = False) -> tuple[str, ...]:
-        """Check that all rows are consistent, repair them, and return what was wrong.
+        """Check that all rows are consistent, repair them, and return the damage found.
 
-        It looks without keeping anybody from writing, and has a connection of its own for it. At
+        It looks without stopping writers, and has a connection of its own for it. At
         very many tasks it looks only if it is to look at the `whole`.
         """
         self._must_be_open()
@@ -322,7 +322,7 @@ class SqlStore(ABC, Generic[C, L]):
         except StoreError as error:
             if not error.of_counts:
                 raise
-            # A count is wrong, whoever met it: counted anew, the same job goes through.
+            # A count is wrong: after a recount the same job goes through.
             log.error(  # noqa: TRY400 - the traceback says nothing about the cause
                 "%s; recounting",
                 error,
@@ -576,7 +576,7 @@ class SqlStore(ABC, Generic[C, L]):
         if self._wakes is not None:
             self._wakes.close()
         if self._threads is not None:
-            # What is being read ends first; then nobody uses the connection any more.
+            # Running reads end first; then the connection is unused.
             await off_the_loop(self._threads, self._reader.close)
             self._threads.shutdown(wait=False)
         else:

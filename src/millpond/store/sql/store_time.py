@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("millpond.store")
 
-TOLD_AGAIN_AFTER = 3600.0
+LOGGED_AGAIN_AFTER = 3600.0
 """Seconds after which a similar jump is logged again."""
 
 _SAID = {
@@ -40,7 +40,7 @@ _SAID = {
     ),
     "stepped back": (
         "the clock of {where} stays {by:.0f} s behind the store's time (at {at}): the store goes "
-        "back to it, and what was stored meanwhile is moved by as much"
+        "back to it, and moments stored meanwhile are moved by as much"
     ),
     "gap": "nothing was written to {where} for {by:.0f} s, by a clock that says {at}",
 }
@@ -124,9 +124,9 @@ class JumpLog:
         self._where = where
         self._logged: list[tuple[Jump, float]] = []
 
-    def tell(self, jump: Jump, now: float) -> None:
+    def add(self, jump: Jump, now: float) -> None:
         """Log a jump, unless a similar one was logged; `now` is by a steady clock."""
-        self._logged = [one for one in self._logged if now - one[1] < TOLD_AGAIN_AFTER][-KEPT:]
+        self._logged = [one for one in self._logged if now - one[1] < LOGGED_AGAIN_AFTER][-KEPT:]
         known = any(alike(one, jump) for one, _ in self._logged)
         if not known:
             self._logged.append((jump, now))
@@ -142,10 +142,10 @@ def without_doubt(prune: Prune, known: Timeline) -> Prune:
     """Return a Prune without the doubtful seconds of the timeline."""
     if not known.doubtful:
         return prune
-    told = {name: getattr(prune, name) for name in prune.__struct_fields__}
+    moments = {name: getattr(prune, name) for name in prune.__struct_fields__}
     earlier = {
         name: moment - known.doubtful
-        for name, moment in told.items()
+        for name, moment in moments.items()
         if name.endswith("_before") and moment is not None
     }
     return msgspec.structs.replace(prune, **earlier)
@@ -155,7 +155,7 @@ def move_moments(unit: SqlTables, step: float) -> None:
     """Move stored moments with the store's time, and store the new time.
 
     Nothing of the unit may be used afterwards. Forward, no lease is lost: those who hold one could
-    not have renewed it. Back, what was written while the time was ahead is put in its place.
+    not have renewed it. Back, moments written while the time was ahead are moved back.
     """
     if step > 0.0:
         unit.ask("lengthen_leases", (step,))

@@ -75,8 +75,8 @@ class TaskSearch:
 
     def _ended(self, after: Place, *, completed: bool) -> Iterator[Candidate]:
         def read(moment: float, seq: int, most: int) -> list[Candidate]:
-            asked = (self._pool.number, int(completed), moment, self._at(seq), most)
-            return [self._candidate_ended(row) for row in self._rows("ended_by_end", asked)]
+            arguments = (self._pool.number, int(completed), moment, self._at(seq), most)
+            return [self._candidate_ended(row) for row in self._rows("ended_by_end", arguments)]
 
         return self._pages(read, after)
 
@@ -97,8 +97,8 @@ class TaskSearch:
 
     # Rows
 
-    def _rows(self, statement: str, asked: tuple[Any, ...]) -> list[Row]:
-        return self._tables.ask(statement, asked).fetchall()
+    def _rows(self, statement: str, arguments: tuple[Any, ...]) -> list[Row]:
+        return self._tables.ask(statement, arguments).fetchall()
 
     def _at(self, seq: int) -> int:
         return self._low | min(seq, LAST_SEQ)

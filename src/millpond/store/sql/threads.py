@@ -20,7 +20,7 @@ async def in_daemon_thread(work: Callable[[], T]) -> T:
     loop = asyncio.get_running_loop()
     done: asyncio.Future[T] = loop.create_future()
 
-    def tell(answer: T | None, error: BaseException | None) -> None:
+    def deliver(answer: T | None, error: BaseException | None) -> None:
         if done.done():
             return
         if error is None:
@@ -33,11 +33,11 @@ async def in_daemon_thread(work: Callable[[], T]) -> T:
         error: BaseException | None = None
         try:
             answer = work()
-        except BaseException as raised:  # noqa: BLE001 - whoever waits is told
+        except BaseException as raised:  # noqa: BLE001 - raised where it is awaited
             error = raised
-        # The loop may be closed by now: then nobody is there to be told.
+        # The loop may be closed by now: then no task awaits it.
         with contextlib.suppress(RuntimeError):
-            loop.call_soon_threadsafe(tell, answer, error)
+            loop.call_soon_threadsafe(deliver, answer, error)
 
     threading.Thread(target=run, name="millpond-aside", daemon=True).start()
     return await done

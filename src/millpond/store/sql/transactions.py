@@ -61,7 +61,7 @@ T = TypeVar("T")
 class Transactor(ABC, Generic[Unit, C]):
     """Begins, commits and rolls back on a connection of its own; for one thread at a time.
 
-    The connection is opened when it is first needed, and anew after an error that spoils it. Below
+    The connection is opened when it is first needed, and again after an error that spoils it. Below
     is what all databases have in common; what each does its own way stands at the end.
     """
 
@@ -133,7 +133,7 @@ class Transactor(ABC, Generic[Unit, C]):
         """Write and commit; raise OutcomeUnknown if the outcome is unknown."""
         unit.write()
         if not self.connection.in_transaction:
-            # Some errors end a transaction by themselves; whoever met one did not pass it on.
+            # An error ended the transaction by itself, and the statement did not raise it.
             message = f"the database {self.where} has undone a transaction that was not over"
             raise StoreError(message)
         try:
@@ -191,10 +191,10 @@ class Transactor(ABC, Generic[Unit, C]):
         return not (self.of_database(error) or isinstance(error, IllegalTransition | Miscounted))
 
     def _not_known(self, error: Exception) -> NoReturn:
-        told = " ".join(str(error).split())
+        reason = " ".join(str(error).split())
         raise OutcomeUnknown(
-            f"the commit to {self.where} failed ({self._name_of(error)}: {told}): it is not known "
-            "whether this change is stored; look before doing it again, or repeat it with an "
+            f"the commit to {self.where} failed ({self._name_of(error)}: {reason}): it is not "
+            "known whether this change is stored; look before doing it again, or repeat it with an "
             "idempotency key",
             path=self.where,
         ) from error
@@ -235,7 +235,7 @@ class Transactor(ABC, Generic[Unit, C]):
         return self.is_poisonous(error)
 
     def _commit(self) -> None:
-        """Commit what was written."""
+        """Commit."""
         self.connection.execute("COMMIT")
 
     @abstractmethod

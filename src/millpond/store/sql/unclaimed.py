@@ -23,8 +23,8 @@ _FIRSTS = 64
 class SqlFresh(UnclaimedTasks):
     """What a bound counts.
 
-    What was asked of the file is remembered until the transaction is over, so that a large batch
-    does not ask for each of its tasks.
+    Answers of the database are kept until the transaction is over, so that a large batch does not
+    ask for each of its tasks.
     """
 
     def __init__(self, pool: SqlPool, count: int) -> None:
@@ -51,9 +51,9 @@ class SqlFresh(UnclaimedTasks):
         if count is None:
             tables = self._pool.tables
             tables.write_rows()
-            asked = (self._pool.number, lane)
+            arguments = (self._pool.number, lane)
             count = self._of_lanes[lane] = int(
-                tables.ask("count_listed_of_lane", asked).fetchone()[0]
+                tables.ask("count_listed_of_lane", arguments).fetchone()[0]
             )
         return count
 
@@ -63,8 +63,8 @@ class SqlFresh(UnclaimedTasks):
         def ask() -> list[Row]:
             tables = self._pool.tables
             tables.write_rows()
-            asked = (self._pool.number, lane, _FIRSTS)
-            return tables.ask("oldest_listed_of_lane", asked).fetchall()
+            arguments = (self._pool.number, lane, _FIRSTS)
+            return tables.ask("oldest_listed_of_lane", arguments).fetchall()
 
         return self._first(("lane", lane), ask)
 
@@ -94,8 +94,8 @@ class SqlFresh(UnclaimedTasks):
     def _ask_oldest(self) -> list[Row]:
         tables = self._pool.tables
         tables.write_rows()
-        asked = (self._pool.number, _FIRSTS)
-        return tables.ask("oldest_listed", asked).fetchall()
+        arguments = (self._pool.number, _FIRSTS)
+        return tables.ask("oldest_listed", arguments).fetchall()
 
     def _ask(self, of_key: str, keyless: str, key: str | None, *more: int) -> list[Row]:
         tables = self._pool.tables
@@ -106,7 +106,7 @@ class SqlFresh(UnclaimedTasks):
         return tables.ask(of_key, (number, key, *more)).fetchall()
 
     def let_go(self) -> None:
-        """Forget what was read: the transaction is over, or the bound has changed."""
+        """Forget the answers: the transaction is over, or the bound has changed."""
         if self._of_keys or self._of_lanes or self._firsts:
             self._of_keys, self._of_lanes, self._firsts = {}, {}, {}
 

@@ -77,7 +77,7 @@ _GAINED = 0.1
 """Seconds."""
 
 REMOVED_KEPT = 20_000
-"""How many ids of removed tasks are kept, to tell "expired" from "unknown"."""
+"""How many ids of removed tasks are kept, so that their status is "expired" and not "unknown"."""
 
 
 class SqlTables(Statements, Tables):
@@ -181,13 +181,13 @@ class SqlTables(Statements, Tables):
 
     # Reading
 
-    def look_at_live(self, name: str, asked: Sequence[Any]) -> list[TaskRow]:
+    def look_at_live(self, name: str, arguments: Sequence[Any]) -> list[TaskRow]:
         """Return the live tasks that a statement finds, for reading only.
 
         Those of pools that only a newer version understands are passed over.
         """
         tasks, numbered = self.tasks, self.pools.numbered
-        rows = self.ask(name, asked).fetchall()
+        rows = self.ask(name, arguments).fetchall()
         try:
             return [tasks.taken_in(row, numbered(row[2]).name) for row in rows]
         except NewerPool:
@@ -266,17 +266,17 @@ class SqlTables(Statements, Tables):
         except NewerPool:  # those who understand it will see
             return True
 
-    def read_live(self, name: str, asked: Sequence[Any]) -> list[TaskRow]:
+    def read_live(self, name: str, arguments: Sequence[Any]) -> list[TaskRow]:
         """Return the live tasks that a statement finds."""
-        found = self.look_at_live(name, asked)
+        found = self.look_at_live(name, arguments)
         for task in found:
             self.tasks.dirty[task.new.id] = task
         return found
 
-    def read_ended(self, name: str, asked: Sequence[Any]) -> list[TaskRow]:
+    def read_ended(self, name: str, arguments: Sequence[Any]) -> list[TaskRow]:
         """Return the ended tasks that a statement finds."""
         tasks, numbered = self.tasks, self.pools.numbered
-        rows = self.ask(name, asked).fetchall()
+        rows = self.ask(name, arguments).fetchall()
         try:
             return [tasks.taken_in_ended(row, numbered(row[1]).name) for row in rows]
         except NewerPool:
@@ -415,8 +415,8 @@ class SqlTables(Statements, Tables):
         """Return the first queued and running tasks of a pool behind a place, up to another."""
         assert isinstance(pool, SqlPool)  # noqa: S101
         self.write_rows()
-        asked = (place_of(pool.number, after), place_of(pool.number, upto), limit)
-        return list(self.read_live("live_of_pool", asked))
+        arguments = (place_of(pool.number, after), place_of(pool.number, upto), limit)
+        return list(self.read_live("live_of_pool", arguments))
 
     def waiting_of_run(self, run: int) -> list[Task]:
         """Return the queued tasks of a run that no worker has prefetched, without its callbacks."""
@@ -453,8 +453,8 @@ class SqlTables(Statements, Tables):
         """Forget tasks that ended before a moment, oldest first; return how many."""
         assert isinstance(pool, SqlPool)  # noqa: S101
         self.write_rows()
-        asked = (pool.number, int(completed), before, max(limit, 0))
-        old = self.ask("old_ended", asked).fetchall()
+        arguments = (pool.number, int(completed), before, max(limit, 0))
+        old = self.ask("old_ended", arguments).fetchall()
         places = [(place,) for place, *_ in old]
         self.send("drop_ended", places)
         self.send("drop_task", places)
@@ -505,7 +505,7 @@ class SqlTables(Statements, Tables):
             self.timeline.since,
             clock_text(self.timeline),
         )
-        # A verb that found nothing to do need not tell when that was: it then writes nothing.
+        # A verb that found nothing to do need not store when that was: it then writes nothing.
         if (
             _lasting(meta) != _lasting(self._meta)
             or self.connection.total_changes != self._changes
@@ -531,9 +531,9 @@ class SqlTables(Statements, Tables):
         return len(self.tasks) + len(self.runs) + self.pools.trimmed()
 
     def _write_audit(self) -> None:
-        told, at, count = encoded(self._records)
+        entry, at, count = encoded(self._records)
         self._record_count += count
-        self.ask("add_audit", (self._record_count, count, at, told))
+        self.ask("add_audit", (self._record_count, count, at, entry))
         self._records = []
 
     def write_rows(self) -> None:
@@ -549,5 +549,5 @@ class SqlTables(Statements, Tables):
 
 
 def _may_be_an_id(given: object) -> bool:
-    """Return whether a column of ids can hold what a caller asked for."""
+    """Return whether a column of ids can hold what a caller arguments for."""
     return isinstance(given, int) and 0 <= given <= bounds.MAX_NUMBER

@@ -131,7 +131,7 @@ class SqlView(TablesView[SqlTables, SqlPool]):
     def _overview(
         self, tables: SqlTables, pools: Sequence[SqlPool], now: float
     ) -> tuple[PoolView, ...]:
-        """Return pools with what a few statements for all of them tell."""
+        """Return pools by a few statements for all of them."""
         waiting = tables.listed([pool.number for pool in pools if pool.queued])
         later = tables.listed([pool.number for pool in pools if pool.backlog.delayed])
         oldest = dict(tables.ask("oldest_queued_of", (waiting,)).fetchall())

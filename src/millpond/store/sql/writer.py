@@ -214,7 +214,7 @@ class Writer(Generic[Unit]):
         self._transactor.close()
 
     def _wait(self) -> bool:
-        """Wait for a job; False = there will be no more."""
+        """Wait for a job; False = the writer ends."""
         while True:
             with self._news:
                 if self._jobs:
@@ -234,7 +234,7 @@ class Writer(Generic[Unit]):
         """Do the waiting jobs in one transaction; if it fails, one by one."""
         if apart := self._apart():
             return self._do_alone(apart)
-        asked = time.monotonic()
+        called_at = time.monotonic()
         try:
             unit = self._transactor.begin()
         except BaseException as error:  # noqa: BLE001 - the thread survives every error
@@ -242,7 +242,7 @@ class Writer(Generic[Unit]):
         # Only now: this takes all jobs that came while other processes wrote.
         group: list[WriteJob[Unit]] = []
         try:
-            for job in self._waiting(time.monotonic() - asked):
+            for job in self._waiting(time.monotonic() - called_at):
                 group.append(job)
                 job.attempt(unit, self._transactor.is_answer)
             self._transactor.commit(unit)
@@ -441,6 +441,6 @@ def _nothing(_: object) -> None:
 
 
 def answer_caller(jobs: Sequence[WriteJob[Any]]) -> None:
-    """Hand over what became of these, on their loop."""
+    """Hand over the outcomes of these, on their loop."""
     for job in jobs:
         job.deliver()

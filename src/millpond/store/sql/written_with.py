@@ -33,7 +33,7 @@ class WrittenWith(Generic[T]):
             self.value = write(lent)
         except BaseException as error:
             if not connection.in_transaction:
-                # An error that ended the transaction ends everybody's who is in it.
+                # An error that ended the transaction ended it for the caller too.
                 raise
             self.error = error
         lent.end()
@@ -48,7 +48,7 @@ def hint_of(answers: Sequence[Any]) -> Hint:
         return Hint(wakes=one.wakes, ended=one.ended, finished_runs=one.finished_runs)
     pending = PendingHint()
     for answer in answers:
-        # What a renewal asks to stop was in the hint of whoever asked for it.
+        # The order to stop was in the hint of the command that a renewal repeats.
         if isinstance(answer, WrittenWith):
             pending.add(answer.answer)
         elif not isinstance(answer, RenewAnswer):

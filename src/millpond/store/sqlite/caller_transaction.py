@@ -1,4 +1,4 @@
-"""Joining: to work inside a transaction that somebody else has open on the store's own file.
+"""Joining: to work inside a transaction that the caller has open on the store's own file.
 
 It is done over his connection and in his thread, whatever he has set on it: what he commits is
 there, what he rolls back never was. Nothing of SQLAlchemy or Django is imported: what they hand
@@ -39,7 +39,7 @@ class PlainCursors:
 
     @property
     def total_changes(self) -> int:
-        """How many rows were changed over it, by anybody."""
+        """How many rows all users of it have changed."""
         return self._connection.total_changes
 
     def execute(self, statement: str, parameters: Iterable[Any] = (), /) -> sqlite3.Cursor:
@@ -67,7 +67,7 @@ def joined(given: object, path: Path) -> Iterator[PlainCursors]:
 
 
 def driver_connection(given: object, path: Path) -> sqlite3.Connection:
-    """Return the connection of the standard driver that is, or is inside, what was given."""
+    """Return the connection of the standard driver that is the given object, or inside it."""
     found: Any = given
     for _ in range(_DEEPEST):
         if isinstance(found, sqlite3.Connection):
@@ -143,13 +143,13 @@ def _is_same(file: str, path: Path) -> bool:
 
 def _says_it_is_in_one(given: object) -> bool:
     """Return whether a wrapper (SQLAlchemy's) has begun what its driver has yet to begin."""
-    asked = getattr(given, "in_transaction", None)
-    return callable(asked) and asked() is True
+    found = getattr(given, "in_transaction", None)
+    return callable(found) and found() is True
 
 
 @contextmanager
 def _savepoint(connection: sqlite3.Connection, cursors: PlainCursors, path: Path) -> Iterator[None]:
-    """Take back what was done inside if it fails; what its owner did before stays."""
+    """Undo the work inside if it fails; what its owner did before stays."""
     try:
         cursors.execute(f"SAVEPOINT {_SAVEPOINT}")
         yield
@@ -168,9 +168,9 @@ def _explained(error: sqlite3.Error, path: Path) -> Exception:
     """Return our error for SQLite's; one kind of it has a cure of its own."""
     if getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_BUSY_SNAPSHOT:
         return StoreLocked(
-            f"the transaction began by reading {path}, and others have written since, so it can "
-            "write no more: roll it back, and begin with BEGIN IMMEDIATE the next time. Nothing "
-            "was submitted",
+            f"the transaction began by reading {path}, and others have written since, so it "
+            "cannot write: roll it back, and begin with BEGIN IMMEDIATE the next time. Nothing was "
+            "submitted",
             path=str(path),
             waited=0.0,
         )

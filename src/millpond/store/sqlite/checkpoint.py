@@ -2,7 +2,7 @@
 
 SQLite would do it at some commit of whichever connection comes along, several at once if it so
 happens. Ours do not (`wal_autocheckpoint=0`): old SQLite releases can damage a database in a rare
-race between a checkpoint and a writer that starts the WAL anew. So a checkpoint is done in a
+race between a checkpoint and a writer that restarts the WAL. So a checkpoint is done in a
 writer's turn, by a holder of the writers' lock, and always as TRUNCATE, which keeps SQLite's write
 lock all the while. Never two at once, never beside a writer of ours.
 """

@@ -4,8 +4,8 @@ The file itself is never opened by anything but SQLite: the locks of a process o
 as soon as the process closes *any* descriptor of it, so an innocent `open(path).close()` would
 let another process write in the middle of our transaction.
 
-A network file system cannot be told from a local disk by a program that runs on many systems. On
-one, the locks SQLite relies on may not work: keep the file on a local disk.
+No portable program can distinguish a network file system from a local disk. On a
+network file system the locks SQLite relies on may not work: keep the file on a local disk.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def begin(connection: sqlite3.Connection, path: Path, *, patience: float = PATIE
     """Begin a write transaction, waiting for other writers in short steps.
 
     SQLite's own way to wait sleeps up to a tenth of a second at a time, and so loses its turn to
-    whoever does not sleep. A connection that begins here should have no busy timeout.
+    the process that does not sleep. A connection that begins here should have no busy timeout.
     """
     _insist(connection, path, "BEGIN IMMEDIATE", patience)
 
@@ -171,7 +171,7 @@ def identity_of(path: Path) -> FileIdentity | None:
 def is_another(opened: FileIdentity | None, path: Path) -> bool:
     """Return whether another file has replaced the opened one.
 
-    One that was removed is not replaced by itself: what is written to it nobody will ever find, so
+    One that was removed is not replaced by itself: writes to it are lost, so
     that is refused.
     """
     found = identity_of(path)

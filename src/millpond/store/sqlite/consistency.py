@@ -13,5 +13,5 @@ if TYPE_CHECKING:
 
 def check_tables(connection: Connection) -> list[str]:
     """Return every problem as one sentence; none = all is well."""
-    whole = connection.execute("PRAGMA integrity_check")
-    return [*(said for (said,) in whole if said != "ok"), *check_rows(connection, SQLITE)]
+    found = connection.execute("PRAGMA integrity_check")
+    return [*(said for (said,) in found if said != "ok"), *check_rows(connection, SQLITE)]

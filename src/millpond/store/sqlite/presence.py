@@ -1,6 +1,6 @@
 """Presence: a live process holds a lock file; a free lock means that its process is dead.
 
-Whoever was killed says no goodbye, and pids are used again. But the kernel frees the locks of a
+A killed process does not deregister, and pids are used again. But the kernel frees the locks of a
 process when it ends, however it ends. Each open store holds a lock on a file of its own in a folder
 beside the database, so the others know at once, without asking the database.
 
@@ -73,7 +73,7 @@ class Presence:
         """Remove the lock file, so that the process is not reported dead. Safe twice."""
         descriptor = self._own.pop(owner, None)
         if descriptor is not None:
-            _remove(self._file(owner))  # first, so that nobody ever sees it free
+            _remove(self._file(owner))  # first, so that no process ever sees it free
             os.close(descriptor)
 
     def gone(self) -> tuple[str, ...]:
@@ -82,7 +82,7 @@ class Presence:
         free = [name for name in found if _is_free(self._path(name))]
         return tuple(sorted(unquote(name.removesuffix(_ENDING)) for name in free))
 
-    def lives(self, owner: str) -> bool:
+    def is_alive(self, owner: str) -> bool:
         """Return whether a live process holds the lock file of `owner`."""
         file = self._file(owner)
         return os.path.exists(file) and not _is_free(file)  # noqa: PTH110 - a text, as all here

@@ -77,7 +77,7 @@ class SqliteStore(SqlStore["sqlite3.Connection", SqliteHandlerConnection], Share
         path = self._path = Path(os.path.realpath(path))
         if not may_migrate:
             must_be_there(path)
-        # Only the first makes the file: later ones would make an empty one of what was removed.
+        # Only the first makes the file: later ones would make an empty file where one was removed.
         first = connect(path, durability=durability, factory=factory)
         self._open = partial(connect, path, durability=durability, factory=factory, create=False)
         try:
@@ -141,7 +141,7 @@ class SqliteStore(SqlStore["sqlite3.Connection", SqliteHandlerConnection], Share
         """Accept batches inside the open transaction of a caller's connection.
 
         In the caller's thread; pools that the file may not know are declared with them. Return the
-        driver's connection, too: its `in_transaction` tells when the transaction is over.
+        driver's connection, too: its `in_transaction` turns False when the transaction is over.
         """
         self._must_be_open()
         inside = driver_connection(connection, self._path)
@@ -175,9 +175,9 @@ class SqliteStore(SqlStore["sqlite3.Connection", SqliteHandlerConnection], Share
     def _connected(self) -> AbstractContextManager[sqlite3.Connection]:
         return closing(self._open())
 
-    def _lives(self, unit: SqlTables, owner: str, renewed: float) -> bool:
+    def _is_alive(self, unit: SqlTables, owner: str, renewed: float) -> bool:
         del unit, renewed
-        return self.presence is not None and self.presence.lives(owner)
+        return self.presence is not None and self.presence.is_alive(owner)
 
     def _version_of(self, connection: sqlite3.Connection) -> int:
         version: int = connection.execute("PRAGMA data_version").fetchone()[0]

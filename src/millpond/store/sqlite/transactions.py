@@ -71,7 +71,7 @@ class SqliteTransactor(Transactor[Unit, sqlite3.Connection]):
 
     def _begun(self) -> sqlite3.Connection:
         if self._connection is not None and is_another(self._file, self.path):
-            # What was put in the place of the file is what everybody else opens.
+            # All other processes open the file that is now at its path.
             self._disconnect()
         try:
             begin(self.connection, self.path, patience=self.patience)

@@ -1,7 +1,7 @@
 """Hints between the processes that share a file, over UNIX sockets.
 
 Each open store has a datagram socket in a folder beside the database. After a commit a hint goes to
-every other socket there. A hint may be lost: whoever hears nothing looks by himself once a second.
+every other socket there. A hint may be lost: a process that hears nothing polls once a second.
 So nothing here waits, nothing is tried again, and trouble is worth one line in the log.
 """
 
@@ -166,7 +166,7 @@ class SqliteHintChannel:
             changed_at = os.stat(self._folder).st_mtime  # noqa: PTH116 - at each commit
             if changed_at == self._changed_at and now - self._looked_at < _LOOK_AGAIN:
                 return
-            # Of two changes in one tick of the clock, the second could not be told from the first.
+            # Of two changes in one tick of the clock, the second would look like the first.
             settled = abs(time.time() - changed_at) > _TICK
             self._changed_at = changed_at if settled else 0.0
             names = os.listdir(self._folder)  # noqa: PTH208 - names are all that is wanted
@@ -186,13 +186,13 @@ class SqliteHintChannel:
         hint = pending.hint()
         message = packed(hint)
         for peer in list(self._peers):
-            # Who missed something is told to look at everything.
+            # A process that missed a hint checks everything.
             missed = peer in self._behind
-            self._tell(
+            self._send_to(
                 peer, packed(msgspec.structs.replace(hint, more=True)) if missed else message
             )
 
-    def _tell(self, peer: str, message: bytes) -> None:
+    def _send_to(self, peer: str, message: bytes) -> None:
         if self._socket is None:
             return
         try:

@@ -54,7 +54,7 @@ class WritersLock:
     def try_acquire(self) -> bool:
         """Take the lock if it is free; always True where such locks do not exist."""
         if self._crowded:
-            # Others waited when we last came: whoever was woken by our release goes first.
+            # Others waited when we last came: the process woken by our release goes first.
             os.sched_yield()
         try:
             self._lock(wait=False)

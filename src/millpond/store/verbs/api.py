@@ -52,14 +52,14 @@ if TYPE_CHECKING:
 def _begin(tables: Tables, now: float, entropy: int | None) -> float:
     tables.begin(entropy)
     moment = rounded(now)
-    # Time never goes back here, whatever a clock does: what was due stays due.
+    # Time never goes back here, whatever a clock does: a due task stays due.
     if moment > tables.latest:  # noqa: PLR1730 - max costs a call
         tables.latest = moment
     return tables.latest
 
 
 def _effects(tables: Tables) -> dict[str, Any]:
-    """Return what the answers of all verbs tell of others than their callers."""
+    """Return the parts of the answers of all verbs that concern others than their callers."""
     return {
         "finished_runs": tables.finished_runs(),
         "wakes": tables.wakes(),

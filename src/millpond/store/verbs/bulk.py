@@ -81,7 +81,7 @@ def settle_all(tables: Tables, settlements: Sequence[Settlement], now: float) ->
 
 
 def _end(tables: Tables, plain: list[Task], now: float) -> None:
-    """End the tasks that were gathered, and begin to gather anew."""
+    """End the gathered tasks, and start with none."""
     if plain:
         pool = tables.pools.require(plain[0].new.pool)
         tables.complete_all(pool, tuple(plain), plain[0].worker, now)

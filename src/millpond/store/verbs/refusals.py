@@ -73,7 +73,7 @@ def hopeless(tables: Tables, pool: PoolTable, fresh: Sequence[NewTask]) -> Refus
 def _run_refuses(
     tables: Tables, fresh: Sequence[NewTask], opening: NewRun | None
 ) -> Refusal | None:
-    """Return the refusal of a run that accepts no more: ended, or over budget."""
+    """Return the refusal of a run that is closed: ended, or over budget."""
     runs = [new.run for new in fresh if new.run is not None]
     reason = _shut(tables, runs, opening) if runs else None
     return None if reason is None else Refusal(reason=reason, pool=fresh[0].pool)

@@ -65,7 +65,7 @@ UPDATE millpond_live AS l
        (SELECT o.ctid AS spot FROM millpond_live AS o WHERE o.place = n.place OFFSET 0) AS found
  WHERE l.ctid = found.spot;
 
--- name: tell_result
+-- name: update_result
 UPDATE millpond_ended AS e SET result = n.result
   FROM unnest(?::bytea[], ?::bigint[]) AS n (result, place) WHERE e.place = n.place;
 

@@ -227,7 +227,7 @@ class SqlBacklog(Backlog):
             row = self._row_of_line(owner)
             group = SqlGroup(self, (None, owner), None, row)
             self._groups[group.id] = group
-            # Its place is not kept up to date, so nobody may rely on it.
+            # Its place is not kept up to date: do not rely on it.
             line = group.tasks = SqlLine(self, group, 0 if row is None else row[4], None)
         line.expect(self.expected)
         return line
@@ -307,9 +307,9 @@ class SqlBacklog(Backlog):
 
     def _turns_ahead(self, behind: Key | None, size: int) -> list[tuple[Key, Share]]:
         """Return the next shares, and read everything that starting their tasks needs."""
-        asked = (self.pool, *(behind or FIRST_PLACE), size)
+        arguments = (self.pool, *(behind or FIRST_PLACE), size)
         turns: list[tuple[Key, Share]] = []
-        for row in self.tables.ask("turns_ahead", asked).fetchall():
+        for row in self.tables.ask("turns_ahead", arguments).fetchall():
             turn, joined, share, owners, more = row[:5]
             turns.append(((turn, joined), share or None))
             if owners == 1:
@@ -322,8 +322,8 @@ class SqlBacklog(Backlog):
 
     def shelf_ahead(self, behind: Key | None, size: int) -> list[tuple[Key, Group]]:
         """Return the next groups, and read everything that starting their tasks needs."""
-        asked = (self.pool, *(behind or FIRST_PLACE), size)
-        rows = self.tables.ask("shelf_ahead", asked).fetchall()
+        arguments = (self.pool, *(behind or FIRST_PLACE), size)
+        rows = self.tables.ask("shelf_ahead", arguments).fetchall()
         return [((row[5], row[6]), self._taken_ahead(row)) for row in rows]
 
     def _taken_ahead(self, row: Row) -> SqlGroup:
@@ -351,7 +351,7 @@ class SqlBacklog(Backlog):
         rows = self.tables.ask("fading_units", (self.pool, _ALL))
         return [((fades_at,), unit or None) for fades_at, unit in rows]
 
-    # What is asked, where rows answer better
+    # Questions that rows answer better
 
     def __iter__(self) -> Iterator[Task]:
         self.tables.write_rows()
@@ -412,8 +412,8 @@ class SqlBacklog(Backlog):
         if self.grouped:
             return super().running_in(unit)
         self.tables.write_rows()
-        asked = (self.pool, unit)
-        held: int = self.tables.ask("held_of_unit", asked).fetchone()[0]
+        arguments = (self.pool, unit)
+        held: int = self.tables.ask("held_of_unit", arguments).fetchone()[0]
         return held
 
     def live_in(self, unit: str) -> int:
@@ -422,9 +422,9 @@ class SqlBacklog(Backlog):
         ready = 0 if state is None else sum(len(group.tasks) for group in state.all_groups())
         if not self.lanes and self._delayed.count:
             self.tables.write_rows()
-            asked = (self.pool, unit)
+            arguments = (self.pool, unit)
             ask = self.tables.ask
-            ready += ask("count_later_of_unit", asked).fetchone()[0]
+            ready += ask("count_later_of_unit", arguments).fetchone()[0]
         return ready + self.running_in(unit)
 
     # What happens, where rows need less or more to be noted
@@ -434,7 +434,7 @@ class SqlBacklog(Backlog):
         if self.grouped:
             super().start(task, now)
             return
-        # How many of each key run is counted when somebody asks.
+        # Running tasks of a key are counted on demand.
         self._ready -= 1
         self._take_out(task)
 
@@ -511,7 +511,7 @@ class SqlBacklog(Backlog):
     def _forget(self, unit: Unit) -> None:
         super()._forget(unit)
         if not self.grouped:
-            # The ring begins anew with the next group, as it would have.
+            # The ring starts again with the next group, as it would have.
             self._empty()
 
     def emptied(self, held: Mapping[str, int]) -> SqlBacklog:

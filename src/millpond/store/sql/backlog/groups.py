@@ -168,8 +168,8 @@ class SqlShelf(Shelf):
     def _page(self, behind: Key | None, size: int) -> list[tuple[Key, Group]]:
         backlog, (share, owner) = self._backlog, self._address
         name = "shelf" if behind is None else "shelf_after"
-        asked = (backlog.pool, share or "", owner or "", *(behind or ()), size)
-        rows = backlog.tables.ask(name, asked).fetchall()
+        arguments = (backlog.pool, share or "", owner or "", *(behind or ()), size)
+        rows = backlog.tables.ask(name, arguments).fetchall()
         return [((row[5], row[6]), backlog.group_of(row)) for row in rows]
 
     def __bool__(self) -> bool:

@@ -39,8 +39,8 @@ class Place(NamedTuple):
 class SqlLine:
     """The queued tasks of one group, lowest (rank, seq) first, read page by page.
 
-    What was read stands in a row, as it came. What was put in or taken out since, other than the
-    first, is `mine`: whatever the file says of it, in a page that is read later, does not count.
+    The tasks that were read stand in a row, as they came. Those put in or taken out since, other
+    than the first, are `mine`: a page that is read later does not count for them.
     """
 
     __slots__ = (
@@ -144,7 +144,7 @@ class SqlLine:
         if found is None or (added is not None and not _behind(added, found)):
             found = added
         if found is not None:
-            # Whoever asks for the first is about to start it.
+            # The caller is about to start the first one.
             self._backlog.tables.tasks.mark_dirty(found)
         return found
 
@@ -289,6 +289,6 @@ class SqlLines:
         for owner, line in list(self._lines.items()):
             line.trim()
             if owner is not None and line.grp not in groups:
-                # What would be put in it later would stand in a group that nobody writes.
+                # What would be put in it later would stand in a group that no unit of work writes.
                 del self._lines[owner]
         return len(self._absent)

@@ -85,7 +85,7 @@ class SqlSeats(CachedRows["Share", Seat, "Rows"]):
 
 
 def seat_row(turn: int, joined: int, *, resting: int) -> Rows:
-    """Return the one row of a seat that takes part for everybody and no owner, or rests."""
+    """Return the one row of a seat that takes part for all workers and no owner, or rests."""
     return {"": ("", turn, joined, resting)}
 
 
@@ -119,7 +119,7 @@ class SqlRing(Ring):
         self._audience_of = self.audience
 
     def audience(self, owner: Owner) -> Paged[Share]:
-        """Return the shares in which an owner (None = everybody) has something to start."""
+        """Return the shares in which an owner (None = all workers) has something to start."""
         made = self._paged.get(owner)
         if made is None:
             made = self._paged[owner] = self._page_of(owner)

@@ -1,6 +1,6 @@
 -- Order: which queued task is next. A claim reads only what could start now.
 
--- A value that SQLite cannot see when it plans: else it plans anew each time, because it might be that of
+-- A value that SQLite cannot see when it plans: else it plans again each time, because it might be that of
 -- an index for one value only (millpond_later).
 -- name: next_of_group
 SELECT l.*, t.body FROM millpond_live AS l JOIN millpond_task AS t ON t.place = l.place

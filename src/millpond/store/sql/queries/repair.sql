@@ -97,11 +97,11 @@ SELECT 1,
        coalesce((SELECT max(position) FROM millpond_audit), 0),
        '', 0.0, coalesce((SELECT max(position) FROM millpond_audit), 0), 0.0, 0.0, '';
 
--- When the store's time steps back: what was written while it was ahead is moved along. Given are by how
+-- When the store's time steps back: rows written while it was ahead are moved along. Given are by how
 -- many seconds, and the moment that is now; what is later than that was written meanwhile. In order: what
--- tells when a row was written is moved last.
+-- says when a row was written is moved last.
 
--- Firings of schedules that a wrong clock has armed: they are looked at now, and armed anew.
+-- Firings of schedules that a wrong clock has armed: they are due now, and armed again.
 -- name: move_0_firings
 UPDATE millpond_live SET due = ?
  WHERE pool IN (SELECT id FROM millpond_pool WHERE name = '~cron') AND due > ? AND submitted_at > ?;

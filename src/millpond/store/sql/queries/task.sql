@@ -1,4 +1,4 @@
--- Tasks: their bodies, where they are, and what became of them.
+-- Tasks: their bodies, where they are, and how they ended.
 -- Lists of ids travel as one argument: one prepared statement serves every size.
 
 -- name: live_tasks
@@ -93,7 +93,7 @@ SELECT place, pool, 'completed', 1, ?, ?, attempt + 1, runs + 1, ?, NULL, rank, 
        progress, steps
   FROM millpond_live WHERE place >= ? AND place <= ?;
 
--- name: tell_result
+-- name: update_result
 UPDATE millpond_ended SET result = ? WHERE place = ?;
 
 -- name: drop_span

@@ -22,7 +22,7 @@ SELECT t.id, e.status, e.attempt, e.result, e.error, e.reason
 SELECT submitted_at FROM millpond_live
  WHERE place > ? AND place <= ? AND running = 0 ORDER BY place LIMIT 1;
 
--- What runs of a lane is the first of it.
+-- The running task of a lane is its first.
 -- name: lanes_with_work
 SELECT lane, count(*) FILTER (WHERE running = 0),
        min(CASE WHEN running = 1 THEN sequence END)

@@ -204,7 +204,7 @@ class TaskChanges:
         self._left += places
         others = [(task.result, task.stored_at) for task in tasks if task.result != common]
         if others:
-            tables.send("tell_result", others)
+            tables.send("update_result", others)
 
 
 def _place_row(task: TaskRow) -> Row:
@@ -215,16 +215,16 @@ def _by_claim(task: TaskRow) -> int:
     return task.claim or 0
 
 
-def _at_places(tables: SqlTables, what: str, told: Row, places: list[int]) -> None:
+def _at_places(tables: SqlTables, what: str, before: Row, places: list[int]) -> None:
     """Change the live rows at some places, with one statement.
 
     Each that is stepped through lets other threads in. Those of a claim mostly stand side by side.
     """
     first, last = min(places), max(places)
     if last - first == len(places) - 1:
-        tables.change(f"{what}_span", (*told, first, last), len(places))
+        tables.change(f"{what}_span", (*before, first, last), len(places))
     else:
-        tables.change(f"{what}_live", (*told, tables.listed(places)), len(places))
+        tables.change(f"{what}_live", (*before, tables.listed(places)), len(places))
 
 
 def write_tasks(tables: SqlTables) -> None:

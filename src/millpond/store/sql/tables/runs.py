@@ -68,13 +68,13 @@ class SqlRuns(RequiredRows[int, Run]):
         self._dirty.add(identifier)
         found = self._read.get(identifier)
         if found is None:
-            made = self._made_anew
+            made = self._rebuilt
             found = readable(_decode_run, state, None, f"run {identifier}") or made(identifier)
             self._stored[identifier] = state
             self._read[identifier] = found
         return found
 
-    def _made_anew(self, identifier: int) -> Run:
+    def _rebuilt(self, identifier: int) -> Run:
         """Return a run whose stored state is damaged: its counts are lost."""
         pool, name, finished_at, live = self._tables.ask("rest_of_run", (identifier,)).fetchone()
         new = NewRun(id=identifier, pool=pool, name=name)

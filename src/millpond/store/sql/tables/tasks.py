@@ -86,18 +86,18 @@ class SqlTasks(RequiredRows[int, TaskRow]):
         wanted = [i for i in identifiers if i not in here and i not in absent]
         if not wanted:
             return
-        asked = (self._tables.listed_ids(wanted),)
+        arguments = (self._tables.listed_ids(wanted),)
         missing = dict.fromkeys(wanted)
-        for task in self._tables.look_at_live("live_tasks", asked):
+        for task in self._tables.look_at_live("live_tasks", arguments):
             missing.pop(task.new.id, None)
         if missing:
-            self._tables.read_ended("ended_tasks", asked)
+            self._tables.read_ended("ended_tasks", arguments)
         absent.update(i for i in missing if i not in here)
 
     def load_new(self, identifiers: Sequence[int]) -> None:
         """Check at once which of these ids are known: hardly ever any."""
-        asked = (self._tables.listed(identifiers),)
-        known = {row[0] for row in self._tables.ask("known_ids", asked)}
+        arguments = (self._tables.listed(identifiers),)
+        known = {row[0] for row in self._tables.ask("known_ids", arguments)}
         here = self._read
         self._absent.update(i for i in identifiers if i not in known and i not in here)
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from millpond.store.verbs.tables.pools import PoolTable
 
 REMOVED_KEPT = 100_000
-"""How many ids of removed tasks are kept, to tell "expired" from "unknown"."""
+"""How many ids of removed tasks are kept, so that their status is "expired" and not "unknown"."""
 
 
 class Tables(AttemptTables):

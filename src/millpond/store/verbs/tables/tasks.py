@@ -90,7 +90,7 @@ class TaskTables(RunTables):
             due=now,
             reason=reason,
         )
-        # As a record and not as a note: nothing else needs to keep what was dropped.
+        # As a record and not as a note: nothing else keeps dropped tasks.
         self._records.append(record(ghost, Transition.REFUSE, None, at=now))
         totals = self.pools.require(new.pool).totals
         totals[ghost.status] = totals.get(ghost.status, 0) + 1

@@ -46,10 +46,10 @@ class WorkerTables(VerbTables):
             self.tasks.require(identifier)
             for identifier in (*worker.holding.ids(), *worker.ahead.specs)
         )
-        asked = [task for task in sorted(held, key=by_pool_and_place) if task.cancel_requested]
+        to_stop = [task for task in sorted(held, key=by_pool_and_place) if task.cancel_requested]
         return (
-            tuple(task.new.id for task in asked),
-            tuple(task.new.id for task in asked if task.interrupt_requested),
+            tuple(task.new.id for task in to_stop),
+            tuple(task.new.id for task in to_stop if task.interrupt_requested),
         )
 
     def request_return(
