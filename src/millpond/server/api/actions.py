@@ -15,7 +15,8 @@ from millpond.core.control import Close, Pause, Purge, Redrive, Resize, Resume
 from millpond.core.log_fields import about
 from millpond.pool.internals import internals_of
 from millpond.pool.lane_or_key import unit_of
-from millpond.server import contract, shapes
+from millpond.pool.shown_state import shown_task_state
+from millpond.server import contract
 from millpond.server.api import parameters as given
 from millpond.server.api.tasks import MOST_COUNTED, PAGE, every, known_task
 from millpond.server.openapi import operation
@@ -133,7 +134,7 @@ async def update(request: Request, task: given.OneTask) -> Response:
         contract.TaskUpdated(
             id=task,
             pool=record.new.pool,
-            state=shapes.task_state(record, site.now()),
+            state=shown_task_state(record, site.now()),
             revision=record.new.revision,
         )
     )
