@@ -203,7 +203,10 @@ async def submit(stage: Stage) -> Answer:
         lags, start = [], time.monotonic_ns()
         before = start
         for _ in range(stage.count):
-            await bench.plain.submit(before)
+            if bench.unique:
+                await bench.pool.submit(bench.call())
+            else:
+                await bench.plain.submit(before)
             now = time.monotonic_ns()
             lags.append((now - before) / 1e9)
             before = now
