@@ -52,7 +52,7 @@ curl -X PATCH http://127.0.0.1:8642/api/v1/tasks/ID \\
 ```
 
 changes a task that no worker has yet: `delay` or `run_at` reschedule it, `kwargs`, `priority`,
-`labels`, `expires_in` and `timeout` replace what was submitted. `POST /tasks/ID/cancel` stops it.
+`labels`, `expires_in` and `timeout` replace the submitted ones. `POST /tasks/ID/cancel` stops it.
 
 ## Emit events
 
@@ -63,7 +63,7 @@ curl -i -X POST http://127.0.0.1:8642/api/v1/events \\
 ```
 
 An event of the same name and id is stored once, however often it is sent: 202 the first time, 200
-after that. `Location` names its receipts: what each trigger made of it.
+after that. `Location` leads to its receipts, one of each trigger.
 
 ## Live events
 

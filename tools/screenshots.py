@@ -38,6 +38,7 @@ GALLERY = {
     "tasks": "#/tasks?pool=mail",
     "failed": "#/tasks?status=failed",
     "task": "#/tasks",
+    "failure": "#/tasks?status=failed",
     "dead": "#/dead",
     "runs": "#/runs",
     "finished": "#/runs?status=finished",
@@ -50,7 +51,7 @@ GALLERY = {
 }
 """Every page; that of a task or a run is opened by a click on the first of its list."""
 
-ONE_OF_A_LIST = {"task", "run"}
+ONE_OF_A_LIST = {"task", "failure", "run"}
 
 WIDTHS = {"desktop": (1440, 900), "phone": (390, 844)}
 PAST = 300.0

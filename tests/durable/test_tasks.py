@@ -320,6 +320,29 @@ async def test_progress_is_seen_from_another_process(place: Path | Schema) -> No
         assert (0.5, "half way") in told
 
 
+async def test_the_progress_of_a_short_task_elsewhere_ends_with_its_last_report(
+    place: Path | Schema,
+) -> None:
+    """It ended before this process looked once."""
+    fleet = Fleet(place)
+
+    def process(*, work: bool) -> Millpond:
+        mp = fleet.millpond(work=work)
+
+        @mp.pool("films").task
+        async def encode(ctx: Context) -> None:
+            await ctx.progress(0.5, "half way")
+            await ctx.progress(1.0, "done")
+
+        return mp
+
+    client, worker = process(work=False), process(work=True)
+    async with client, worker:
+        handle = await client.tasks["encode"].submit()
+        told = [word async for word in handle.progress()]
+        assert (1.0, "done") == told[-1]
+
+
 # Time
 
 

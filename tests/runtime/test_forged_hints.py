@@ -124,7 +124,7 @@ async def test_work_is_found_at_once_after_a_flood_of_forged_wakes() -> None:
 
 
 async def test_a_process_that_awaits_nothing_polls_no_more_often_for_hints() -> None:
-    """One that only serves a dashboard is told of every commit of a busy fleet."""
+    """One that only serves a dashboard hears of every commit of a busy fleet."""
     harbour = Harbour(threads=False)
     client, worker = two(harbour)
     async with client, worker:

@@ -45,7 +45,7 @@ class Desk:
         return answer.json()
 
     async def patch(self, path: str, body: Any, status: int = 200) -> Any:
-        """Patch, and return what was answered with the status that is expected."""
+        """Patch, and return the answer, which must have the status that is expected."""
         answer = await self.client.patch(f"/api/v1{path}", json=body)
         assert answer.status_code == status, f"{path}: {answer.status_code} {answer.text}"
         return answer.json()

@@ -94,7 +94,7 @@ async def test_a_task_is_cancelled(place: Place) -> None:
 
 
 @pytest.mark.rows("DA-08")
-async def test_a_dead_letter_is_redriven_by_whom_the_audit_tells(place: Place) -> None:
+async def test_a_dead_letter_is_redriven_and_the_audit_has_by_whom(place: Place) -> None:
     tokens = {"ada": TOKEN}
     async with desk(shop, place, allow_actions=True, token=tokens) as at:
         at.client.headers.update(BEARER)
@@ -334,7 +334,7 @@ async def test_events_are_emitted_once(place: Place) -> None:
 
 
 @pytest.mark.rows("DA-13")
-async def test_what_was_made_of_an_event_is_a_link_away(place: Place) -> None:
+async def test_the_receipts_of_an_event_are_a_link_away(place: Place) -> None:
     async with desk(shop, place, allow_actions=True) as at:
         answer = await at.client.post("/api/v1/events", json={"name": "order.paid", "id": "e1"})
         receipts = (await at.client.get(answer.headers["location"])).json()
@@ -344,14 +344,14 @@ async def test_what_was_made_of_an_event_is_a_link_away(place: Place) -> None:
 async def test_an_unknown_field_is_named_beside_those_that_there_are() -> None:
     async with desk(shop, allow_actions=True) as at:
         body = {"function": "pay", "kwarg": {}}
-        told = (await at.post("/pools/orders/tasks", body, status=422))["error"]
-        assert told["message"] == (
+        answer = (await at.post("/pools/orders/tasks", body, status=422))["error"]
+        assert answer["message"] == (
             "unknown field 'kwarg'; there are: args, function, kwargs, options"
         )
-        assert told["fields"] == {"kwarg": "is not a field of this request"}
+        assert answer["fields"] == {"kwarg": "is not a field of this request"}
         body = {"function": "pay", "options": {"keys": "a"}}
-        told = (await at.post("/pools/orders/tasks", body, status=422))["error"]
-        assert list(told["fields"]) == ["options"]
+        answer = (await at.post("/pools/orders/tasks", body, status=422))["error"]
+        assert list(answer["fields"]) == ["options"]
 
 
 async def test_a_fair_pool_shares_by_what_a_submit_says(place: Place) -> None:
@@ -394,18 +394,18 @@ async def test_actions_reach_running_handlers_of_this_process(place: Place) -> N
 
 @pytest.mark.rows("DA-13")
 async def test_a_waiting_task_is_changed(place: Place) -> None:
-    """Its arguments, its time and more; it keeps its id, and the audit tells who did it."""
+    """Its arguments, its time and more; it keeps its id, and the audit has who did it."""
     async with desk(shop, place, work=False, allow_actions=True) as at:
         (task,) = await at.put("orders", key="a", delay=600.0)
         changes = {"kwargs": {"amount": 5}, "priority": 3, "labels": {"tenant": "acme"}}
-        told = await at.patch(f"/tasks/{task}", changes)
-        assert told == {"id": str(task), "pool": "orders", "state": "scheduled", "revision": 1}
+        answer = await at.patch(f"/tasks/{task}", changes)
+        assert answer == {"id": str(task), "pool": "orders", "state": "scheduled", "revision": 1}
         story = await at.get(f"/tasks/{task}?payload=1")
         assert story["payload"]["arguments"] == {"amount": 5}
         assert (story["task"]["priority"], story["task"]["labels"]) == (3, {"tenant": "acme"})
         assert story["task"]["revision"] == 1
-        told = await at.patch(f"/tasks/{task}", {"delay": 0, "revision": 1})
-        assert (told["state"], told["revision"]) == ("queued", 2)
+        answer = await at.patch(f"/tasks/{task}", {"delay": 0, "revision": 1})
+        assert (answer["state"], answer["revision"]) == ("queued", 2)
         records = (await at.get("/audit?kind=update"))["items"]
         assert [(one["task"], one["by"]) for one in records] == [(str(task), "http:127.0.0.1")] * 2
 
@@ -422,13 +422,13 @@ async def test_a_task_is_moved_to_a_moment(place: Place) -> None:
 async def test_an_update_that_cannot_be_is_refused_with_its_reason(place: Place) -> None:
     async with desk(shop, place, allow_actions=True) as at:
         (done,) = await submitted(at, 1)
-        told = await at.patch(f"/tasks/{done}", {"delay": 0}, status=409)
-        assert told["error"]["code"] == "MILL-099"
-        assert told["error"]["fields"] == {"task_id": str(done), "status": "completed"}
-        told = await at.patch("/tasks/12345", {"delay": 0}, status=404)
+        answer = await at.patch(f"/tasks/{done}", {"delay": 0}, status=409)
+        assert answer["error"]["code"] == "MILL-099"
+        assert answer["error"]["fields"] == {"task_id": str(done), "status": "completed"}
+        answer = await at.patch("/tasks/12345", {"delay": 0}, status=404)
         (task,) = await at.put("orders", delay=600.0)
-        told = await at.patch(f"/tasks/{task}", {"delay": 0, "revision": 7}, status=409)
-        assert told["error"]["code"] == "MILL-011"
+        answer = await at.patch(f"/tasks/{task}", {"delay": 0, "revision": 7}, status=409)
+        assert answer["error"]["code"] == "MILL-011"
         for wrong in ({}, {"delay": -1}, {"function": "other"}, {"delay": 1, "run_at": 5.0}):
             await at.patch(f"/tasks/{task}", wrong, status=422)
 
@@ -437,5 +437,5 @@ async def test_an_update_that_cannot_be_is_refused_with_its_reason(place: Place)
 async def test_a_server_that_is_read_only_changes_no_task() -> None:
     async with desk(shop, work=False) as at:
         (task,) = await at.put("orders", delay=600.0)
-        told = await at.patch(f"/tasks/{task}", {"delay": 0}, status=403)
-        assert told["error"]["code"] == "read_only"
+        answer = await at.patch(f"/tasks/{task}", {"delay": 0}, status=403)
+        assert answer["error"]["code"] == "read_only"

@@ -61,7 +61,7 @@ async def test_every_reference_leads_somewhere() -> None:
 
 @pytest.mark.rows("DA-12")
 async def test_headers_that_a_client_acts_on_are_in_the_document() -> None:
-    """Where to ask for what was made, and when to try again what was refused."""
+    """Where a new thing is, and when to try a refused request again."""
     async with desk(shop) as at:
         paths = (await at.client.get("/openapi.json")).json()["paths"]
         submit = paths["/api/v1/pools/{pool}/tasks"]["post"]["responses"]

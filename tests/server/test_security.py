@@ -274,7 +274,7 @@ async def test_unknown_fields_and_parameters_are_refused() -> None:
 
 
 @pytest.mark.rows("DA-10")
-async def test_a_client_that_asks_too_fast_is_told_when_to_come_back() -> None:
+async def test_a_client_that_asks_too_fast_hears_when_to_come_back() -> None:
     async with desk(shop, max_rate=5) as at:
         answers = [await at.client.get("/api/v1/session") for _ in range(12)]
         assert [one.status_code for one in answers] == [200] * 10 + [429] * 2

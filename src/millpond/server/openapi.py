@@ -66,7 +66,7 @@ def operation(
     required: bool = True,
     known: str = "",
 ) -> dict[str, Any]:
-    """Return what a route tells FastAPI of its answers and its body.
+    """Return how FastAPI describes the answers and the body of a route.
 
     `known` says when it answers 200 with the same: what is to be made is there already.
     """

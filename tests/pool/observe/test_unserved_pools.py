@@ -2,10 +2,12 @@
 
 import asyncio
 import logging
+from pathlib import Path
 
 import pytest
 
 from millpond import ConfigError, Millpond
+from millpond.runtime.fleet import unserved_pools
 
 
 async def nothing() -> None:
@@ -31,6 +33,23 @@ async def test_a_wait_for_an_unserved_pool_is_logged_once_after_five_seconds(
         assert "'lonely'" in told[0].getMessage()
         async with mp.worker():
             await asyncio.gather(*waits)
+
+
+@pytest.mark.real_loop
+async def test_a_run_that_no_worker_of_a_file_serves_is_logged(
+    caplog: pytest.LogCaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The block of a run ends with its tasks, so it would never be left."""
+    monkeypatch.setattr(unserved_pools, "UNSERVED_AFTER", 0.0)
+    mp = Millpond(f"sqlite:///{tmp_path / 'work.db'}")
+    pool = mp.pool("lonely")
+    task = pool.task(nothing)
+    async with mp:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.5), pool.run() as run:
+                await run.submit(task.bind())
+    assert 1 == caplog.text.count("MILL-026")
+    assert "start one with `millpond worker module:app`" in caplog.text
 
 
 async def test_a_closure_without_a_worker_is_refused_with_the_reason() -> None:

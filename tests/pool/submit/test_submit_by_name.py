@@ -119,7 +119,7 @@ async def test_a_number_that_json_cannot_hold_is_refused_and_not_made_null(odd: 
 
 
 async def test_arguments_that_are_nested_too_deeply_are_refused() -> None:
-    """As such, not with an error of the interpreter. How deep is too deep depends on its version."""
+    """As such, not with an error of the interpreter. How deep that is depends on its version."""
     mp = Millpond()
     mp.pool("mail")
     deep: list[Any] = []

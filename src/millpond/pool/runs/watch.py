@@ -90,6 +90,7 @@ async def finish(pool: DeclaredPool, run: int, bar: ProgressBar | None = None) -
     runtime = pool.runtime
     over = asyncio.Event()
     runtime.waiting.on_run(run, over.set)
+    unserved = runtime.unserved.watch(pool.spec.name)
     still: tuple[float, RunView] | None = None
     try:
         while True:
@@ -118,6 +119,8 @@ async def finish(pool: DeclaredPool, run: int, bar: ProgressBar | None = None) -
         raise
     finally:
         runtime.waiting.forget_run(run, over.set)
+        if unserved is not None:
+            unserved.cancel()
         if bar is not None:
             bar.done()
 

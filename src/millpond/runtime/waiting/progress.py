@@ -60,6 +60,11 @@ class ProgressBoard(Service):
                 if report != last or not self._env.shared:
                     last = report
                     yield report
+            if self._env.shared:
+                # Its end was known before the last look of this process.
+                record = await self._env.view.task(task)
+                if record is not None and record.progress not in (None, last):
+                    yield record.progress
         finally:
             self._waiting.forget(task, ended)
             self._watchers[task].remove(watcher)

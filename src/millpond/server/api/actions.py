@@ -1,4 +1,4 @@
-"""Actions: orders about pools, tasks and runs; the audit tells who gave each."""
+"""Actions: orders about pools, tasks and runs; the audit names who gave each."""
 
 from __future__ import annotations
 
@@ -93,10 +93,10 @@ async def _ordered(request: Request, pool: str, order: Command, action: str) -> 
 
 @router.post(
     "/tasks/{task}/cancel",
-    **_changed("It is cancelled, or told to stop.", optional=True, takes=contract.CancelOrder),
+    **_changed("It is cancelled, or asked to stop.", optional=True, takes=contract.CancelOrder),
 )
 async def cancel(request: Request, task: given.OneTask) -> Response:
-    """Cancel a task: at once if it waits; if it runs it is told, and not tried again."""
+    """Cancel a task: at once if it waits; if it runs it is asked to stop, and not tried again."""
     body = await body_of(request, contract.CancelOrder)
     site, identifier = site_of(request), given.number(task)
     await known_task(site, identifier)
@@ -218,7 +218,7 @@ async def _all(site: Site, action: str, tasks: Sequence[int], actor: str) -> int
 
 @router.post("/runs/{run}/cancel", **operation(contract.Changed, errors=_ERRORS))
 async def cancel_run(request: Request, run: given.OneTask) -> Response:
-    """Stop a run: what waits of it is cancelled, what runs is told, nothing of it follows."""
+    """Stop a run: waiting tasks are cancelled, running ones asked to stop, and no more follow."""
     site, identifier = site_of(request), given.number(run)
     view = await site.view.run(identifier)
     if view is None:

@@ -70,7 +70,7 @@ def grouped(tasks: Iterable[Task]) -> list[contract.DeadGroup]:
     """Return tasks, the latest of each group first, as groups of one pool, function and error."""
     groups: dict[tuple[str, str, str, str], list[Task]] = {}
     for task in tasks:
-        kind, common, _ = _told(task.error, task.reason)
+        kind, common, _ = _parsed(task.error, task.reason)
         address = task.new.pool, task.new.call.function, kind, common
         groups.setdefault(address, []).append(task)
     return [
@@ -79,7 +79,7 @@ def grouped(tasks: Iterable[Task]) -> list[contract.DeadGroup]:
             function=function,
             type=kind,
             message=message,
-            sample=_told(members[0].error, members[0].reason)[2],
+            sample=_parsed(members[0].error, members[0].reason)[2],
             count=len(members),
             first_at=min(task.finished_at or 0.0 for task in members),
             last_at=max(task.finished_at or 0.0 for task in members),
@@ -90,7 +90,7 @@ def grouped(tasks: Iterable[Task]) -> list[contract.DeadGroup]:
 
 
 @lru_cache(maxsize=1024)
-def _told(stored: bytes | None, reason: str | None) -> tuple[str, str, str]:
+def _parsed(stored: bytes | None, reason: str | None) -> tuple[str, str, str]:
     """Return the type of an error, what its message has in common with others, its beginning.
 
     An open page asks for the same dead letters again and again.

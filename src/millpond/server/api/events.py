@@ -118,14 +118,14 @@ async def emit(request: Request) -> Response:
     emitted = await internals_of(site.mp).events.emit_as(
         actor_of(request), body.name, body.payload, body.id
     )
-    told = contract.Emitted(
+    stored = contract.Emitted(
         name=emitted.event.name,
         id=emitted.event_id,
         task=str(emitted.task_id),
         duplicate=emitted.duplicate,
     )
     receipts = path_to(request, f"/events/{emitted.task_id}/receipts")
-    return answer(told, 200 if emitted.duplicate else 202, {"location": receipts})
+    return answer(stored, 200 if emitted.duplicate else 202, {"location": receipts})
 
 
 @router.get("/events/{task}/receipts", **operation(contract.ReceiptPage, errors=(404,)))

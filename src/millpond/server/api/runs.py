@@ -84,6 +84,8 @@ async def _ended(site: Site, run: RunView, now: float) -> list[contract.TaskItem
 
     None ended after its run: the search begins there, however much has ended since.
     """
+    if not any(run.ended.values()):
+        return []
     until = bounds.MAX_MOMENT if run.finished_at is None else run.finished_at
     page = await site.view.search(
         [run.pool],

@@ -55,7 +55,7 @@ class Changed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UnitOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An order for a whole pool, or for one key or lane of it."""
+    """An order for a whole pool, or for one of its keys or lanes."""
 
     key: Key | None = None
     lane: Key | None = None
@@ -73,7 +73,7 @@ class CancelOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """How to cancel."""
 
     interrupt: bool = False
-    """Interrupt a running handler, and do not only tell it."""
+    """Interrupt a running handler, and do not only ask it to stop."""
 
 
 class TaskUpdate(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -27,9 +27,9 @@ class DeadPage(msgspec.Struct, frozen=True, kw_only=True):
 
     items: list[DeadGroup]
     scanned: int
-    """How many failed tasks were looked at, the latest first."""
+    """How many failed tasks were read, the latest first."""
     total: int
     """How many are kept."""
     partial: bool
-    """Not all of them were looked at."""
+    """Not all of them were read."""
     at: float
