@@ -107,7 +107,7 @@ BEGIN
 END $$;
 
 -- Return a count that has grown, as a part of the counts that it stands in; nothing if it has not.
-CREATE FUNCTION millpond_more(what text, counts jsonb, more bigint) RETURNS jsonb LANGUAGE sql IMMUTABLE AS $$
+CREATE FUNCTION millpond_more(what text, counts jsonb, more bigint) RETURNS jsonb LANGUAGE sql STABLE AS $$
     SELECT CASE WHEN more > 0 THEN jsonb_build_object(what, coalesce((counts ->> what)::bigint, 0) + more)
                 ELSE '{}' END
 $$;

@@ -99,7 +99,7 @@ END $$;
 
 -- Return the totals of a pool after some tasks have ended: by their status, and how many failed ones are kept.
 CREATE FUNCTION millpond_count_ended(totals jsonb, completed bigint, failed bigint) RETURNS jsonb
-LANGUAGE sql IMMUTABLE AS $$
+LANGUAGE sql STABLE AS $$
     SELECT totals || millpond_more('completed', totals, completed) || millpond_more('failed', totals, failed)
            -- Where that was not counted yet, a reader counts.
            || CASE WHEN totals ? 'dead' OR NOT totals ? 'failed' THEN millpond_more('dead', totals, failed)
