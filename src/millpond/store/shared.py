@@ -135,7 +135,7 @@ class SharedStore(Store, Protocol):
         """Return how many verbs of this process took a slower way, by verb and reason."""
         return {}
 
-    def listen(self, on_hint: Callable[[Hint], None], /) -> object:
+    def listen(self, on_hint: Callable[[Hint], object], /) -> object:
         """Call `on_hint` on the loop with each hint of another process."""
 
     def await_ends(self, *, wanted: bool) -> asyncio.Future[None] | None:
@@ -187,7 +187,7 @@ class SharedMembers:
         self.compact = getattr(store, "compact", None)
         self.detour_counts: Callable[[], Mapping[tuple[str, str], int]] | None
         self.detour_counts = getattr(store, "detour_counts", None)
-        self.listen: Callable[[Callable[[Hint], None]], object] | None
+        self.listen: Callable[[Callable[[Hint], object]], object] | None
         self.listen = getattr(store, "listen", None)
         self.await_ends: Callable[..., asyncio.Future[None] | None] | None
         self.await_ends = getattr(store, "await_ends", None)

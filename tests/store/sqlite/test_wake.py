@@ -94,6 +94,27 @@ async def test_a_hint_reaches_all_processes_but_its_sender(opened: Opening) -> N
     assert first.hints.empty()
 
 
+async def test_a_process_that_needs_no_hints_rests_between_them(opened: Opening) -> None:
+    """It reads those that come meanwhile together."""
+    sender, resting = Ear(opened("a")), opened("b")
+    heard: asyncio.Queue[Hint] = asyncio.Queue()
+
+    def needless(hint: Hint) -> bool:
+        heard.put_nowait(hint)
+        return False
+
+    resting.listen(needless, asyncio.get_running_loop())
+    async with asyncio.timeout(10):
+        sender.wakes.send(ENDED)
+        assert ENDED == await heard.get()
+        for task in (2, 3):
+            sender.wakes.send(Hint(ended=(task,)))
+            for _ in range(5):
+                await asyncio.sleep(0)
+            assert heard.empty()
+        assert Hint(ended=(2, 3)) == await heard.get()
+
+
 async def test_a_later_process_sends_and_receives_at_once(
     opened: Opening, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -92,10 +92,10 @@ class HintListener(Service):
         if self._env.shared and self._env.shared_store.listen is not None:
             self._env.shared_store.listen(self.received)
 
-    def received(self, hint: Hint) -> None:
-        """Take a hint; on the loop."""
+    def received(self, hint: Hint) -> bool:
+        """Take a hint; on the loop. Return whether this process needs hints at once."""
         if self._env.closed:
-            return
+            return True
         for wake in hint.wakes:
             self._wake(wake)
         self._polling.stay_awake()
@@ -113,6 +113,7 @@ class HintListener(Service):
         )
         if self._checking is None and (self._pending or self._any_ended):
             self._checking = self._env.spawn(self._check())
+        return self._polling.needs_hints
 
     # Wakes: a worker asks for work, and so checks them itself
 

@@ -85,9 +85,14 @@ class Polling(Service):
         often for it.
         """
         self._behind = True
-        if self._workers or self._waiting.any_waiting or self._submitter.has_lines:
+        if self.needs_hints:
             self._urgent = True
             self._wake.set()
+
+    @property
+    def needs_hints(self) -> bool:
+        """Whether this process runs tasks, or its code waits for results or for room."""
+        return bool(self._workers or self._waiting.any_waiting or self._submitter.has_lines)
 
     def stay_awake(self) -> None:
         """Do not rest for now: other processes are active."""

@@ -142,7 +142,7 @@ class PostgresHintChannel:
         self._channel = channel_of(address.schema)
         self._pending = PendingHint()
         self._send_after = -inf
-        self._tell: Callable[[Hint], None] | None = None
+        self._tell: Callable[[Hint], object] | None = None
         self._listener: Listener | None = None
         self._waiters = of_waiters(address.schema)
         self._awaits_ends = False
@@ -154,7 +154,7 @@ class PostgresHintChannel:
         """When the oldest message that has not come back was sent."""
         self._complained = False
 
-    def listen(self, tell: Callable[[Hint], None], loop: asyncio.AbstractEventLoop) -> None:
+    def listen(self, tell: Callable[[Hint], object], loop: asyncio.AbstractEventLoop) -> None:
         """Call back on the loop with the hints of other processes."""
         where = self._address.listener
         if where is None or self._closed:

@@ -121,7 +121,7 @@ class PostgresStore(FastPathStore, SharedStore):
         """Why the store is read-only; None if it is writable."""
         self._moved: list[SubmitAnswer] = []
         """Answers of inbox moves that were not announced yet."""
-        self._tell: Callable[[Hint], None] | None = None
+        self._tell: Callable[[Hint], object] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._joiner = CallerTransactions(address, self._identity)
         self._known_identity = ""
@@ -377,7 +377,7 @@ class PostgresStore(FastPathStore, SharedStore):
 
     # What they have committed
 
-    def listen(self, tell: Callable[[Hint], None]) -> None:
+    def listen(self, tell: Callable[[Hint], object]) -> None:
         """Call `tell` on this loop with the hints of other processes, from now on."""
         self._tell, self._loop = tell, asyncio.get_running_loop()
         super().listen(tell)

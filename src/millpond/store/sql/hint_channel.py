@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class HintChannel(Protocol):
     """Sends hints to other processes and receives theirs."""
 
-    def listen(self, on_hint: Callable[[Hint], None], loop: asyncio.AbstractEventLoop) -> None:
+    def listen(self, on_hint: Callable[[Hint], object], loop: asyncio.AbstractEventLoop) -> None:
         """Call `on_hint` on this loop with the hints of other processes."""
 
     def receives_hints(self) -> bool:

@@ -246,7 +246,7 @@ class SqlStore(ABC, Generic[C, L]):
 
     # Others
 
-    def listen(self, on_hint: Callable[[Hint], None]) -> None:
+    def listen(self, on_hint: Callable[[Hint], object]) -> None:
         """Call `on_hint` on this loop with the hints of other processes, from now on."""
         if self._wakes is not None:
             self._wakes.listen(on_hint, asyncio.get_running_loop())

@@ -43,6 +43,12 @@ _AT_ONCE = 64
 _LONGEST_NAME = 100
 """The longest socket address that every system allows; Linux has 107."""
 
+REST = 0.25
+"""Seconds for which a process that runs and awaits nothing, as a dashboard, reads no hints.
+
+Messages that come meanwhile are read then, as far as its queue holds them.
+"""
+
 _GONE = frozenset({errno.ECONNREFUSED, errno.ENOENT})
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -97,8 +103,8 @@ class SqliteHintChannel:
         """Whether hints can be sent."""
         return self._socket is not None
 
-    def listen(self, callback: Callable[[Hint], None], loop: asyncio.AbstractEventLoop) -> None:
-        """Call back on the loop with the hints of other processes."""
+    def listen(self, callback: Callable[[Hint], object], loop: asyncio.AbstractEventLoop) -> None:
+        """Call back on the loop with the hints of other processes; False = rest for a while."""
         if self._socket is None:
             return
         try:
@@ -220,7 +226,7 @@ class SqliteHintChannel:
 
     # --- hearing ----------------------------------------------------------------------------------
 
-    def _heard(self, callback: Callable[[Hint], None]) -> None:
+    def _heard(self, callback: Callable[[Hint], object]) -> None:
         """Read everything that has arrived, and call back once."""
         heard = PendingHint()
         for _ in range(_AT_ONCE):
@@ -239,8 +245,13 @@ class SqliteHintChannel:
                     error,
                     extra=about("hint.malformed", reason=str(error)),
                 )
-        if heard:
-            callback(heard.hint())
+        if heard and callback(heard.hint()) is False and self._listening and self._socket:
+            self._listening.remove_reader(self._socket)
+            self._listening.call_later(REST, self._listen_again, callback)
+
+    def _listen_again(self, callback: Callable[[Hint], object]) -> None:
+        if self._listening is not None and self._socket is not None:
+            self._listening.add_reader(self._socket, self._heard, callback)
 
 
 _OPEN: weakref.WeakSet[SqliteHintChannel] = weakref.WeakSet()
