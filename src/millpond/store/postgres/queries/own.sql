@@ -268,7 +268,8 @@ SELECT l.*, t.body
           FROM (SELECT 1) AS one
           LEFT JOIN (SELECT o.bands, o.lows FROM millpond_pool AS o
                       WHERE o.id = $1 ORDER BY o.turn DESC LIMIT 1) AS p ON true
-          -- A group names the place of its first task.
+          -- A group names the place of its first task, but for the line of an owner in a pool without groups.
+          -- Such a line is read by next_of_group_after.
           LEFT JOIN (SELECT o.rank, (o.pool << 40) | o.seq AS place FROM millpond_group AS o
                       WHERE o.id = $1 OFFSET 0) AS g ON true
          CROSS JOIN LATERAL

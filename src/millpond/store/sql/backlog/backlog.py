@@ -227,7 +227,7 @@ class SqlBacklog(Backlog):
             row = self._row_of_line(owner)
             group = SqlGroup(self, (None, owner), None, row)
             self._groups[group.id] = group
-            # Its place is not kept up to date: do not rely on it.
+            # Its place is not kept up to date: the line is read from before all others.
             line = group.tasks = SqlLine(self, group, 0 if row is None else row[4], None)
         line.expect(self.expected)
         return line

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 TRIM_AT = 256
 FIRST_PLACE = (-(1 << 63), -1)
 """A place before all others."""
+_NOT_NAMED = (-(1 << 63), 0)
+"""The same, for a line whose group does not name the place of its first task."""
 
 _by_place = attrgetter("rank", "seq")
 _NO_TASKS: list[TaskRow] = []
@@ -66,7 +68,9 @@ class SqlLine:
         """How many tasks it has; None = not counted here."""
         self._front = front
         """The place of the first unread task, if known."""
-        self._behind: tuple[int, int] | None = FIRST_PLACE if count != 0 else None
+        named = group is None or front is not None
+        begins = FIRST_PLACE if named else _NOT_NAMED
+        self._behind: tuple[int, int] | None = begins if count != 0 else None
         """Where the next page begins; None = all tasks are read."""
         self._mine = _NOTHING
         self._size = 2
