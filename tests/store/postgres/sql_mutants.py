@@ -11,6 +11,7 @@ import re
 import sys
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from functools import partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -33,6 +34,7 @@ from millpond.core.ticks import ticks
 from millpond.errors import MillpondError
 from millpond.store.memory import MemoryStore
 from millpond.store.postgres.caller_transaction.submit import enter_arguments
+from millpond.store.postgres.fast_path import answer_of
 from millpond.store.postgres.quoting import qualified, quoted
 from millpond.store.postgres.server_functions import sources, versioned
 from millpond.store.postgres.store import PostgresStore
@@ -117,6 +119,19 @@ MUTANTS = (
         "WHEN EXISTS (SELECT 1 FROM millpond_inbox WHERE xid >= m.seen_upto)\n          OR EXISTS",
         "WHEN EXISTS",
         ("inbox first",),
+    ),
+    # Submits of one task.
+    Mutant(
+        "closed_pool_takes_one",
+        "OR s.closed = 1 OR s.grouped = 1",
+        "OR s.grouped = 1",
+        ("one by one",),
+    ),
+    Mutant(
+        "pool_that_has_groups_takes_one",
+        "OR s.closed = 1 OR s.grouped = 1",
+        "OR s.closed = 1",
+        ("one by one",),
     ),
     # Idempotency keys.
     Mutant(
@@ -391,6 +406,37 @@ MUTANTS = (
         "WHEN want > 0 AND w.slots + w.beginning = 0 AND left_held <= 0",
         "WHEN false",
         ("fifo", "fair"),
+    ),
+    # Whether a settle wakes the workers of other processes.
+    Mutant(
+        "a_full_pool_wakes_no_worker",
+        "OR p.running >= r.a_limit;",
+        ";",
+        ("was full",),
+    ),
+    Mutant(
+        "full_at_one_more",
+        "OR p.running >= r.a_limit;",
+        "OR p.running > r.a_limit;",
+        ("was full",),
+    ),
+    Mutant(
+        "a_free_key_wakes_no_worker",
+        "a.was_full := r.grouped OR r.flow",
+        "a.was_full := r.flow",
+        ("was full",),
+    ),
+    Mutant(
+        "a_paced_pool_wakes_no_worker",
+        "a.was_full := r.grouped OR r.flow OR",
+        "a.was_full := r.grouped OR",
+        ("was full",),
+    ),
+    Mutant(
+        "a_free_claim_wakes_no_worker",
+        "r.flow OR r.prefetch > 0 OR p.running",
+        "r.flow OR p.running",
+        ("was full",),
     ),
     # Refusals.
     Mutant(
@@ -1259,6 +1305,63 @@ async def _server_takes_all(schema: Schema) -> None:
         schema.empty()
 
 
+async def _submitted_one_by_one(schema: Schema) -> None:
+    """A submit of one task follows an operator who has closed its pool, or paused a key in it."""
+
+    async def groups(two: Two) -> None:
+        await two.do("control", orders.Pause("p", "q"))
+
+    async def closes(two: Two) -> None:
+        await two.do("control", orders.Close("p"))
+
+    async def act(two: Two, meanwhile: Callable[[Two], Awaitable[None]]) -> None:
+        await two.do("submit", tasks(1, 1))
+        await meanwhile(two)
+        await two.do("submit", tasks(2, 1, key="q"))
+        await two.do("lease", LeaseRequest(pool="p", worker="one", want=3))
+
+    for meanwhile in (groups, closes):
+        await scene(schema, partial(act, meanwhile=meanwhile))
+        assert not schema.wrong()
+        schema.empty()
+
+
+class Attentive(Undaunted):
+    """A store that notes whether its steps say that a worker may sleep for want of room."""
+
+    def __init__(self, schema: Schema) -> None:
+        super().__init__(schema)
+        self.said: list[bool] = []
+
+    def _heard(self, which: str, row: Any) -> Any:
+        answer = super()._heard(which, row)
+        if answer is not None and not which.startswith("to "):
+            self.said.append(answer_of(answer).was_full)
+        return answer
+
+
+async def _was_full(schema: Schema) -> None:
+    """A step says so where there was no room before it, or where more than room matters."""
+    ask = LeaseRequest(pool="p", worker="one", want=1)
+    for kind in ("fifo", "fair", "paced", "ahead"):
+        server = Attentive(schema)
+        try:
+            await server.control(
+                orders.Declare(msgspec.structs.replace(KINDS[kind], max_concurrent=2))
+            )
+            await server.control(orders.Register("one", 1e6))
+            await server.submit(tasks(1, 5))
+            for want in (1, 2):
+                leased = (await server.lease(msgspec.structs.replace(ask, want=want))).leased
+                await server.settle(
+                    [Settlement(fence=one.fence, event=Transition.COMPLETE) for one in leased]
+                )
+            assert server.said == [kind != "fifo"] * 3 + [True]
+        finally:
+            await server.close()
+        schema.empty()
+
+
 def of_kind(
     act: Callable[[Two], Awaitable[None]], kind: str
 ) -> Callable[..., Coroutine[Any, Any, None]]:
@@ -1304,6 +1407,8 @@ SCENES: dict[str, Callable[[Schema], Coroutine[Any, Any, None]]] = {
     "low points": _lows,
     "inbox first": _inbox_first,
     "put": _put,
+    "one by one": _submitted_one_by_one,
+    "was full": _was_full,
     "renewed": _renewed,
 }
 

@@ -32,14 +32,14 @@ BEGIN
            EXISTS (SELECT 1 FROM millpond_inbox WHERE xid >= m.seen_upto)
            OR EXISTS (SELECT 1 FROM millpond_inbox WHERE xid = ANY(m.seen_open)) AS inbox
       INTO s
-      FROM (SELECT x.ctid AS spot, hashtextextended(x.spec, 0) AS digest, x.closed, x.special, x.grouped, x.paused,
+      FROM (SELECT x.ctid AS spot, hashtextextended(x.spec, 0) AS digest, x.closed, x.grouped, x.paused,
                    x.next_seq, x.ready, x.later, x.parked_apart, x.live, x.running, x.claimed, x.bands, x.lows
               FROM millpond_pool AS x WHERE x.id = the_pool ORDER BY x.turn DESC LIMIT 1) AS o,
            (SELECT x.ctid AS spot, x.latest, x.behind, x.seen_upto, x.seen_open
               FROM millpond_meta AS x ORDER BY x.turn DESC LIMIT 1) AS m;
     moment := s.moment;
     IF s.digest IS DISTINCT FROM digest OR moment IS NULL OR s.inbox
-       OR s.closed = 1 OR s.special = 1 OR s.grouped = 1 THEN
+       OR s.closed = 1 OR s.grouped = 1 THEN
         refused := 'not simple';
         RETURN;
     END IF;
