@@ -61,7 +61,9 @@ class AtomicConformance(StoreSuite):
         claims = await asyncio.gather(*(lab.lease(1, worker=each) for each in workers))
         started = [leased for claim in claims for leased in claim]
         assert sorted(first.split()) == sorted(names_of(started).split())
-        holders = [(leased, w) for w, claim in zip(workers, claims, strict=True) for leased in claim]
+        holders = [
+            (leased, w) for w, claim in zip(workers, claims, strict=True) for leased in claim
+        ]
         for leased, worker in holders:
             row = await lab.task(leased.fence.task)
             assert (Status.RUNNING, leased.fence, worker) == (row.status, row.fence, row.worker)
