@@ -104,6 +104,11 @@ def test_the_stores_of_a_test_are_read_from_its_marks_parameters_fixtures_and_fo
     assert ["postgres"] == stores(one)
 
 
+def test_each_path_that_says_a_store_leads_to_tests() -> None:
+    """A folder that was moved would have its tests counted for the store of the folder above."""
+    assert [] == [home for home in shown.HOMES if not (ROOT / home).exists()]
+
+
 def test_what_is_left_out_points_at_rows_that_are_left_out() -> None:
     """The list of what is not in 1.0 and the rows' own stages agree."""
     page = "\n".join(conformance.absent(ROOT))

@@ -57,6 +57,7 @@ async def stopped(handle: Handle[Any]) -> bool:
     return ("stopped", 1) == (caught.value.reason, caught.value.attempts)
 
 
+@pytest.mark.rows("CX-T113")
 async def test_a_worker_that_stops_past_its_grace_ends_an_only_attempt(
     place: Path | Schema,
 ) -> None:
@@ -75,6 +76,7 @@ async def test_a_worker_that_stops_past_its_grace_ends_an_only_attempt(
             await begun(once.began, 2)
 
 
+@pytest.mark.rows("CX-T113")
 async def test_what_has_more_attempts_is_given_back_uncharged(place: Path | Schema) -> None:
     """A stop costs other tasks nothing."""
     async with Fleet(place).millpond(work=False) as mp:
@@ -122,6 +124,7 @@ async def test_a_thread_that_does_not_stop_is_an_only_attempt_that_failed(
             once.release.set()
 
 
+@pytest.mark.rows("CX-T113")
 async def test_claims_ahead_that_never_began_go_back(place: Path | Schema) -> None:
     """What a worker only held is begun by the next: nothing of it was done."""
     async with Fleet(place).millpond(work=False) as mp:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import product
+from itertools import accumulate, product
 
 import psycopg
 import pytest
@@ -137,6 +137,42 @@ async def test_submits_of_many_clients_are_numbered_in_the_order_they_are_stored
     async with application(url, ran, work=True) as mp:
         await mp.get_pool("hooks").drain()
     assert numbers == ran
+
+
+@pytest.mark.rows("DP-07", "DP-08", "HN-01")
+async def test_workers_that_claim_at_once_take_each_task_once_and_in_order(url: str) -> None:
+    """Four workers want three slots, each over its own connection: the records show every claim."""
+    slots = CLIENTS - 1
+    all_open, all_at_work = threading.Barrier(CLIENTS), threading.Barrier(slots)
+
+    def process() -> Millpond:
+        mp = Millpond(url, work=False, durability="normal")
+
+        @mp.pool("crowd", queue=fifo(), max_concurrent=slots).task
+        async def step(number: int) -> None:
+            if number < slots:
+                await asyncio.to_thread(all_at_work.wait, PATIENCE)
+
+        return mp
+
+    async def works() -> None:
+        async with process() as mp, mp.worker(concurrency=1):
+            pool = mp.get_pool("crowd")
+            await asyncio.to_thread(all_open.wait, PATIENCE)
+            await pool.resume()
+            await pool.drain()
+
+    async with process() as mp:
+        pool = mp.get_pool("crowd")
+        await pool.pause()
+        handles = await pool.submit_many(mp.tasks["step"].each(range(CLIENTS * EACH)))
+    await asyncio.to_thread(in_threads, CLIENTS, lambda: asyncio.run(works()))
+    async with process() as mp:
+        records = [one async for one in mp.audit() if one.kind in ("dequeue", "settle")]
+    started = [one for one in records if one.kind == "dequeue"]
+    assert [one.id for one in handles] == [one.task for one in started]
+    assert len({one.worker for one in started}) >= slots
+    assert slots == max(accumulate(1 if one.kind == "dequeue" else -1 for one in records))
 
 
 @pytest.mark.rows("DE-20")

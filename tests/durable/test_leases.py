@@ -107,10 +107,14 @@ async def test_recovery_moves_on_from_one_lease_to_the_next(place: Place) -> Non
 
 
 @pytest.mark.rows("HN-01")
-async def test_max_concurrent_is_one_budget_for_every_process(place: Place) -> None:
+@pytest.mark.parametrize("found_dead", [True, False], ids=["found dead", "by its lease"])
+async def test_max_concurrent_is_one_budget_for_every_process(
+    place: Place, *, found_dead: bool
+) -> None:
     """Three processes, each with its own connection and slots for all: never more run than may.
 
-    One of them dies at work. What it held counts until its lease expires, and is then free.
+    One of them dies at work. What it held counts until it is found dead or its lease expires, and
+    is then free.
     """
     works = Works(place, max_concurrent=4)
     processes = [works.process(name) for name in ("one", "two", "three")]
@@ -128,10 +132,10 @@ async def test_max_concurrent_is_one_budget_for_every_process(place: Place) -> N
     assert 4 == works.most
     held, works.most = works.at_work["one"], 0
     assert held
-    await works.fleet.crash(processes[0], found_dead=False)
+    await works.fleet.crash(processes[0], found_dead=found_dead)
     # It renewed a third of a lease ago at the most.
     await asyncio.sleep(LEASE / 2)
-    assert 4 - held == works.most
+    assert 4 - (0 if found_dead else held) == works.most
     await until(lambda: is_idle(pools[1]), within=120)
     assert 4 == works.most
     assert 28 == (await pools[1].snapshot()).completed

@@ -1,9 +1,9 @@
 """Admission: what happens to a submitted task.
 
-The store counts, in the transaction that inserts; this module decides. A bound counts tasks that
-were submitted from outside and never claimed. Tasks that come back (a retry, a release, a lost
-lease, a redrive) and tasks that a handler submits through its context are never refused, never
-evicted and not counted.
+The store counts, in the transaction that inserts (`store/verbs/refusals.py`); this module decides.
+A bound counts tasks that were submitted from outside and never claimed. Tasks that come back (a
+retry, a release, a lost lease, a redrive) and tasks that a handler submits through its context are
+never refused, never evicted and not counted.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from tests.pool.moments import result_of
 from tests.pool.stores import any_pace, rounds  # noqa: F401 - a fixture
 
 from millpond import ConfigError, Context, Keep, Millpond, Retry, TaskCancelled, TaskFailed
+from millpond.core.task import Task, copied
 from millpond.errors import UnknownTask
 from millpond.pool.internals import internals_of
 
@@ -61,6 +62,13 @@ async def test_a_cancelled_running_task_may_still_complete() -> None:
         assert "completed" == handle.status
 
 
+async def stored(mp: Millpond, task: int) -> Task:
+    """Return what the store holds of a task now."""
+    found = await internals_of(mp).runtime.env.view.task(task)
+    assert found is not None
+    return copied(found)
+
+
 @pytest.mark.rows("CX-T79", "CX-T78")
 async def test_no_turn_of_the_loop_touches_a_running_task_that_was_cancelled() -> None:
     """Others start and end, leases are renewed and recovered: it runs on, once, to its own end."""
@@ -79,13 +87,16 @@ async def test_no_turn_of_the_loop_touches_a_running_task_that_was_cancelled() -
         await rounds()
         assert await cancelled.cancel()
         await pool.resize(3)
-        worker = internals_of(mp).runtime.workers[0]
-        before = worker.turns
+        runtime = internals_of(mp).runtime
+        (worker,) = runtime.workers
+        before, row = worker.turns, await stored(mp, cancelled.id)
+        assert row.cancel_requested
         for number in range(20):
             await (await job.submit(f"other {number}", 1))
             worker.look_everywhere()
-            await internals_of(mp).runtime.store.recover()
+            await runtime.store.recover()
         assert 20 <= worker.turns - before
+        assert row == await stored(mp, cancelled.id)
         assert ["running"] * 2 == await mp.status([plain.id, cancelled.id])
         assert ["plain", "cancelled"] == [await plain, await cancelled]
         assert [1, 1] == [plain.attempt, cancelled.attempt]

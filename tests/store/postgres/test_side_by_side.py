@@ -146,6 +146,7 @@ TWO = (
 )
 
 
+@pytest.mark.rows("CX-07")
 async def test_a_pool_is_written_while_a_call_of_another_pool_is_under_way(schema: Schema) -> None:
     """Submit, lease and settle wait for a call of the same pool, and for no other."""
     await begin(schema, *TWO)
@@ -164,6 +165,7 @@ async def test_a_pool_is_written_while_a_call_of_another_pool_is_under_way(schem
     assert 1 == len(Side(schema, lease("a")).done().leased)
 
 
+@pytest.mark.rows("CX-07")
 async def test_the_verbs_keep_every_call_out_and_wait_for_each(schema: Schema) -> None:
     """A verb may touch any pool: while it is under way no call writes, and the other way round."""
     await begin(schema, *TWO)

@@ -61,9 +61,12 @@ class AtomicConformance(StoreSuite):
         claims = await asyncio.gather(*(lab.lease(1, worker=each) for each in workers))
         started = [leased for claim in claims for leased in claim]
         assert sorted(first.split()) == sorted(names_of(started).split())
-        for leased in started:
+        holders = [
+            (leased, w) for w, claim in zip(workers, claims, strict=True) for leased in claim
+        ]
+        for leased, worker in holders:
             row = await lab.task(leased.fence.task)
-            assert (Status.RUNNING, leased.fence) == (row.status, row.fence)
+            assert (Status.RUNNING, leased.fence, worker) == (row.status, row.fence, row.worker)
         assert {Status.QUEUED} == set(await lab.statuses(*(ids[name] for name in rest.split())))
 
     @scenario
@@ -87,6 +90,7 @@ class AtomicConformance(StoreSuite):
         assert 9 == sum(admission.duplicate for admission in found)
         assert 1 == (await lab.pool()).queued
 
+    @mark.rows("DE-03", "DE-T20")
     @scenario
     async def test_submits_at_once_are_numbered_without_gaps(self, lab: Lab) -> None:
         """A lane's numbers have neither gap nor double, however many write to it."""

@@ -85,11 +85,19 @@ class FencesConformance(StoreSuite):
         assert 0.0 == (await lab.pool()).held_until
         await lab.put(weight=40)
         assert 1 == len(await lab.lease())
+        now = current.fence
+        before = await lab.task(task), await lab.pool()
+        for changed in ({"token": now.token ^ 1}, {"attempt": now.attempt + 1}, {"task": task + 1}):
+            wrong = msgspec.structs.replace(now, **changed)
+            forged = [msgspec.structs.replace(each, fence=wrong) for each in late]
+            assert [0, 0] == [(await lab.control(each)).count for each in forged]
+        assert before == (await lab.task(task), await lab.pool())
         for each in late:
-            in_time = msgspec.structs.replace(each, fence=current.fence)
+            in_time = msgspec.structs.replace(each, fence=now)
             assert 1 == (await lab.control(in_time)).count
         await lab.applied(completed(current))
 
+    @mark.rows("CX-16")
     @ENDS
     @scenario
     async def test_a_wrong_token_changes_nothing(self, lab: Lab, end: End) -> None:
@@ -99,6 +107,7 @@ class FencesConformance(StoreSuite):
         settlement = end(await lab.one())
         await self._refused(lab, with_fence(settlement, token=settlement.fence.token ^ 1))
 
+    @mark.rows("CX-16")
     @ENDS
     @scenario
     async def test_a_released_fence_is_used_up(self, lab: Lab, end: End) -> None:

@@ -77,6 +77,19 @@ class LanesConformance(StoreSuite):
             (admission.lane, admission.sequence) for admission in answer.admissions
         ]
 
+    @mark.rows("DE-03")
+    @scenario
+    async def test_what_is_not_stored_uses_no_number(self, lab: Lab) -> None:
+        """A refused batch, a duplicate and a cancelled task leave no gap in their lane."""
+        await lab.declare(ordered=True, backpressure=bounded(4, "fail_submitter"))
+        await lab.submit(lab.new(key="A", idempotency_key="once"))
+        refused = await lab.submit(*(lab.new(key="A") for _ in range(4)))
+        assert refused.refusal is not None
+        again = await lab.submit(lab.new(key="A", idempotency_key="once"), lab.new(key="A"))
+        assert [(1, True), (2, False)] == [(a.sequence, a.duplicate) for a in again.admissions]
+        await lab.control(orders.Cancel((again.admissions[1].task,)))
+        assert 3 == (await lab.submit(lab.new(key="A"))).admissions[0].sequence
+
     @scenario
     async def test_a_refused_batch_leaves_no_gap(self, lab: Lab) -> None:
         """Numbers are given to what is stored, and only to that."""
