@@ -10,7 +10,7 @@ from tests import stores
 from tests.server.desk import BEARER, TOKEN, Desk, desk
 from tests.server.test_reading import shop, submitted
 
-from millpond import Context, Millpond, bounded, fail_fast, fair_round_robin
+from millpond import Context, Millpond, Retry, bounded, fail_fast, fair_round_robin
 from millpond.errors import RunStopped
 
 Place = stores.Places | None
@@ -230,8 +230,23 @@ async def test_a_call_of_a_function_that_the_server_does_not_know(place: Place) 
         task = story["task"]
         assert (task["function"], task["key"], task["priority"]) == ("mail.send", "ada", 3)
         assert (task["state"], task["labels"]) == ("scheduled", {"tenant": "acme"})
-        assert (task["submitted_by"], task["attempts"]) == ("http:127.0.0.1", 3)
+        assert (task["submitted_by"], task["attempts"]) == ("http:127.0.0.1", 1)
         assert story["payload"]["arguments"] == body["kwargs"]
+
+
+@pytest.mark.rows("DA-12")
+async def test_a_task_by_name_has_the_attempts_that_its_pool_declares(place: Place) -> None:
+    """A pool that never runs a task twice means those that arrive over HTTP, too."""
+
+    def once(mp: Millpond) -> None:
+        mp.pool("cards", retry=Retry.never())
+
+    async with desk(once, place, work=False, allow_actions=True) as at:
+        for given, expected in (({}, 1), ({"attempts": 2}, 2)):
+            body = {"function": "charge", "options": given}
+            answer = await at.client.post("/api/v1/pools/cards/tasks", json=body)
+            story = (await at.client.get(answer.headers["location"])).json()
+            assert expected == story["task"]["attempts"]
 
 
 @pytest.mark.rows("DA-12")

@@ -36,7 +36,8 @@ def main(pool: str, function: str, **options: Any) -> int:  # noqa: ANN401 - the
     """Submit a task to a POOL of a store: a FUNCTION, with arguments by name as a JSON object.
 
     `-` reads the JSON from stdin. The application is not loaded: a worker checks the arguments. It
-    parks a task that it does not understand. Without --attempts a task has 3.
+    parks a task that it does not understand. Without --attempts a task has as many as its pool
+    declares, or 3; a retry policy of the function does not count.
     """
     arguments = object_of(options["arguments"])
 

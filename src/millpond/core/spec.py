@@ -189,6 +189,8 @@ class PoolSpec(msgspec.Struct, frozen=True, kw_only=True):
     """The trigger whose deliveries it holds, if any."""
     keep: Retention | None = None
     """How long ended tasks are kept; None = the default."""
+    attempts: int = 3
+    """How often a task may run that does not say so: one submitted by name, over HTTP or in SQL."""
 
     def __post_init__(self) -> None:
         # Only the queue of a pool's callbacks has that suffix, and only internal pools that prefix.
@@ -210,6 +212,7 @@ class PoolSpec(msgspec.Struct, frozen=True, kw_only=True):
                 raise ConfigError("rate_per_key", self.rate_per_key, "can only count starts")
         check.integer("max_concurrent", self.max_concurrent, least=0)
         check.integer("max_callbacks", self.max_callbacks, least=1)
+        check.integer("attempts", self.attempts, least=1)
         if check.integer("prefetch", self.prefetch):
             self._check_prefetch()
         for name in self.budgets:

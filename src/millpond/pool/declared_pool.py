@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from millpond.core.log_fields import about
 from millpond.pool.scope import check_scope, default_scope
-from millpond.runtime.jobs.policy import DEFAULT_RETRY
 
 if TYPE_CHECKING:
     import asyncio
@@ -24,6 +23,12 @@ WAITING = 10
 
 UNLIMITED = 1_000_000
 """Attempts of a task whose own policy decides when to give up."""
+
+
+def attempts_of(policy: object) -> int:
+    """Return how many charged runs a retry policy allows."""
+    attempts: int = getattr(policy, "attempts", UNLIMITED)
+    return attempts
 
 
 class DeclaredPool:
@@ -49,7 +54,7 @@ class DeclaredPool:
         self._scope = scope
         self.scope_id = scope_id
         self.retry = retry
-        self.attempts: int = getattr(retry or DEFAULT_RETRY, "attempts", UNLIMITED)
+        self.attempts = spec.attempts if retry is None else attempts_of(retry)
         """How many charged runs a task has that has no policy of its own."""
         self.created_at = created_at
         self.foreign = foreign

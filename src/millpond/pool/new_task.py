@@ -14,13 +14,13 @@ from millpond.core import validation as check
 from millpond.core.spec import OrderKind
 from millpond.core.task import Call, Dedupe, NewTask
 from millpond.errors import ConfigError
-from millpond.pool.declared_pool import UNLIMITED
+from millpond.pool.declared_pool import attempts_of
 from millpond.pool.named_call import NamedCall
 from millpond.pool.payload.codec import plain_result
 from millpond.pool.payload.signature import fingerprint
 from millpond.pool.registered import is_async
 from millpond.runtime.jobs.job import Closure, Where, current_job
-from millpond.runtime.jobs.policy import DEFAULT_RETRY, Carried, Policy
+from millpond.runtime.jobs.policy import Carried, Policy
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -195,8 +195,7 @@ def _task(
     owner: str | None = None,
 ) -> NewTask:
     runtime = pool.runtime
-    policy = retry or pool.retry or DEFAULT_RETRY
-    attempts = getattr(policy, "attempts", UNLIMITED)
+    attempts = pool.attempts if retry is None else attempts_of(retry)
     order = pool.spec.order
     share = None
     if order.kind is OrderKind.FAIR:

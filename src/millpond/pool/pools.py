@@ -13,7 +13,7 @@ from millpond.core.spec import Backpressure, BudgetSpec, PoolSpec, fifo, lifo, p
 from millpond.core.spec import Order as QueueOrder
 from millpond.errors import ConfigError, DuplicateName, UnknownPool
 from millpond.pool.budget import Budget, SyncBudget
-from millpond.pool.declared_pool import DeclaredPool
+from millpond.pool.declared_pool import DeclaredPool, attempts_of
 from millpond.pool.functions import Functions
 from millpond.pool.internals import internals_of
 from millpond.pool.options import policy
@@ -21,6 +21,7 @@ from millpond.pool.place_in_code import name_from_code
 from millpond.pool.pool import Pool
 from millpond.pool.scope import check_scope, stored_name
 from millpond.pool.sync_pool import SyncPool
+from millpond.runtime.jobs.policy import DEFAULT_RETRY
 from millpond.runtime.retention import Keep
 
 if TYPE_CHECKING:
@@ -82,6 +83,7 @@ class Pools:
         adapts = max_concurrent if isinstance(max_concurrent, Adaptive) else None
         if isinstance(max_concurrent, Adaptive):
             max_concurrent = max_concurrent.initial
+        retries = policy("retry", retry)
         spec = PoolSpec(
             name=stored,
             max_concurrent=(lanes or 1) if max_concurrent is None else max_concurrent,
@@ -97,6 +99,7 @@ class Pools:
             adaptive=adapts,
             max_callbacks=max_callbacks,
             keep=self._kept(keep),
+            attempts=attempts_of(retries or DEFAULT_RETRY),
         )
         declared = DeclaredPool(
             self._owner,
@@ -104,7 +107,7 @@ class Pools:
             name=name,
             scope=scope,
             scope_id=scope_id,
-            retry=policy("retry", retry),
+            retry=retries,
             created_at=time.time(),
             serial_by_default=max_concurrent is None and spec.max_concurrent == 1,
         )

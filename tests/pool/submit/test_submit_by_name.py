@@ -53,6 +53,25 @@ async def test_a_process_without_the_code_submits_by_name(tmp_path: Path) -> Non
 
 
 @pytest.mark.real_loop
+async def test_a_task_has_the_attempts_that_its_pool_declares(tmp_path: Path) -> None:
+    """Also where the process that submits has not declared the pool."""
+    url = f"sqlite:///{tmp_path}/work.db"
+    app, other = Millpond(url, work=False), Millpond(url, work=False)
+    runs: list[int] = []
+    cards = app.pool("cards", retry=Retry.never())
+
+    @cards.task
+    async def charge() -> None:
+        runs.append(1)
+        raise ConnectionError
+
+    async with app, other, app.worker():
+        with pytest.raises(TaskFailed):
+            await asyncio.wait_for(await other.submit("cards", "charge", {}), 20)
+        assert [1] == runs
+
+
+@pytest.mark.real_loop
 async def test_a_retry_policy_travels_with_the_task(tmp_path: Path) -> None:
     """The worker obeys it, although the submitter does not know the function."""
     url = f"sqlite:///{tmp_path}/work.db"

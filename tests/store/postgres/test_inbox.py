@@ -469,6 +469,16 @@ async def test_the_function_says_all_that_a_task_may_say(schema: Schema) -> None
         )
 
 
+async def test_a_task_of_the_function_has_the_attempts_that_its_pool_declares(
+    schema: Schema,
+) -> None:
+    async with opened(schema, attempts=1) as store:
+        with connected(schema) as own:
+            task = own.submit()
+            own.connection.commit()
+        assert 1 == (await kept(store, task)).new.attempts
+
+
 async def test_the_function_and_python_know_each_others_keys(schema: Schema) -> None:
     """What they were told of the arguments cannot be compared: the function's name can."""
     async with opened(schema) as store:

@@ -15,6 +15,7 @@ from millpond.core.lifecycle import Status
 from millpond.core.spec import OrderKind
 from millpond.core.task import Call, Dedupe, NewTask
 from millpond.errors import BadPayload, ConfigError, PayloadTooLarge, UnknownPool
+from millpond.pool.declared_pool import attempts_of
 from millpond.pool.internals import internals_of
 from millpond.pool.payload.signature import fingerprint
 from millpond.pool.refusals import error_of
@@ -32,9 +33,6 @@ if TYPE_CHECKING:
     from millpond.store.protocol import Admission
 
 router = APIRouter(tags=["submit"])
-
-ATTEMPTS = 3
-"""Charged runs of a task whose function the server does not know, unless it says otherwise."""
 
 IdempotencyKey = Annotated[
     str | None,
@@ -123,7 +121,8 @@ def _task(
     defaults = {} if known is None else internals_of(known).defaults
     attempts = options.attempts
     if attempts is None:
-        attempts = int(getattr(defaults.get("retry"), "attempts", ATTEMPTS))
+        retry = defaults.get("retry")
+        attempts = spec.attempts if retry is None else attempts_of(retry)
     timeout = options.timeout if options.timeout is not None else defaults.get("timeout")
     return NewTask(
         id=site.runtime.new_id(),

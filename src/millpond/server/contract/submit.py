@@ -23,7 +23,7 @@ class SubmitOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     expires_in: Lasting | None = None
     timeout: Lasting | None = None
     attempts: Annotated[int, Meta(ge=1, le=bounds.MAX_COUNT)] | None = None
-    """How many charged runs it may have; the default is 3."""
+    """How many charged runs it may have; the default is what the pool declares, or 3."""
     labels: dict[str, str] = {}
     idempotency_key: Key | None = None
     """The same as the header Idempotency-Key."""

@@ -29,6 +29,12 @@ BEGIN
 END
 $body$;
 
+-- Return how many charged runs a task of a pool has that does not say so; NULL = no such pool, or an older declaration.
+CREATE FUNCTION millpond_declared_attempts(text) RETURNS integer LANGUAGE sql STABLE AS $$
+    SELECT (o.spec::jsonb ->> 'attempts')::integer
+      FROM millpond_pool AS o WHERE o.name = $1 ORDER BY o.turn DESC LIMIT 1
+$$;
+
 -- Submit a call, from any language and from triggers. Part of the transaction it is called in.
 -- Returns the id of the task, or of the one that the idempotency key stands for. What it refuses it
 -- raises; the last three characters of the SQLSTATE are the number of the error (ML001 = MILL-001).
@@ -43,7 +49,7 @@ CREATE FUNCTION submit(
     run_at          timestamptz      DEFAULT NULL,      -- wins over delay
     expires_in      double precision DEFAULT NULL,
     timeout         double precision DEFAULT NULL,
-    attempts        integer          DEFAULT 3,
+    attempts        integer          DEFAULT NULL,      -- as the pool declares
     weight          integer          DEFAULT 1,
     labels          jsonb            DEFAULT '{}',
     dedupe          text             DEFAULT 'forever',
@@ -88,7 +94,7 @@ BEGIN
         WHEN NOT isfinite(run_at) THEN 'run_at must be finite'
         WHEN abs(extract(epoch FROM run_at)) > 7258118400
             THEN 'run_at must be before the year 2200'
-        WHEN coalesce(attempts, 0) < 1 THEN 'attempts must be at least 1'
+        WHEN attempts < 1 THEN 'attempts must be at least 1'
         WHEN coalesce(weight, 0) < 1 THEN 'weight must be at least 1'
         WHEN priority IS NULL THEN 'priority is NULL'
         WHEN submitted_by IS NULL THEN 'submitted_by is NULL'
@@ -110,7 +116,8 @@ BEGIN
                 'function', function, 'arguments', arguments, 'key', key,
                 'idempotency_key', idempotency_key, 'delay', delay, 'priority', priority,
                 'run_at', extract(epoch FROM run_at), 'expires_in', expires_in,
-                'timeout', timeout, 'attempts', attempts, 'weight', weight, 'labels', labels,
+                'timeout', timeout, 'attempts', coalesce(attempts, millpond_declared_attempts(pool), 3),
+                'weight', weight, 'labels', labels,
                 'dedupe', dedupe, 'submitted_by', submitted_by)))));
     CASE answer ->> 'refused'
         WHEN 'unknown_pool' THEN
