@@ -49,6 +49,16 @@ def test_a_search_prints_the_best_page_and_names_others(capsys: pytest.CaptureFi
     assert capsys.readouterr().out.startswith("  how-to/control-the-flow ")
 
 
+def test_a_path_that_names_no_page_is_said_to_be_taken_as_words(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The best page for these words follows."""
+    assert 0 == docs.main(["how-to/rate-limit"])
+    first, _, title, *_ = capsys.readouterr().out.splitlines()
+    assert first.startswith("(No page is named 'how-to/rate-limit'. Of ")
+    assert title.startswith("# ")
+
+
 def test_without_words_all_pages_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     """In the order of the index."""
     assert 0 == docs.main([])

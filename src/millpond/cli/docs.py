@@ -189,6 +189,9 @@ def lines(query: str, *, names_only: bool) -> Iterator[str]:
     if not hits:
         raise Refusal(Exit.USAGE, f"no page has all these words: {query}; try fewer")
     if not names_only:
+        if not named and "/" in query:
+            yield f"(No page is named {query!r}. Of {len(hits)} with these words, this fits best.)"
+            yield ""
         yield hits[0].text
         yield ""
         hits = hits[1:SHOWN]

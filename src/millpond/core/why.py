@@ -183,4 +183,6 @@ def span(seconds: float) -> str:
     for least, unit, name in _SPANS:
         if seconds >= least:
             return f"{seconds / unit:.0f} {name}"
-    return f"{round(max(seconds, 0.0), 1):g} s"
+    if seconds <= 0:
+        return "0 s"
+    return f"{max(round(seconds, 1), 0.1):g} s"
