@@ -176,4 +176,4 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     run_p50: list[float | None]
     run_p90: list[float | None]
     run_p99: list[float | None]
-    """Percentiles are sampled while somebody looks at the pool; null elsewhere."""
+    """Percentiles are sampled while a page shows the pool; null elsewhere."""

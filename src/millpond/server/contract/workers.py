@@ -25,7 +25,7 @@ class WorkerItem(msgspec.Struct, frozen=True, kw_only=True):
     process: str | None
     """The process it belongs to: several workers of one process share it."""
     version: str | None
-    """The release of Millpond that it runs, where it told."""
+    """The release of Millpond that it runs, if it has said so."""
     number: int
     lease: float
     expires_at: float

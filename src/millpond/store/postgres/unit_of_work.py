@@ -221,5 +221,5 @@ def _row_text(function: str, attempts: int, weight: int, share: str | UnsetType 
 def _said(
     function: str, attempts: int, weight: int, share: str | UnsetType | None
 ) -> dict[str, Any]:
-    told = {"function": function, "attempts": attempts, "weight": weight}
-    return told if share is UNSET else told | {"share": share}
+    plain = {"function": function, "attempts": attempts, "weight": weight}
+    return plain if share is UNSET else plain | {"share": share}
