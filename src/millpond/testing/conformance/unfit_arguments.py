@@ -72,6 +72,19 @@ class MisfitsConformance(StoreSuite):
         assert 0 == (await lab.pool()).parked
 
     @mark.rows("TR-11")
+    @scenario
+    async def test_a_worker_that_takes_any_task_has_its_signatures(self, lab: Lab) -> None:
+        """A task that did not fit it fits a worker of the same kind with another signature."""
+        await lab.declare()
+        task = await lab.put()
+        for signature in ("1", "2"):
+            signatures = {"work": signature}
+            await lab.control(orders.Register(signature, 30.0, None, None, signatures))
+            await lab.applied(misfit(await lab.one(worker=signature)))
+            assert [] == await lab.lease(worker=signature)
+        assert ("1", "2") == (await lab.task(task)).misfits
+
+    @mark.rows("TR-11")
     @pytest.mark.parametrize("tries", [2, 3])
     @scenario
     async def test_two_that_cannot_read_it_do_not_hand_it_to_and_fro(

@@ -105,15 +105,19 @@ def _worker_row(worker: RegisteredWorker) -> Row:
     )
 
 
+_ANY = "~any"
+"""In the stored functions of a worker: it takes any task, and the others are its signatures."""
+
+
 def _functions_text(worker: RegisteredWorker) -> str | None:
     """Return the functions of a worker: names, or signatures by name; `jsonb ? name` reads both."""
+    signatures = worker.signatures
     if worker.functions is None:
-        return None
+        return msgspec.json.encode({_ANY: "", **signatures}).decode() if signatures else None
     names = sorted(worker.functions)
-    if not worker.signatures:
+    if not signatures:
         return _text(names)
-    known = {name: worker.signatures.get(name, "") for name in names}
-    return msgspec.json.encode(known).decode()
+    return msgspec.json.encode({name: signatures.get(name, "") for name in names}).decode()
 
 
 _known = msgspec.json.Decoder(list[str] | dict[str, str]).decode
@@ -123,8 +127,10 @@ def _functions(stored: str | None) -> _Known:
     if stored is None:
         return None, {}
     known = _known(stored)
-    signatures = known if isinstance(known, dict) else {}
-    return frozenset(known), {name: one for name, one in signatures.items() if one}
+    if isinstance(known, list):
+        return frozenset(known), {}
+    signatures = {name: one for name, one in known.items() if one}
+    return None if _ANY in known else frozenset(known), signatures
 
 
 _names = msgspec.json.Decoder(set[str]).decode
