@@ -126,7 +126,8 @@ def share(tables: Tables, pool: PoolTable, before: PoolSpec | None, now: float) 
         budget.waiting.pop(pool.name, None)
         _offer(tables, budget, pool.name, now)
     for budget in _of(tables, pool):
-        budget.pools.setdefault(pool.name, now)
+        # No task of a new pool began before: also one that begins at this very moment is charged.
+        budget.pools.setdefault(pool.name, 0.0 if before is None else now)
 
 
 # Claims

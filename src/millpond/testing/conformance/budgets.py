@@ -139,12 +139,23 @@ class BudgetsConformance(StoreSuite):
         await self._share(lab, 9, (Rate(10, per=10.0, of="weight"),))
         await self._put(lab, "a", 1, weight=10)
         await self._put(lab, "b", 1, weight=10)
-        lab.later(INSTANT)
         held = await lab.one(pool="a")
         assert [] == await lab.lease(pool="b")
         answer = msgspec.structs.replace(completed(held), weight=0)
         await lab.applied(answer)
         assert "b" in lab.wakes
+        assert 1 == len(await lab.lease(pool="b"))
+
+    @scenario
+    async def test_weight_beyond_the_charged_one_is_charged_to_the_budget(self, lab: Lab) -> None:
+        """Also when the task began at the very moment at which its pool was declared."""
+        await self._share(lab, 9, (Rate(10, per=10.0, of="weight"),))
+        await self._put(lab, "a", 1, weight=5)
+        await self._put(lab, "b", 1, weight=5)
+        answer = msgspec.structs.replace(completed(await lab.one(pool="a")), weight=6)
+        await lab.applied(answer)
+        assert [] == await lab.lease(pool="b")
+        lab.later(1.0)
         assert 1 == len(await lab.lease(pool="b"))
 
     @scenario
