@@ -4,6 +4,7 @@ import asyncio
 import functools
 import inspect
 import os
+import shutil
 import signal
 import tempfile
 from collections.abc import Callable, Coroutine, Generator, Iterator
@@ -23,6 +24,27 @@ from millpond.testing.clock import run_virtual
 settings.register_profile("ci", derandomize=True, print_blob=True, database=None, deadline=None)
 settings.register_profile("dev", print_blob=True, deadline=None)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+ROOM = 4 << 30
+"""Bytes that a folder in memory must have free for the files of all tests."""
+
+
+def use_memory_for_files() -> None:
+    """Let tests, servers and browsers make their files in memory, unless TMPDIR names a folder.
+
+    Each test of PostgreSQL makes and removes hundreds of files. On a disk that took half of the
+    time of the suite: ext4 looks for a place that no recently removed file had.
+    """
+    fast = Path("/dev/shm")  # noqa: S108 - folders with names of their own are made there
+    if "TMPDIR" in os.environ or not fast.is_dir() or not os.access(fast, os.W_OK):
+        return
+    runs_programs = not os.statvfs(fast).f_flag & os.ST_NOEXEC  # some tests copy or compile one
+    if runs_programs and shutil.disk_usage(fast).free >= ROOM:
+        os.environ["TMPDIR"] = str(fast)
+        tempfile.tempdir = None  # what was found before
+
+
+use_memory_for_files()
 
 AsyncTest = Callable[..., Coroutine[Any, Any, object]]
 
@@ -100,7 +122,7 @@ def pytest_runtest_makereport() -> Generator[None, Any, Any]:
 @pytest.fixture(autouse=stores.ON_FILES)
 def files_instead_of_memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """With MILLPOND_STORE=sqlite every Millpond that would be in memory is on a file of its own."""
-    with tempfile.TemporaryDirectory(dir=fast_folder()) as folder:
+    with tempfile.TemporaryDirectory() as folder:
         yield from _instead_of_memory(stores.Files(Path(folder)), monkeypatch)
 
 
@@ -120,12 +142,6 @@ def _instead_of_memory(
     yield
     stores.places.remove(places)
     places.close()
-
-
-def fast_folder() -> Path | None:
-    """Where files cost little; None = where the system has its own."""
-    fast = Path("/dev/shm")  # noqa: S108 - a folder of its own is made there
-    return fast if fast.is_dir() else None
 
 
 @pytest.fixture(scope="session")
