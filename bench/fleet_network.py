@@ -1,7 +1,7 @@
 """T25: what 1 ms of network between a worker and its server costs.
 
 Both go through the same proxy on this machine, which delays each direction by half or not at all:
-so its own cost is in both.
+so its own cost is in both. As on a network, one message under way does not hold up the next.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from postgres_contenders import OURS
 from postgres_speed import AHEAD, SECONDS
 from postgres_stage import act
 from shapes import KEYS, SHAPES, SLOTS, Shape
-from verify.servers.fault_proxy import FaultProxy
+from verify.servers.network_delay import NetworkDelay
 
 ROUND_TRIP = 0.001
 
@@ -48,11 +48,9 @@ def drained(stage: FleetStage, shape: Shape, delay: float) -> Drained:
     with stage.fresh(OURS, count, shape=filled) as url:
         port = urlsplit(url).port
         assert port is not None
-        with FaultProxy(port) as proxy:
-            proxy.delay(delay)
-            away = proxy.through(url)
+        with NetworkDelay(port, delay) as network:
             answer = act(
-                *(OURS, "work", away),
+                *(OURS, "work", network.through(url)),
                 count=count,
                 concurrency=SLOTS,
                 seconds=seconds,

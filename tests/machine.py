@@ -11,9 +11,9 @@ from functools import cache
 from typing import NamedTuple
 
 from tests.mounts import can_mount
+from verify.servers.compiled import find_compiler
 from verify.servers.pgbouncer import find_pgbouncer
 from verify.servers.postgres import find_programs
-from verify.servers.slow_disk import find_compiler
 
 SIZE_OF_QUEUE = 17
 """The first version of PostgreSQL with a setting for the size of the queue of NOTIFY."""
@@ -71,6 +71,11 @@ NEEDS = (
         _slow_disk,
         "tests of crashes and of flushes of the log are left out; they need Linux, a C compiler "
         "(cc, gcc or clang) and the programs of PostgreSQL",
+    ),
+    Need(
+        "compiler",
+        find_compiler,
+        "tests of a slow network are left out; they need Linux and a C compiler (cc, gcc or clang)",
     ),
     Need(
         "mounts",
