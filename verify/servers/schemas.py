@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from typing import Self
 
     from millpond.store.postgres.connect import Patience
+    from millpond.store.postgres.server_call import ServerCall
     from millpond.store.postgres.url import Address
 
 _TABLES = (
@@ -121,11 +122,15 @@ class InlinePostgresStore(PostgresStore):
 
     Several of them on one schema are several processes. They hear nothing of each other and find
     out by asking; who died is found by its lease. One of them leads maintenance.
+
+    Every third call goes to the function for any pool, so that tests of simple pools try both.
     """
 
     elects = True
     renewer: Any = None
     listen: Any = None
+    in_full_every = 3
+    _calls = 0
 
     def __init__(self, schema: Schema, clock: Callable[[], float] = time.time) -> None:
         self._tables = schema
@@ -138,6 +143,11 @@ class InlinePostgresStore(PostgresStore):
     def _open(self, patience: Patience | None = None) -> PostgresConnection:
         del patience
         return self._tables.connection()
+
+    async def _called(self, errand: ServerCall, value: Any) -> Any:  # noqa: ANN401 - of any call
+        self._calls += 1
+        in_full = self._calls % self.in_full_every == 0
+        return await super()._called(errand, value._replace(in_full=in_full or value.in_full))
 
 
 class RecountedPostgresStore(InlinePostgresStore):

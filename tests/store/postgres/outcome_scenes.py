@@ -208,5 +208,22 @@ async def closure_of_a_freed_key(two: Two) -> None:
     await two.do("submit", batch(1, "a"))
     running = await leased(two)
     await two.do("submit", batch(2, "a", owner="them"))
-    await two.do("settle", (tuple(end(one) for one in running), ask()))
+    # Without a lease: that is refused as long as a closure takes turns.
+    await two.do("settle", (tuple(end(one) for one in running), None))
     await two.do("lease", LeaseRequest(pool="p", worker="theirs", want=1))
+
+
+async def lane_waits_for_its_head(two: Two) -> None:
+    """The first task of a lane is not due, or backs off: none behind it starts."""
+    await two.do("submit", batch(1, "a", "b"))
+    first, second = await leased(two)
+    await two.do("submit", batch(3, "a", "b"))
+    ends = [end(first, RETRY, delay=2.0), end(second)]
+    await two.do("settle", (tuple(ends), ask()))
+    two.now += 1.0
+    assert not await leased(two)
+    await two.do("submit", batch(5, "c", delay=2.0))
+    await two.do("submit", batch(6, "c"))
+    assert not await leased(two)
+    two.now += 3.0
+    await leased(two)

@@ -18,6 +18,16 @@ import msgspec
 from psycopg import Error as DatabaseError
 from tests.store.postgres import outcome_scenes as outcomes
 from tests.store.postgres.test_fast_path import POOLS, Two, days_work
+from tests.store.postgres.test_step_simple import test_a_callback_is_not_lost as with_callback
+from tests.store.postgres.test_step_simple import (
+    test_a_task_that_was_tried_before_keeps_its_row as tried_before,
+)
+from tests.store.postgres.test_step_simple import (
+    test_a_worker_gets_only_what_it_knows as only_what_it_knows,
+)
+from tests.store.postgres.test_step_simple import (
+    test_tasks_that_are_not_plain_start_when_they_may as tasks_that_are_not_plain,
+)
 from verify.servers.postgres import serve
 from verify.servers.schemas import InlinePostgresStore, Schema, Schemas
 
@@ -453,7 +463,7 @@ MUTANTS = (
     ),
     Mutant(
         "not_simple_starts",
-        "    IF n.n > 0 AND NOT n.simple THEN",
+        "    IF NOT n.simple THEN",
         "    IF false THEN",
         ("expires",),
     ),
@@ -477,8 +487,69 @@ MUTANTS = (
     ),
     Mutant(
         "looks_one_too_far",
-        "p.lows := ARRAY[last_place + 1];",
-        "p.lows := ARRAY[last_place + 2];",
+        "lows := ARRAY[last_place + 1];",
+        "lows := ARRAY[last_place + 2];",
+        ("fifo",),
+    ),
+    # Calls in simple pools: what their function must refuse.
+    Mutant(
+        "simple_starts_beyond_the_limit",
+        "slots := greatest(least(want, a_limit - s.running + ending), 0);",
+        "slots := want;",
+        ("fifo",),
+    ),
+    Mutant(
+        "simple_counts_ends_twice",
+        "slots := greatest(least(want, a_limit - s.running + ending), 0);",
+        "slots := greatest(least(want, a_limit - s.running + 2 * ending), 0);",
+        ("fifo",),
+    ),
+    Mutant(
+        "simple_knows_old_settings",
+        "hashtextextended(x.spec, 0) IS DISTINCT FROM digest OR x.paused",
+        "x.paused",
+        ("fifo",),
+    ),
+    Mutant(
+        "simple_starts_while_others_are_due",
+        "x.claimed + x.later + x.parked + x.unit_timers > 0",
+        "x.claimed + x.parked + x.unit_timers > 0",
+        ("simple and due",),
+    ),
+    Mutant(
+        "simple_starts_what_is_not_plain",
+        "IF n.refused IS NOT NULL OR n.own_rows IS NOT NULL",
+        "IF n.own_rows IS NOT NULL",
+        ("simple and called back",),
+    ),
+    Mutant(
+        "simple_folds_what_was_tried",
+        "IF n.refused IS NOT NULL OR n.own_rows IS NOT NULL",
+        "IF n.refused IS NOT NULL",
+        ("simple and tried",),
+    ),
+    Mutant(
+        "simple_starts_unknown_functions",
+        "OR millpond_cannot_run(n.n, n.plain, s.functions::jsonb, s.unknown::jsonb) IS NOT NULL",
+        "OR false",
+        ("simple and unknown",),
+    ),
+    Mutant(
+        "simple_forgets_who_holds",
+        "held := held + a.starting;",
+        "held := held;",
+        ("fifo",),
+    ),
+    Mutant(
+        "simple_keeps_what_started",
+        "ready = o.ready - a.starting, kept",
+        "ready = o.ready, kept",
+        ("fifo",),
+    ),
+    Mutant(
+        "simple_counts_no_ends",
+        "s.totals := millpond_count_ended(s.totals, ending, 0);",
+        "NULL;",
         ("fifo",),
     ),
     # Fences.
@@ -686,7 +757,7 @@ MUTANTS = (
         "a_lane_starts_what_is_not_due",
         "(h.due <= r.moment AND k.opens",
         "(k.opens",
-        ("lanes", "each key a lane"),
+        ("lane waits", "lanes", "each key a lane"),
     ),
     Mutant(
         "a_lane_waits_for_ever",
@@ -1369,6 +1440,13 @@ def of_kind(
     return lambda schema: scene(schema, act, kind)
 
 
+def alone(
+    test: Callable[..., Coroutine[Any, Any, None]], *given: Any
+) -> Callable[..., Coroutine[Any, Any, None]]:
+    """Return a test as a scene."""
+    return lambda schema: test(schema, *given)
+
+
 SCENES: dict[str, Callable[[Schema], Coroutine[Any, Any, None]]] = {
     "closed": of_kind(_closed, "fifo"),
     "paused": of_kind(_paused, "fifo"),
@@ -1403,6 +1481,11 @@ SCENES: dict[str, Callable[[Schema], Coroutine[Any, Any, None]]] = {
     "back in order": of_kind(outcomes.back_in_order, "fair by twos"),
     "due in order": of_kind(outcomes.due_in_order, "fair"),
     "closure of a freed key": of_kind(outcomes.closure_of_a_freed_key, "fair and limited"),
+    "lane waits": of_kind(outcomes.lane_waits_for_its_head, "each key a lane"),
+    "simple and due": alone(tasks_that_are_not_plain, {"delay": 4.0}),
+    "simple and unknown": alone(only_what_it_knows, "other"),
+    "simple and called back": alone(with_callback),
+    "simple and tried": alone(tried_before),
     "server takes all": _server_takes_all,
     "low points": _lows,
     "inbox first": _inbox_first,

@@ -93,6 +93,8 @@ class SettleAndLeaseAnswer(msgspec.Struct, frozen=True):
     dry_processed: list[int] | None
     was_full: bool
     """Whether a worker may sleep because the pool had no room."""
+    simple: list[int] | None
+    """What a call of a simple pool must know: its number, the digest of its settings, its limit."""
     ends_awaited: bool
     """Whether a process may wait for the end of a task."""
 
@@ -115,25 +117,54 @@ class SettleAndLease:
         """Started tasks whose body is damaged: the verbs must end them."""
 
     def arguments(self, at_most: Callable[[], float | None]) -> list[Sent]:
-        """Return the arguments of the function."""
-        ending, then = self.settlements, self.then
-        results = [one.result for one in ending]
-        tokens = [one.fence.token for one in ending]
-        same = alike(results)
+        """Return the arguments of `millpond_settle_and_lease`."""
+        then = self.then
         return [
-            sent(self.now),
-            sent(at_most()),
-            array([one.fence.task for one in ending]),
-            array(_collapsed(tokens)),
-            sent(results[0] if ending and same else None),
-            sent(None) if same else array(results),
-            *_outcomes(ending),
+            *self._ends(at_most),
+            *_outcomes(self.settlements),
             *self._successors(),
             sent(None if then is None else then.pool),
             sent(None if then is None else then.worker),
             sent(self.token),
             sent(0 if then is None else then.want),
             sent(0 if then is None else then.ahead),
+        ]
+
+    @property
+    def is_simple(self) -> bool:
+        """Whether it only ends first attempts that completed, and asks for tasks to start."""
+        return (
+            self.then is not None
+            and not self.then.ahead
+            and _all_complete(self.settlements)
+            and not any(one.successor for one in self.settlements)
+        )
+
+    def simple_arguments(
+        self, simple: Sequence[Sent], at_most: Callable[[], float | None]
+    ) -> list[Sent]:
+        """Return the arguments of `millpond_step_simple`, for a pool of which that is known."""
+        then = self.then
+        assert then is not None  # noqa: S101 - it is simple
+        return [
+            *self._ends(at_most),
+            *simple,
+            sent(then.worker),
+            sent(self.token),
+            sent(then.want),
+        ]
+
+    def _ends(self, at_most: Callable[[], float | None]) -> list[Sent]:
+        ending = self.settlements
+        results = [one.result for one in ending]
+        same = alike(results)
+        return [
+            sent(self.now),
+            sent(at_most()),
+            array([one.fence.task for one in ending]),
+            array(_collapsed([one.fence.token for one in ending])),
+            sent(results[0] if ending and same else None),
+            sent(None) if same else array(results),
         ]
 
     def _successors(self) -> tuple[Sent, Sent]:
@@ -586,9 +617,14 @@ def _why_not_end(one: Settlement) -> str | None:
     return "parked" if one.parked else "hold" if one.hold is not None else None
 
 
+def _all_complete(settlements: Sequence[Settlement]) -> bool:
+    """Return whether all of these are first attempts that completed."""
+    return all(one.event is _COMPLETE and one.fence.attempt == 1 for one in settlements)
+
+
 def _outcomes(settlements: Sequence[Settlement]) -> tuple[Sent, Sent]:
     """Return how attempts end, and their errors; nothing if all complete a first attempt."""
-    if all(one.event is _COMPLETE and one.fence.attempt == 1 for one in settlements):
+    if _all_complete(settlements):
         return sent(None), sent(None)
     ends = [
         {

@@ -108,6 +108,8 @@ class FastPathStore(SqlStore[PostgresConnection, PostgresHandlerConnection]):
     """How many consecutive renewals of a worker were not answered."""
     _simple: dict[str, SimplePool]
     """What is known of pools whose settings bound nothing but what runs."""
+    _simple_steps: dict[str, Sequence[Sent]]
+    """What `millpond_step_simple` must be given for each simple pool."""
     _notified: set[str]
     """Pools whose commit itself notified the other processes, or found no worker to notify."""
     _hinted: tuple[object, Hint] | None
@@ -166,9 +168,6 @@ class FastPathStore(SqlStore[PostgresConnection, PostgresHandlerConnection]):
             errand = ServerCall(self._taking, (pool, moment), self._calling.call)
             submit = _Submit(pool, batches, moment)
             answer = await self._apart("submit", f"to {pool}", errand, submit)
-            if answer is _IN_FULL:
-                submit = submit._replace(in_full=True)
-                answer = await self._apart("submit", f"to {pool}", errand, submit)
             if answer is not None:
                 return cast("SubmitAnswer", answer)
         return await super().submit(batches, now=now, entropy=entropy)
@@ -194,7 +193,7 @@ class FastPathStore(SqlStore[PostgresConnection, PostgresHandlerConnection]):
         # Each goes by itself: it is an errand like no other.
         errand = ServerCall(self._stepping, step, self._calling.call)
         try:
-            given: T | None = await self._apart(verb, pool, errand, (pool, step, answer))
+            given: T | None = await self._apart(verb, pool, errand, _Step(pool, step, answer))
         except StoreError as error:
             if not (error.of_value or error.of_counts):
                 raise
@@ -209,19 +208,24 @@ class FastPathStore(SqlStore[PostgresConnection, PostgresHandlerConnection]):
             await super().settle(ends, now=step.now)
         return given
 
-    async def _apart(self, verb: str, which: str, errand: ServerCall, value: object) -> Any:  # noqa: ANN401
+    async def _apart(
+        self, verb: str, which: str, errand: ServerCall, value: _Submit | _Step
+    ) -> Any:  # noqa: ANN401
         """Call the server, unless it has refused such calls recently; count what it refuses."""
         self._must_be_open()
         answer = None
-        if self._skips.get(which, 0) > 0:
-            self._skips[which] -= 1
-        elif self._writer is None:
-            answer = errand([value])[0]
-        else:
-            answer = await self._writer.do_in_batch(errand, value)
+        if self._may_try(which):
+            answer = await self._called(errand, value)
+            if answer is _IN_FULL:
+                answer = await self._called(errand, value._replace(in_full=True))
         if answer is None:
             self.detours.add(verb, self._reasons.get(which, "refused"))
         return answer
+
+    async def _called(self, errand: ServerCall, value: _Submit | _Step) -> Any:  # noqa: ANN401
+        if self._writer is None:
+            return errand([value])[0]
+        return await self._writer.do_in_batch(errand, value)
 
     def renewer(self) -> PostgresRenewer:
         """Return a renewer for a thread of its own."""
@@ -274,29 +278,45 @@ class FastPathStore(SqlStore[PostgresConnection, PostgresHandlerConnection]):
         wakes = tuple([wake for wake in hint.wakes if wake.pool not in notified])
         return msgspec.structs.replace(hint, wakes=wakes)
 
-    def _stepping(
-        self, steps: list[tuple[str, SettleAndLease, Callable[[SettleAndLeaseAnswer], Any]]]
-    ) -> PreparedCall:
-        """Prepare a settle-and-lease call."""
-        ((pool, step, answer),) = steps
+    def _stepping(self, steps: list[_Step]) -> PreparedCall:
+        """Prepare a settle-and-lease call: for a simple pool, of the function for those."""
+        (one,) = steps
+        pool, step, _, in_full = one
+        simple = self._simple_steps.get(pool) if step.is_simple and not in_full else None
+        if simple is not None and self._may_try(_simply(pool)):
+            name = "step_simple"
+            arguments = partial(step.simple_arguments, simple, self._at_most)
+        else:
+            simple, name = None, "step"
+            arguments = partial(step.arguments, self._at_most)
 
         def answers(row: Row | None) -> list[Any]:
+            if simple is not None and row is not None and row[0] is not None:
+                self._refused(_simply(pool))
+                return [_IN_FULL]
             row = self._heard(pool, row)
-            if row is None:
-                return [None]
-            said = answer_of(row)
-            given = answer(said)
-            if isinstance(given, SettleAnswer):
-                self._hinted = (given, step.hint(said, given))
-            return [given]
+            return [None if row is None else self._stepped_answer(one, answer_of(row), simple)]
 
         return PreparedCall(
-            self._schema.sql["step"],
-            lambda: [self._waiters, *step.arguments(self._at_most)],
+            self._schema.sql[name],
+            lambda: [self._waiters, *arguments()],
             answers,
             # Asking an empty pool writes nothing, and promises nothing.
             flush=Flush.SEEN if step.settlements else Flush.OWN,
         )
+
+    def _stepped_answer(
+        self, one: _Step, said: SettleAndLeaseAnswer, simple: Sequence[Sent] | None
+    ) -> object:
+        """Return the answer to a call, and remember what the next one must know of its pool."""
+        if simple is not None:
+            self._refusals.pop(_simply(one.pool), None)
+        elif said.simple is not None:
+            self._simple_steps[one.pool] = [*map(sent, said.simple)]
+        given = one.answer(said)
+        if isinstance(given, SettleAnswer):
+            self._hinted = (given, one.step.hint(said, given))
+        return given
 
     def _taking(self, grouped: list[_Submit]) -> PreparedCall:
         """Prepare one call for the tasks of several submits to one pool."""
@@ -352,14 +372,25 @@ class FastPathStore(SqlStore[PostgresConnection, PostgresHandlerConnection]):
     def _heard(self, which: str, row: Row | None) -> Row | None:
         """Read the answer of a function of the server; None if it refused."""
         if row is None or row[0] is not None:
-            refusals = self._refusals[which] = self._refusals.get(which, 0) + 1
-            self._skips[which] = min(2**refusals - 2, _MOST_SKIPPED)
+            self._refused(which)
             self._reasons[which] = self._calling.refusal if row is None else row[0]
             return None
         self._refusals.pop(which, None)
         if self._set_clock is not None:
             self._set_clock(row[1])
         return row
+
+    def _refused(self, which: str) -> None:
+        """Skip the next calls of a kind, more of them with each refusal in a row."""
+        refusals = self._refusals[which] = self._refusals.get(which, 0) + 1
+        self._skips[which] = min(2**refusals - 2, _MOST_SKIPPED)
+
+    def _may_try(self, which: str) -> bool:
+        """Return whether the next call of a kind is not skipped, and count it if it is."""
+        left = self._skips.get(which, 0)
+        if left > 0:
+            self._skips[which] = left - 1
+        return left <= 0
 
 
 class PostgresRenewer(SqlRenewer):
@@ -412,5 +443,20 @@ class _Submit(NamedTuple):
     """Whether the function for one task has refused it."""
 
 
+class _Step(NamedTuple):
+    """A settle-and-lease that the server may do itself."""
+
+    pool: str
+    step: SettleAndLease
+    answer: Callable[[SettleAndLeaseAnswer], Any]
+    in_full: bool = False
+    """Whether the function for simple pools has refused it."""
+
+
 _IN_FULL = object()
-"""Says so."""
+"""The answer to a call that a function for simple cases has refused."""
+
+
+def _simply(pool: str) -> str:
+    """Return by which name calls of a simple pool are counted when they are refused."""
+    return f"simply {pool}"

@@ -112,6 +112,7 @@ class PostgresStore(FastPathStore, SharedStore):
         self._audit_due: deque[tuple[float, float]] = deque()
         self._skips, self._refusals, self._reasons, self._notified = {}, {}, {}, set()
         self._simple = {}
+        self._simple_steps = {}
         self._hinted, self._waiters = None, sent(of_waiters(address.schema))
         self._unanswered = {}
         clock = ServerClock() if clock is None else clock

@@ -91,6 +91,7 @@ LANGUAGE plpgsql VOLATILE AS $$
 #variable_conflict use_column
 DECLARE
     n millpond_next;
+    all_fold boolean;
 BEGIN
     SELECT count(*), array_agg(x.spot), array_agg(x.id), array_agg(x.place),
            CASE WHEN min(x.rank) = max(x.rank) THEN ARRAY[min(x.rank)] ELSE array_agg(x.rank) END,
@@ -98,16 +99,9 @@ BEGIN
                 ELSE array_agg(x.submitted_at) END,
            CASE WHEN min(x.due) = max(x.due) THEN ARRAY[min(x.due)] ELSE array_agg(x.due) END,
            CASE WHEN count(x.key) = 0 THEN '{}' ELSE array_agg(x.key) END,
-           CASE WHEN min(t.plain) = max(t.plain) THEN ARRAY[min(t.plain)] ELSE array_agg(t.plain) END,
-           array_agg(t.body), bool_and(x.simple AND t.plain IS NOT NULL), coalesce(sum(x.fresh), 0),
-           array_agg(x.number) FILTER (WHERE NOT x.folds),
-           CASE WHEN max(x.runs) > 0 THEN array_agg(x.attempt) END,
-           CASE WHEN max(x.runs) > 0 THEN array_agg(x.runs) END,
-           CASE WHEN max(x.runs) > 0 THEN array_agg(x.first_started_at) END
-      INTO n.n, n.spots, n.ids, n.places, n.ranks, n.submitted_at, n.due, n.keys, n.plain, n.bodies,
-           n.simple, n.fresh, n.own_rows, n.attempts, n.runs, n.first_started_at
-      FROM (SELECT l.ctid AS spot, l.id, l.place, l.rank, l.submitted_at, l.due, l.key, l.fresh, l.simple,
-                   l.folds, l.attempt, l.runs, l.first_started_at, row_number() OVER () AS number
+           bool_and(x.simple), bool_and(x.folds), coalesce(sum(x.fresh), 0)
+      INTO n.n, n.spots, n.ids, n.places, n.ranks, n.submitted_at, n.due, n.keys, n.simple, all_fold, n.fresh
+      FROM (SELECT l.*
               -- From where there may be something on, rank by rank: a column of its own
               -- for each, or one for everything (see millpond_pool.bands).
               FROM (SELECT u.rank, u.low,
@@ -116,17 +110,66 @@ BEGIN
                                   CASE WHEN bands IS NULL THEN '{0}' ELSE lows END) AS u (rank, low)
                      ORDER BY u.rank) AS b
              CROSS JOIN LATERAL
-                   (SELECT o.ctid, o.*, millpond_simple(o, moment) AS simple, millpond_folds(o) AS folds
+                   (SELECT o.ctid AS spot, o.id, o.place, o.rank, o.submitted_at, o.due, o.key, o.fresh,
+                           millpond_simple(o, moment) AS simple, millpond_folds(o) AS folds
                       FROM millpond_live AS o
                      WHERE o.grp = the_pool AND o.grp > 0 AND (o.rank, o.place) >= (b.rank, b.low)
                        AND o.rank <= b.last_rank
                      ORDER BY o.rank, o.place LIMIT most) AS l
-             LIMIT most) AS x
-     CROSS JOIN LATERAL
-           (SELECT o.body, o.plain FROM millpond_task AS o WHERE o.place = x.place OFFSET 0) AS t;
-    IF n.n > 0 AND NOT n.simple THEN
+             LIMIT most) AS x;
+    IF n.n = 0 THEN
+        RETURN n;
+    END IF;
+    n := millpond_read_bodies(n, cardinality(n.ranks) = 1);
+    IF NOT all_fold THEN
+        n := millpond_read_attempts(n);
+    END IF;
+    IF NOT n.simple THEN
         n.refused := 'not simple';
     END IF;
+    RETURN n;
+END $$;
+
+-- Add the bodies of tasks, in their order; `by_place` = they stand in the order of their places.
+CREATE FUNCTION millpond_read_bodies(n millpond_next, by_place boolean) RETURNS millpond_next
+LANGUAGE plpgsql VOLATILE AS $$
+#variable_conflict use_column
+DECLARE
+    found bigint[];
+    plain boolean;
+BEGIN
+    IF by_place THEN
+        -- In this order the index yields them, so one walk finds all.
+        SELECT array_agg(t.place), array_agg(t.body), bool_and(t.plain IS NOT NULL),
+               CASE WHEN min(t.plain) = max(t.plain) THEN ARRAY[min(t.plain)] ELSE array_agg(t.plain) END
+          INTO found, n.bodies, plain, n.plain
+          FROM millpond_task AS t WHERE t.place = ANY(n.places);
+    END IF;
+    IF found IS DISTINCT FROM n.places THEN
+        SELECT array_agg(t.place), array_agg(t.body), bool_and(t.plain IS NOT NULL),
+               CASE WHEN min(t.plain) = max(t.plain) THEN ARRAY[min(t.plain)] ELSE array_agg(t.plain) END
+          INTO found, n.bodies, plain, n.plain
+          FROM unnest(n.places) AS u (place)
+         CROSS JOIN LATERAL
+               (SELECT o.place, o.body, o.plain FROM millpond_task AS o WHERE o.place = u.place OFFSET 0) AS t;
+    END IF;
+    n.simple := n.simple AND plain AND found = n.places;
+    RETURN n;
+END $$;
+
+-- Add the attempts of tasks, and which of them keep their rows.
+CREATE FUNCTION millpond_read_attempts(n millpond_next) RETURNS millpond_next
+LANGUAGE plpgsql VOLATILE AS $$
+#variable_conflict use_column
+BEGIN
+    SELECT array_agg(x.k) FILTER (WHERE NOT x.folds),
+           CASE WHEN max(x.runs) > 0 THEN array_agg(x.attempt) END,
+           CASE WHEN max(x.runs) > 0 THEN array_agg(x.runs) END,
+           CASE WHEN max(x.runs) > 0 THEN array_agg(x.first_started_at) END
+      INTO n.own_rows, n.attempts, n.runs, n.first_started_at
+      FROM (SELECT u.k, o.attempt, o.runs, o.first_started_at, millpond_folds(o) AS folds
+              FROM unnest(n.spots) WITH ORDINALITY AS u (spot, k)
+             CROSS JOIN LATERAL (SELECT l.* FROM millpond_live AS l WHERE l.ctid = u.spot OFFSET 0) AS o) AS x;
     RETURN n;
 END $$;
 

@@ -129,3 +129,23 @@ BEGIN
         bands := NULL;
     END IF;
 END $$;
+
+-- Return the marks of a queue after its first tasks have left it: `last_place` is that of the last of them.
+CREATE FUNCTION millpond_mark_taken(
+    ready bigint, INOUT bands bigint[], INOUT lows bigint[], taken integer, last_rank bigint, last_place bigint
+)
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    IF bands IS NULL THEN
+        RETURN;
+    ELSIF ready <= taken THEN
+        bands := '{}';
+        lows := '{}';
+    ELSIF cardinality(bands) = 1 THEN
+        lows := ARRAY[last_place + 1];
+    ELSE
+        SELECT array_agg(u.rank), array_agg(CASE WHEN u.rank = last_rank THEN last_place + 1 ELSE u.low END)
+          INTO bands, lows
+          FROM unnest(bands, lows) AS u (rank, low) WHERE u.rank >= last_rank;
+    END IF;
+END $$;

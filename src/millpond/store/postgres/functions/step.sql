@@ -59,6 +59,8 @@ BEGIN
                       -- An end is more than a count there.
                       WHEN ending > 0 AND p.special = 1 AND NOT r.flow THEN 'special'
                       WHEN ending > 0 AND p.grouped = 1 AND NOT r.grouped THEN 'grouped' END;
+    a.simple := CASE WHEN p.grouped + p.special = 0 AND r.prefetch = 0 AND NOT r.unknown
+                     THEN ARRAY[p.id, hashtextextended(p.spec, 0), r.a_limit] END;
     a.pool_name := p.name;
     a.live_left := p.live - coalesce(e.over, 0);
     a.running_now := p.running - ending + coalesce(e.begun, 0);

@@ -104,6 +104,8 @@ END $$;
 CREATE FUNCTION millpond_read_tasks(n millpond_next, r millpond_rules) RETURNS millpond_next
 LANGUAGE plpgsql VOLATILE AS $$
 #variable_conflict use_column
+DECLARE
+    all_fold boolean;
 BEGIN
     SELECT count(*), array_agg(x.id), array_agg(x.place),
            CASE WHEN min(x.rank) = max(x.rank) THEN ARRAY[min(x.rank)] ELSE array_agg(x.rank) END,
@@ -111,22 +113,23 @@ BEGIN
                 ELSE array_agg(x.submitted_at) END,
            CASE WHEN min(x.due) = max(x.due) THEN ARRAY[min(x.due)] ELSE array_agg(x.due) END,
            CASE WHEN count(x.key) = 0 THEN '{}' ELSE array_agg(x.key) END,
-           CASE WHEN min(t.plain) = max(t.plain) THEN ARRAY[min(t.plain)] ELSE array_agg(t.plain) END,
-           array_agg(t.body), bool_and(x.simple AND t.plain IS NOT NULL), coalesce(sum(x.fresh), 0),
-           array_agg(x.n) FILTER (WHERE NOT x.folds),
-           CASE WHEN max(x.runs) > 0 THEN array_agg(x.attempt) END,
-           CASE WHEN max(x.runs) > 0 THEN array_agg(x.runs) END,
-           CASE WHEN max(x.runs) > 0 THEN array_agg(x.first_started_at) END,
+           bool_and(x.simple), bool_and(x.folds), coalesce(sum(x.fresh), 0),
            CASE WHEN r.in_lanes THEN array_agg(x.lane) END, CASE WHEN r.in_lanes THEN array_agg(x.sequence) END
-      INTO n.n, n.ids, n.places, n.ranks, n.submitted_at, n.due, n.keys, n.plain, n.bodies, n.simple, n.fresh,
-           n.own_rows, n.attempts, n.runs, n.first_started_at, n.lanes, n.sequences
-      FROM (SELECT l.*, u.n
+      INTO n.n, n.ids, n.places, n.ranks, n.submitted_at, n.due, n.keys, n.simple, all_fold, n.fresh,
+           n.lanes, n.sequences
+      FROM (SELECT l.*
               FROM unnest(n.spots) WITH ORDINALITY AS u (spot, n)
              CROSS JOIN LATERAL
-                   (SELECT o.*, millpond_simple(o, r.moment) AS simple, millpond_folds(o) AS folds
+                   (SELECT o.id, o.place, o.rank, o.submitted_at, o.due, o.key, o.fresh, o.lane, o.sequence,
+                           millpond_simple(o, r.moment) AS simple, millpond_folds(o) AS folds
                       FROM millpond_live AS o WHERE o.ctid = u.spot OFFSET 0) AS l
-             ORDER BY u.n) AS x
-     CROSS JOIN LATERAL
-           (SELECT o.body, o.plain FROM millpond_task AS o WHERE o.place = x.place OFFSET 0) AS t;
+             ORDER BY u.n) AS x;
+    IF n.n = 0 THEN
+        RETURN n;
+    END IF;
+    n := millpond_read_bodies(n, false);
+    IF NOT all_fold THEN
+        n := millpond_read_attempts(n);
+    END IF;
     RETURN n;
 END $$;

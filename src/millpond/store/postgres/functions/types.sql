@@ -27,7 +27,9 @@ CREATE TYPE millpond_step_answer AS (
     sequences   bigint[],
     dry_lanes   text[],              -- the lanes that the ends left empty; NULL = the pool has none
     dry_processed bigint[],          -- how many tasks of each were completed or failed, ever
-    was_full    boolean              -- whether a worker may sleep because there was no room
+    was_full    boolean,             -- whether a worker may sleep because there was no room
+    simple      bigint[]             -- of a simple pool, for millpond_step_simple: its number, the digest of its
+                                     -- settings and its limit; NULL = only this function can do it
 );
 
 -- The attempts that end, all of one pool and one worker, and the prefetched tasks that start in their slots.

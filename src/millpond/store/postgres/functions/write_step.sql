@@ -86,7 +86,8 @@ BEGIN
             p.undue_since := a.moment;
         END IF;
         PERFORM millpond_write_pool(p, spot);
-        PERFORM millpond_number_step(meta, a, p, e, b, n, ending, starting, asker, new_token, lease_number);
+        PERFORM millpond_number_step(meta, a, p.id, p.revision, e, b, n, ending, starting, asker, new_token,
+                                     lease_number);
         IF taken - starting - begun - beginning <> 0 THEN
             PERFORM millpond_write_worker(a_worker, taken - starting - begun - beginning, NULL);
         END IF;
@@ -111,8 +112,6 @@ CREATE FUNCTION millpond_remove_queued(p millpond_pool, r millpond_rules, n mill
 RETURNS millpond_pool
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
-    last_rank constant bigint := n.ranks[cardinality(n.ranks)];
-    last_place constant bigint := n.places[n.n];
     touched bigint;
 BEGIN
     IF n.own_rows IS NULL THEN
@@ -129,20 +128,8 @@ BEGIN
     IF r.grouped THEN
         RETURN millpond_take_turns(p, r, n);
     END IF;
-    IF p.bands IS NULL THEN
-        RETURN p;
-    END IF;
-    -- What stood before the last of them has left.
-    IF p.ready <= n.n THEN
-        p.bands := '{}';
-        p.lows := '{}';
-    ELSIF cardinality(p.bands) = 1 THEN
-        p.lows := ARRAY[last_place + 1];
-    ELSE
-        SELECT array_agg(u.rank), array_agg(CASE WHEN u.rank = last_rank THEN last_place + 1 ELSE u.low END)
-          INTO p.bands, p.lows
-          FROM unnest(p.bands, p.lows) AS u (rank, low) WHERE u.rank >= last_rank;
-    END IF;
+    SELECT * INTO p.bands, p.lows
+      FROM millpond_mark_taken(p.ready, p.bands, p.lows, n.n, n.ranks[cardinality(n.ranks)], n.places[n.n]);
     RETURN p;
 END $$;
 
@@ -205,66 +192,57 @@ END $$;
 -- The end of a step, which only one call of the store does at a time: number what it did, write the audit of it,
 -- and store the tasks behind the first `starting` as prefetched.
 CREATE FUNCTION millpond_number_step(
-    meta tid, a millpond_step_answer, p millpond_pool, e millpond_ends, b millpond_begun, n millpond_next,
-    ending integer, starting integer, asker text, new_token bigint, lease_number bigint
+    meta tid, a millpond_step_answer, the_pool bigint, revision bigint, e millpond_ends, b millpond_begun,
+    n millpond_next, ending integer, starting integer, asker text, new_token bigint, lease_number bigint
 ) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     beginning constant integer := coalesce(cardinality(b.ids), 0);
     claiming constant integer := coalesce(n.n, 0) - starting;
     low constant integer := starting + 1;
+    ended constant integer := CASE WHEN ending > 0 THEN ending + e.begun ELSE 0 END;
     over constant integer := coalesce(cardinality(a.finished_runs), 0);
     s record;
     last bigint;
 BEGIN
-    s := millpond_reserve(meta, a.moment,
-                          ending + coalesce(e.begun, 0) + beginning + starting + claiming + over, claiming, 1);
-    last := s.records;
-    IF ending > 0 THEN
-        last := last + ending + e.begun;
-        INSERT INTO millpond_audit
-        VALUES (last, ending + e.begun, s.at, NULL, 'complete', e.starts, p.id, e.worker, e.tokens, e.ids,
-                e.places, e.due, e.keys, e.plain, e.differs);
-    END IF;
-    IF beginning > 0 THEN
-        last := last + beginning;
-        INSERT INTO millpond_audit
-        VALUES (last, beginning, s.at, NULL, 'lease', NULL, p.id, asker, b.tokens, b.ids, b.places, b.due,
-                b.keys, b.plain);
-    END IF;
-    IF starting > 0 THEN
-        last := last + starting;
-        INSERT INTO millpond_audit
-        VALUES (last, starting, s.at, NULL, 'lease', NULL, p.id, asker, ARRAY[new_token], n.ids[:starting],
-                n.places[:starting], n.due[:starting], n.keys[:starting], n.plain[:starting],
-                CASE WHEN n.runs IS NOT NULL OR n.lanes IS NOT NULL THEN ARRAY(
-                     SELECT CASE WHEN u.runs > 0 OR u.lane IS NOT NULL THEN
-                            json_build_object('attempt', coalesce(u.attempt, 0) + 1, 'runs', coalesce(u.runs, 0) + 1,
-                                              'lane', u.lane, 'sequence', u.sequence)::text END
-                       FROM unnest(n.ids[:starting], n.attempts[:starting], n.runs[:starting], n.lanes, n.sequences)
-                            WITH ORDINALITY AS u (id, attempt, runs, lane, sequence, k) ORDER BY u.k) END);
-    END IF;
+    s := millpond_reserve(meta, a.moment, ended + beginning + starting + claiming + over, claiming, 1);
+    last := s.records + ended + beginning + starting;
+    INSERT INTO millpond_audit
+    SELECT v.* FROM (VALUES
+        (s.records + ended, ended, s.at, NULL::bytea, 'complete', e.starts, the_pool, e.worker, e.tokens, e.ids,
+         e.places, e.due, e.keys, e.plain, e.differs),
+        (last - starting, beginning, s.at, NULL, 'lease', NULL, the_pool, asker, b.tokens, b.ids, b.places, b.due,
+         b.keys, b.plain, NULL),
+        (last, starting, s.at, NULL, 'lease', NULL, the_pool, asker, ARRAY[new_token], n.ids[:starting],
+         n.places[:starting], n.due[:starting], n.keys[:starting], n.plain[:starting],
+         CASE WHEN n.runs IS NOT NULL OR n.lanes IS NOT NULL THEN ARRAY(
+              SELECT CASE WHEN u.runs > 0 OR u.lane IS NOT NULL THEN
+                     json_build_object('attempt', coalesce(u.attempt, 0) + 1, 'runs', coalesce(u.runs, 0) + 1,
+                                       'lane', u.lane, 'sequence', u.sequence)::text END
+                FROM unnest(n.ids[:starting], n.attempts[:starting], n.runs[:starting], n.lanes, n.sequences)
+                     WITH ORDINALITY AS u (id, attempt, runs, lane, sequence, k) ORDER BY u.k) END)
+    ) AS v WHERE v.column2 > 0;
     IF claiming > 0 THEN
         last := last + claiming;
         INSERT INTO millpond_lease
-        VALUES (new_token, 'infinity', p.id, asker, p.revision,
+        VALUES (new_token, 'infinity', the_pool, asker, revision,
                 ARRAY(SELECT generate_series(s.next_claim, s.next_claim + claiming - 1)),
                 n.ids[low:], n.places[low:], millpond_part(n.ranks, low, n.n),
                 millpond_part(n.submitted_at, low, n.n), millpond_part(n.due, low, n.n),
                 millpond_part(n.keys, low, n.n), millpond_part(n.plain, low, n.n), lease_number);
         INSERT INTO millpond_audit
-        VALUES (last, claiming, s.at, NULL, 'claim', NULL, p.id, asker, ARRAY[new_token], n.ids[low:],
+        VALUES (last, claiming, s.at, NULL, 'claim', NULL, the_pool, asker, ARRAY[new_token], n.ids[low:],
                 n.places[low:], millpond_part(n.due, low, n.n), millpond_part(n.keys, low, n.n),
                 millpond_part(n.plain, low, n.n));
     END IF;
     IF over > 0 THEN
         INSERT INTO millpond_audit
-        VALUES (last + over, over, s.at, NULL, 'run finished', NULL, p.id, NULL, '{}', a.finished_runs, '{}',
+        VALUES (last + over, over, s.at, NULL, 'run finished', NULL, the_pool, NULL, '{}', a.finished_runs, '{}',
                 '{}', '{}', '{}');
     END IF;
     IF lease_number < s.first_lease THEN
         -- So many others have come meanwhile that no search would find it.
-        UPDATE millpond_lease AS o SET n = s.leases WHERE o.n = lease_number AND o.pool = p.id;
+        UPDATE millpond_lease AS o SET n = s.leases WHERE o.n = lease_number AND o.pool = the_pool;
     END IF;
     IF s.leases - s.first_lease >= 1024 THEN
         PERFORM millpond_renumber_leases(s.first_lease, s.leases);
