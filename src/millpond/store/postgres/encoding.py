@@ -5,12 +5,14 @@ The server knows the type of each argument from the statement, so none is told a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import psycopg
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
+
+T = TypeVar("T")
 
 TEXT, BINARY = 0, 1
 _BYTEA = 17
@@ -101,3 +103,13 @@ _FORMS: Mapping[type, Callable[[Any], Sent]] = {
     bytes: lambda value: (value, BINARY),
     type(None): lambda _: (None, TEXT),
 }
+
+
+def collapsed(values: list[T]) -> list[T]:
+    """Return one value for all if all are equal: so the server reads a list."""
+    return values[:1] if alike(values) else values
+
+
+def alike(values: Sequence[object]) -> bool:
+    """Return whether all values are equal."""
+    return len(values) < 2 or values.count(values[0]) == len(values)

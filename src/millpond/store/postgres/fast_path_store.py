@@ -15,16 +15,14 @@ from millpond.errors import StoreError
 from millpond.store.clock import ServerClock
 from millpond.store.postgres.encoding import sent
 from millpond.store.postgres.errors import code_of
-from millpond.store.postgres.fast_path import (
+from millpond.store.postgres.fast_path import SettleAndLease, answer_of, why_not_settle
+from millpond.store.postgres.fast_submit import (
     FastSubmit,
     FastSubmitAnswer,
     OneSubmit,
     OneSubmitAnswer,
-    SettleAndLease,
     SimplePool,
-    answer_of,
     only_task,
-    why_not_settle,
     why_not_submit,
 )
 from millpond.store.postgres.flush import Flush
