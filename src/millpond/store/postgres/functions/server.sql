@@ -1,5 +1,5 @@
 -- Which server this is, and how often it was recovered or promoted: where another answers, transactions are
--- numbered otherwise. NULL where it cannot be known: it is being recovered, or somebody has forbidden to ask.
+-- numbered otherwise. NULL = unknown: the server is in recovery, or this role may not ask for it.
 CREATE FUNCTION millpond_server() RETURNS text LANGUAGE plpgsql VOLATILE AS $body$
 BEGIN
     IF pg_is_in_recovery() THEN
