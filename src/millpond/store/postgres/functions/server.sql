@@ -17,7 +17,7 @@ CREATE FUNCTION millpond_where() RETURNS text LANGUAGE sql STABLE SET search_pat
     SELECT millpond_identity() || ':' || oid FROM pg_database WHERE datname = current_database()
 $body$;
 
--- Whom a message is for: see wake.py, where names that are too long are made short the same way.
+-- The channel of the hints of this schema; notify.py shortens long names in the same way.
 CREATE FUNCTION millpond_channel() RETURNS text LANGUAGE sql STABLE SET search_path FROM CURRENT AS $body$
     SELECT CASE
         WHEN octet_length('millpond:' || current_schema()) <= 63
