@@ -337,20 +337,20 @@ def main() -> None:
     parser.add_argument("--ways", nargs="+", default=["served", "mounted"])
     parser.add_argument("--pairs", type=int, default=40, help="two at least")
     parser.add_argument("--watch", type=int, help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.watch:
-        watch(asked.watch)
+    options = parser.parse_args()
+    if options.watch:
+        watch(options.watch)
         return
-    for store in asked.stores:
-        for way in asked.ways:
+    for store in options.stores:
+        for way in options.ways:
             print(f"{store}, {way}", flush=True)
             if store == "sqlite":
                 with tempfile.TemporaryDirectory() as folder:
                     url = f"sqlite:///{Path(folder) / 'work.db'}"
-                    report(url, asked.pairs, mounted=way == "mounted")
+                    report(url, options.pairs, mounted=way == "mounted")
             else:
                 with serve_postgres() as server, server.database() as url:
-                    report(url, asked.pairs, mounted=way == "mounted")
+                    report(url, options.pairs, mounted=way == "mounted")
 
 
 if __name__ == "__main__":

@@ -325,19 +325,19 @@ def main() -> None:
     parser.add_argument("--stores", nargs="+", default=["sqlite", "postgres"])
     parser.add_argument("--requests", type=int, default=REQUESTS, help="of each kind")
     parser.add_argument("--serve", help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.serve:
-        asyncio.run(serve(asked.serve))
+    options = parser.parse_args()
+    if options.serve:
+        asyncio.run(serve(options.serve))
         return
-    for store in asked.stores:
+    for store in options.stores:
         print(f"\n{store}")
         if store == "sqlite":
             with tempfile.TemporaryDirectory() as folder:
                 urls = [f"sqlite:///{Path(folder) / name}" for name in ("small.db", "large.db")]
-                _compare(urls, asked.tasks, asked.requests)
+                _compare(urls, options.tasks, options.requests)
         else:
             with serve_postgres() as server, server.database() as one, server.database() as two:
-                _compare([one, two], asked.tasks, asked.requests)
+                _compare([one, two], options.tasks, options.requests)
 
 
 def _compare(urls: Sequence[str], tasks: Sequence[int], count: int) -> None:

@@ -97,7 +97,7 @@ class Filler:
             NewTask(
                 id=self._runtime.new_id(),
                 pool=pool,
-                call=Call(f"function_{number % 7}", b'{"order":12345,"customer":"somebody"}'),
+                call=Call(f"function_{number % 7}", b'{"order":12345,"customer":"ann-smith"}'),
                 key=f"customer-{number % 50}",
                 labels={"tenant": f"t{number % 5}"},
                 attempts=1,

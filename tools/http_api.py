@@ -144,14 +144,14 @@ def _request(method: str, path: str, operation: dict[str, Any]) -> Iterator[str]
         if int(status) < 300:
             content = answer.get("content", {}).get("application/json")
             what = f" {_type(content['schema'])}" if content else ""
-            told = answer["description"].rstrip(".")
-            yield f"Answers {status}{what}{f': {told}' if told else ''}."
+            meaning = answer["description"].rstrip(".")
+            yield f"Answers {status}{what}{f': {meaning}' if meaning else ''}."
     parameters = operation.get("parameters", [])
     if parameters:
         yield from ("", "| parameter | type | meaning |", "|---|---|---|")
         for one in parameters:
-            told = one.get("description", "")
-            yield f"| `{one['name']}` ({one['in']}) | {_type(one['schema'])} | {_cell(told)} |"
+            meaning = _cell(one.get("description", ""))
+            yield f"| `{one['name']}` ({one['in']}) | {_type(one['schema'])} | {meaning} |"
 
 
 def _schemas(found: dict[str, Any]) -> Iterator[str]:
@@ -162,9 +162,9 @@ def _schemas(found: dict[str, Any]) -> Iterator[str]:
             continue
         required = schema.get("required", ())
         yield from ("| field | type | meaning |", "|---|---|---|")
-        for field, told in properties.items():
+        for field, given in properties.items():
             mark = "" if field in required else " (optional)"
-            yield f"| `{field}`{mark} | {_type(told)} | {_cell(told.get('description', ''))} |"
+            yield f"| `{field}`{mark} | {_type(given)} | {_cell(given.get('description', ''))} |"
 
 
 def _type(schema: dict[str, Any]) -> str:

@@ -69,15 +69,15 @@ async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--past", type=float, default=PAST, help="seconds to wait first")
     parser.add_argument("--gallery", type=Path, help="take every page, into this folder")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     async with served() as address, async_playwright() as playwright:
         browser = await playwright.chromium.launch(
             executable_path=find_chromium(), args=list(FLAGS)
         )
-        if asked.gallery is None:
-            await _of_readme(browser, address, asked.past)
+        if options.gallery is None:
+            await _of_readme(browser, address, options.past)
         else:
-            await _gallery(browser, address, asked.gallery, asked.past)
+            await _gallery(browser, address, options.gallery, options.past)
         await browser.close()
 
 
@@ -183,8 +183,8 @@ def _guess(kind: int, left: int, up: int, corner: int) -> int:
     """Return what a filter of PNG expects a byte to be."""
     if kind < 4:
         return (0, left, up, (left + up) // 2)[kind]
-    whole = left + up - corner
-    return min((left, up, corner), key=lambda one: abs(whole - one))
+    estimate = left + up - corner
+    return min((left, up, corner), key=lambda one: abs(estimate - one))
 
 
 def _chunks(png: bytes) -> list[tuple[bytes, bytes]]:

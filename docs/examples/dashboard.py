@@ -45,8 +45,8 @@ async def main() -> None:
             print("who?", answer.status_code)
 
 
-def client(asked: Any) -> httpx.AsyncClient:  # noqa: ANN401 - any ASGI app
-    transport = httpx.ASGITransport(asked, client=("127.0.0.1", 50000))
+def client(app: Any) -> httpx.AsyncClient:  # noqa: ANN401 - any ASGI app
+    transport = httpx.ASGITransport(app, client=("127.0.0.1", 50000))
     return httpx.AsyncClient(transport=transport, base_url="http://localhost")
 
 

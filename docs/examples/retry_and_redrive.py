@@ -71,7 +71,7 @@ async def main() -> None:
             print(failed.attempts, failed.error_type, failed.error_message, repr(failed.__cause__))
         assert handle.attempt == 3
 
-        hopeless = await (await send.submit("nobody")).wait()
+        hopeless = await (await send.submit("no-address")).wait()
         assert (hopeless.status, hopeless.attempt) == ("failed", 1)
         assert (await (await fetch.submit("x")).wait()).attempt == 1
         assert (await (await upload.submit("x")).wait()).attempt == 4

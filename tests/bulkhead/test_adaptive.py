@@ -132,7 +132,7 @@ async def test_it_finds_the_best_limit_and_follows_it(
 ) -> None:
     """Capacity 20, then half of it, then 20 again: each time within thirty seconds.
 
-    Whether the overloaded server queues (latency tells) or refuses (failures tell).
+    An overloaded server queues, which shows as latency, or refuses, which shows as failures.
     """
     server = Server(20, noise=noise, seed=seed, refuses=refuses)
     world = adapting(server)

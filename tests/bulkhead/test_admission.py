@@ -29,7 +29,7 @@ async def test_admits_up_to_the_limit_and_no_further() -> None:
 
 @pytest.mark.rows("BH-04")
 async def test_fails_fast_by_default() -> None:
-    """Without `max_queue` nobody waits: a full bulkhead answers at once."""
+    """Without `max_queue` no caller waits: a full bulkhead refuses at once."""
     llm = Bulkhead("llm", 1)
     with admitted(llm.try_acquire()):
         async with asyncio.timeout(0.001):
@@ -69,7 +69,7 @@ async def test_waiters_are_admitted_in_the_order_they_came() -> None:
 
 @pytest.mark.rows("BH-05")
 async def test_try_acquire_never_queues() -> None:
-    """With room in the queue and no slot, `try_acquire` is refused and nobody waits."""
+    """With room in the queue and no free slot, `try_acquire` is refused and does not wait."""
     llm = Bulkhead("llm", 1, max_queue=5)
     permit = admitted(llm.try_acquire())
     refused = llm.try_acquire()

@@ -30,7 +30,7 @@ def a_loop(loop: asyncio.AbstractEventLoop | None = None) -> Iterator[asyncio.Ab
 
 
 async def test_a_timeout_of_the_wrong_type_leaves_no_ghost() -> None:
-    """It is refused before the caller stands in the queue, and nobody is granted its slot."""
+    """It is refused before the caller is in the queue, so no slot is lost to a missing waiter."""
     llm = Bulkhead("llm", 1, max_queue=5)
     permit = await llm.acquire()
     assert isinstance(permit, Permit)
@@ -100,7 +100,7 @@ async def test_a_release_in_a_signal_handler_wakes_a_sleeping_loop() -> None:
 
 
 def test_a_grant_to_a_closed_loop_is_passed_on() -> None:
-    """A loop closed before it could tell its task keeps no slot from those of another loop."""
+    """A waiter whose loop closed before it woke keeps no slot from the waiters of another loop."""
     llm = Bulkhead("llm", 1, max_queue=9)
 
     async def hold_and_wait() -> Permit:

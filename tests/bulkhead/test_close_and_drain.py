@@ -32,7 +32,7 @@ async def test_close_refuses_everyone_to_come() -> None:
 
 @pytest.mark.rows("BH-12")
 async def test_close_refuses_waiters_and_leaves_permits_alone() -> None:
-    """Waiters get `shutdown`; the permit inside stays valid and is released as ever."""
+    """Waiters get `shutdown`; a permit that was granted stays valid until its release."""
     llm = Bulkhead("llm", 1, max_queue=3)
     permit = taken(llm)
     tasks = [asyncio.create_task(llm.acquire()) for _ in range(3)]
@@ -61,7 +61,7 @@ async def test_close_may_be_repeated_and_cannot_be_undone() -> None:
 
 @pytest.mark.rows("BH-13")
 async def test_drain_of_an_idle_bulkhead_returns_at_once() -> None:
-    """Nothing inside, nobody waiting: nothing to wait for, and nothing left."""
+    """No caller is inside or waits: `drain` has nothing to wait for, and nothing is left."""
     left = await Bulkhead("llm", 1).drain()
     assert Leftover(0, 0) == left
     assert not left
@@ -136,7 +136,7 @@ async def test_drain_ends_when_the_last_waiter_gives_up() -> None:
 
 @pytest.mark.rows("BL-10")
 async def test_a_drain_with_a_timeout_returns_how_many_were_left() -> None:
-    """It never raises; after the timeout it tells what is still there."""
+    """It never raises; after the timeout it returns how many callers are inside or wait."""
     llm = Bulkhead("llm", 2, max_queue=1)
     permits = [taken(llm), taken(llm)]
     waiter = asyncio.create_task(llm.acquire())

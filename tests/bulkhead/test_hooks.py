@@ -1,4 +1,4 @@
-"""Hooks: told of every change after it was made, and unable to spoil it."""
+"""Hooks: the bulkhead calls them after every change, and they cannot undo it."""
 
 import asyncio
 
@@ -36,7 +36,7 @@ async def test_hooks_are_called_after_each_change() -> None:
     assert not llm.try_acquire()
     permit.release()
     llm.close()
-    told = [
+    found = [
         (event.kind, event.id, event.reason, event.capacity.in_flight, event.capacity.closed)
         for event in seen
     ]
@@ -45,7 +45,7 @@ async def test_hooks_are_called_after_each_change() -> None:
         ("reject", None, RejectReason.CONCURRENCY_LIMIT, 1, False),
         ("release", permit.id, None, 0, False),
         ("close", None, None, 0, True),
-    ] == told
+    ] == found
     assert {"llm"} == {event.bulkhead for event in seen}
 
 
@@ -82,7 +82,7 @@ async def test_on_release_is_called_after_the_slot_was_passed_on() -> None:
 
 @pytest.mark.rows("BH-14")
 async def test_on_close_is_called_once_after_the_waiters_were_refused() -> None:
-    """Nobody is pending in the event of the close."""
+    """The event of the close has no pending callers."""
     llm, seen = watched(max_queue=2)
     permit = taken(llm)
     waiters = [asyncio.create_task(llm.acquire()) for _ in range(2)]

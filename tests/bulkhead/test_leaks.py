@@ -1,4 +1,4 @@
-"""Permits that nobody released: counted, warned about, and their slots come back."""
+"""Permits that were not released: the bulkhead counts them, warns, and frees their slots."""
 
 import asyncio
 import gc
@@ -97,7 +97,7 @@ def test_a_permit_may_be_lost_on_any_thread() -> None:
 
 
 def test_on_release_is_called_for_a_lost_permit() -> None:
-    """Whoever counts admissions and releases ends at zero."""
+    """A hook that counts admissions and releases ends at zero."""
     seen: list[HookEvent] = []
     llm = Bulkhead("llm", 1, on_admit=seen.append, on_release=seen.append)
     with resource_warnings(1):

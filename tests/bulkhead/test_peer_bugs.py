@@ -84,7 +84,7 @@ async def test_anyio_1170_try_acquire_cannot_take_the_slot_of_a_woken_waiter() -
 
 @pytest.mark.rows("BH-01", "BL-06")
 async def test_anyio_1223_raising_the_limit_while_oversubscribed_does_not_over_grant() -> None:
-    """Four inside, limit lowered to 1, raised to 3: nobody enters until three are inside."""
+    """Four inside, limit lowered to 1, raised to 3: no caller enters until fewer are inside."""
     llm = Bulkhead("llm", 4, max_queue=5)
     permits = [taken(llm) for _ in range(4)]
     tasks = [asyncio.create_task(llm.acquire()) for _ in range(3)]

@@ -24,7 +24,7 @@ def taken(llm: Bulkhead) -> Permit:
 
 @pytest.mark.rows("BL-06", "BH-01")
 async def test_a_lower_limit_is_reached_by_attrition() -> None:
-    """Nobody inside is put out; nobody enters until the number has fallen below the limit."""
+    """Callers inside stay; no other enters until the number has fallen below the limit."""
     llm = Bulkhead("llm", 3)
     permits = [taken(llm) for _ in range(3)]
     llm.resize(max_concurrent=1)
@@ -95,7 +95,7 @@ async def test_a_waiter_too_heavy_for_a_lowered_weight_is_refused() -> None:
 
 @pytest.mark.rows("BL-06")
 async def test_a_raised_weight_admits_at_once() -> None:
-    """Waiters for weight are looked at too."""
+    """A higher weight limit also wakes waiters."""
     llm = Bulkhead("llm", 5, max_queue=5, max_weight=10)
     permit = llm.try_acquire(weight=10)
     waiter = asyncio.create_task(llm.acquire(weight=10))
@@ -165,7 +165,7 @@ async def test_an_admission_keeps_its_revision_although_a_listener_resizes() -> 
 
 @pytest.mark.rows("TRAP-20")
 async def test_the_event_of_an_admission_names_its_revision_not_the_newest() -> None:
-    """Every event of one admission tells the same revision, whatever listeners did meanwhile."""
+    """Every event of one admission has the same revision, whatever hooks did meanwhile."""
     seen: list[tuple[str, int]] = []
 
     def resize(event: HookEvent) -> None:

@@ -35,7 +35,7 @@ async def test_every_refusal_is_counted_once_by_its_reason() -> None:
 
 
 async def test_stats_are_a_pure_read_and_cannot_be_changed() -> None:
-    """Reading twice tells the same; the value is frozen."""
+    """Two reads return equal values; the value is frozen."""
     llm = Bulkhead("llm", 2)
     async with llm:
         first = llm.stats()

@@ -73,7 +73,7 @@ async def test_no_time_to_wait_is_an_immediate_timeout(timeout: float | timedelt
 
 @pytest.mark.rows("BH-15")
 async def test_a_full_queue_comes_before_the_timeout() -> None:
-    """Who could not wait anyway is told that, not that its time is up."""
+    """A caller that cannot wait gets that reason, not a timeout."""
     llm, [permit] = full(max_queue=0)
     assert RejectReason.CONCURRENCY_LIMIT == reason(await llm.acquire(timeout=-1))
     permit.release()
@@ -110,7 +110,7 @@ async def test_a_signal_never_touches_work_that_has_begun() -> None:
 
 @pytest.mark.rows("BH-07", "TRAP-11")
 async def test_a_signal_set_beforehand_is_refused_although_a_slot_is_free() -> None:
-    """The signal is looked at first: the trap of the pre-aborted waiter."""
+    """The bulkhead checks the signal first: the trap of the pre-aborted waiter."""
     llm = Bulkhead("llm", 1)
     signal = asyncio.Event()
     signal.set()
@@ -193,7 +193,7 @@ async def test_a_storm_of_cancellations_does_not_starve_a_later_waiter() -> None
 
 @pytest.mark.rows("BH-09")
 async def test_a_hundred_aborts_at_once_settle_each_waiter_once() -> None:
-    """One event that everybody watches: all are refused, the slot is still whole."""
+    """All callers wait with one event: all are refused, and no slot is lost."""
     llm, [permit] = full(max_queue=100)
     signal = asyncio.Event()
     tasks = [asyncio.create_task(llm.acquire(signal=signal)) for _ in range(100)]
@@ -209,7 +209,7 @@ async def test_a_hundred_aborts_at_once_settle_each_waiter_once() -> None:
 @pytest.mark.rows("BH-09")
 @pytest.mark.parametrize("order", ["release abort", "abort release"])
 async def test_abort_and_release_in_one_turn_settle_once(order: str) -> None:
-    """Whoever came first decides; the slot is either with the waiter or free, never both."""
+    """The first of the two decides; the slot is either the waiter's or free, never both."""
     llm, [permit] = full()
     signal = asyncio.Event()
     task = asyncio.create_task(llm.acquire(signal=signal))

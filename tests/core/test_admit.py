@@ -103,7 +103,7 @@ def test_a_batch_taken_one_by_one_is_never_too_large(policy: Backpressure | None
 
 
 def test_a_task_heavier_than_a_burst_could_never_start() -> None:
-    """Only rates of weight look at weights; the burst that is exceeded is told."""
+    """Only rates of weight limit weights; the answer is the burst that the task exceeds."""
     pool = spec(rates=(Rate(2), Rate(100, of="weight", burst=50)))
     assert [None, 50] == [too_heavy(pool, new_task(1, weight=w)) for w in (50, 51)]
     assert too_heavy(spec(), new_task(1, weight=10**9)) is None
@@ -142,7 +142,7 @@ def test_the_same_key_for_other_work_is_a_conflict() -> None:
     ]
 
 
-def test_what_was_told_in_sql_is_compared_by_function_only() -> None:
+def test_a_task_submitted_in_sql_is_compared_by_function_only() -> None:
     """Its arguments are the same and look otherwise; on whichever side it stands."""
     for before, after in (
         (5, NO_FINGERPRINT),

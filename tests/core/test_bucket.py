@@ -1,4 +1,4 @@
-"""Buckets: refunds give back what was not used, and never what time has given back already."""
+"""Buckets: refunds give back unused tokens, but none that time has already given back."""
 
 import random
 
@@ -74,7 +74,7 @@ def test_the_memory_of_a_bucket_is_bounded() -> None:
 
 
 def test_more_than_thought_is_owed_from_now_on() -> None:
-    """What was used beyond the weight empties the bucket below zero."""
+    """Use beyond the weight takes the bucket below zero."""
     buckets = fresh([TOKENS])
     charge([TOKENS], buckets, 10, 1000.0)
     correct([TOKENS], buckets, 10, 100, since=1000.0, now=1005.0)

@@ -38,10 +38,10 @@ class Scene:
         self.stage = Stage(MemoryStore(audit_limit=None))
         self.now = 0.0
 
-    async def do(self, verb: str, asked: Any, *, wait: float = 1.0) -> Any:
+    async def do(self, verb: str, arguments: Any, *, wait: float = 1.0) -> Any:
         """Carry out one verb."""
         self.now += wait
-        return await self.stage.do(Verb(verb, asked, self.now, int(self.now * 7)))
+        return await self.stage.do(Verb(verb, arguments, self.now, int(self.now * 7)))
 
     async def open(self, **options: Any) -> None:
         """Declare pool `p` and let a worker join."""
@@ -82,21 +82,21 @@ def with_spec(steps: list[Step], **options: Any) -> list[Step]:
 
 def with_record(steps: list[Step], chosen: Callable[[Record], bool], **fields: Any) -> list[Step]:
     """The same trace with fields of some records changed."""
-    told = [
+    altered = [
         changed(step, records=tuple(changed(r, **fields) if chosen(r) else r for r in step.records))
         for step in steps
     ]
-    assert told != steps
-    return told
+    assert altered != steps
+    return altered
 
 
 def without(steps: list[Step], chosen: Callable[[Record], bool]) -> list[Step]:
     """The same trace with some records missing."""
-    told = [
+    altered = [
         changed(step, records=tuple(r for r in step.records if not chosen(r))) for step in steps
     ]
-    assert told != steps
-    return told
+    assert altered != steps
+    return altered
 
 
 def is_(event: Transition, task: int | None = None) -> Callable[[Record], bool]:
@@ -506,7 +506,7 @@ async def test_i13_a_start_is_legal_again_when_its_token_is_back(wait: float, br
 
 
 async def test_the_judge_counts_the_arrows_it_saw() -> None:
-    """A simulation can tell which arrows its histories took."""
+    """A simulation can report which arrows its histories took."""
     judge = Judge()
     for step in await completed():
         judge.see(step, WORKERS)

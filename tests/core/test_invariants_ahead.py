@@ -61,7 +61,7 @@ async def test_i1_a_slot_is_handed_over_whatever_was_ordered_since() -> None:
 
 
 async def test_i1_a_slot_is_handed_over_once() -> None:
-    """A start in a slot that nobody left is above the limit."""
+    """A start without a free slot is above the limit."""
     *before, settle = await handed_over()
     kept = changed(settle, records=tuple(r for r in settle.records if r.event is Transition.LEASE))
     assert "I1" == verdict([*before, kept])

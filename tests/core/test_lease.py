@@ -42,7 +42,7 @@ def test_neighbouring_entropies_are_well_spread() -> None:
 
 @given(st.integers(0, 100), st.integers(0, 20))
 def test_a_worker_may_hold_all_slots_until_another_starves(limit: int, workers: int) -> None:
-    """Nobody else asks: the whole limit. Somebody does: an even share, rounded up."""
+    """No other worker wants a slot: the full limit. Another does: an even share, rounded up."""
     assert limit == may_hold(limit, workers, starved=False)
     share = may_hold(limit, workers, starved=True)
     assert share * max(workers, 1) >= limit

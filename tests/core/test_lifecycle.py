@@ -1,4 +1,4 @@
-"""The table of arrows: all of them, and no more."""
+"""The table of arrows: it has exactly those of the lifecycle."""
 
 from itertools import product
 from pathlib import Path

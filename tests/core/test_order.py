@@ -63,7 +63,7 @@ STRICT = [
 
 
 class Reference:
-    """What may start and what is next, by definition: everything is looked at every time."""
+    """Tasks that may start, and the next one, by definition: it checks every task every time."""
 
     def __init__(self, spec: PoolSpec) -> None:
         self.spec = spec
@@ -234,7 +234,7 @@ class BacklogMachine(RuleBasedStateMachine):
 
     @rule()
     def sleep_until_the_next_moment(self) -> None:
-        """Nothing starts earlier than told; then something does, or the next alarm is later."""
+        """No task can start before that moment; then one can, or the next moment is later."""
         moment = self.log.next_moment()
         sooner = self.ref.next_moment(self.now)
         assert sooner is None or (moment is not None and moment <= sooner)
@@ -274,7 +274,7 @@ class BacklogMachine(RuleBasedStateMachine):
 
     @invariant()
     def same_as_the_reference(self) -> None:
-        """The next task is the same for everybody, and so is all that could start."""
+        """For every owner the next task is that of the reference, and so are all startable ones."""
         assert len(self.ref.tasks) == len(self.log)
         eligible = {task.seq for task in self.ref.eligible(self.now) if task.new.owner is None}
         assert eligible == {task.seq for task in self.log.startable(None, self.now)}
@@ -362,7 +362,7 @@ def test_lanes_are_stable_and_even() -> None:
 
 
 def test_a_delayed_task_rejoins_at_its_original_place() -> None:
-    """When it is due it stands before what was submitted after it."""
+    """When it is due it stands before tasks that were submitted later."""
     log = Backlog(spec(order=fifo()))
     log.add(queued(log.spec, 1, due=5.0), 0.0)
     log.add(queued(log.spec, 2), 0.0)

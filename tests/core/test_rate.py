@@ -21,7 +21,7 @@ CLOSE = 1e-6
 
 @given(RATES, st.lists(st.tuples(st.floats(0, 5), st.integers(1, 10)), max_size=60))
 def test_no_window_holds_more_than_promised(rate: Rate, asks: list[tuple[float, int]]) -> None:
-    """Over any time t at most burst + t*n/per is taken, whoever asks when and for how much."""
+    """Over any time t callers take at most burst + t*n/per, whatever they ask for, and when."""
     now, tat = 0.0, 0
     taken: list[tuple[float, int]] = []
     for pause, weight in asks:

@@ -55,7 +55,7 @@ class NaiveRing:
 
 
 class RingMachine(RuleBasedStateMachine):
-    """Shares come, go and are served, for everybody and for owners."""
+    """Shares come, go and are served, with and without an owner."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -129,14 +129,14 @@ class BoundMachine(RuleBasedStateMachine):
 
     @rule(share=st.sampled_from(SHARES))
     def leave(self, share: Share) -> None:
-        """A share goes out, and with it what was compared."""
+        """A share leaves, and so do the comparisons with it."""
         self.ring.leave(share, None)
         self.ahead = {pair: n for pair, n in self.ahead.items() if share not in pair}
 
     @precondition(lambda self: self.ring.turn_of(None) is not None)
     @rule(times=st.integers(1, 10))
     def serve(self, times: int) -> None:
-        """Whoever is next is served, and the ledgers of its pairs are written on."""
+        """Serve the next share, and note by how much it is ahead of each other share."""
         for _ in range(times):
             served = self.ring.peek(None)
             self.ring.serve(served)
@@ -147,7 +147,7 @@ class BoundMachine(RuleBasedStateMachine):
                     self.ahead[other, served] = -self.ahead[served, other]
 
     @invariant()
-    def nobody_is_far_ahead(self) -> None:
+    def no_share_is_far_ahead(self) -> None:
         """Starts times stride differ by no more than both strides."""
         for one, other in combinations(self.present(), 2):
             apart = abs(self.ahead.get((one, other), 0))
@@ -231,7 +231,7 @@ def test_leaving_for_a_moment_costs_nothing() -> None:
 
 
 def test_an_owner_that_claims_nothing_saves_up_no_turns() -> None:
-    """Tasks reserved for somebody who was away are served once, then in turn."""
+    """An owner that was away gets one task at once, then takes its turns."""
     ring = Ring(fair_round_robin())
     ring.enter("A", None)
     ring.enter("mine", "me")

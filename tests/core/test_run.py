@@ -56,14 +56,14 @@ class RunMachine(RuleBasedStateMachine):
 
     @rule(now=st.floats(1, 100))
     def close(self, now: float) -> None:
-        """It closes exactly when nothing is live and nobody holds it, and only once."""
+        """It closes exactly when it has no live task and no holder, and only once."""
         due = not self.live and not self.run.holders and not self.run.finished
         assert due == self.run.close_if_done(now)
         assert not self.run.close_if_done(now)
 
     @invariant()
     def counts_agree(self) -> None:
-        """Live, total, room and the outcomes are what was put in."""
+        """Live, total, room and the outcomes count the tasks that joined and left."""
         assert len(self.live) == self.run.live
         assert self.total == self.run.total
         assert 20 - self.total == self.run.room()
@@ -103,17 +103,17 @@ def test_a_budget_is_room_for_more() -> None:
     assert 1 == run.room()
 
 
-def test_what_is_told_of_a_run_does_not_change_with_it() -> None:
+def test_the_view_of_a_run_does_not_change_with_the_run() -> None:
     """A view is a copy taken at one moment."""
     run = new_run()
     run.joined(counted=True)
-    told = view(run, resumed=True)
+    seen = view(run, resumed=True)
     run.left(Status.COMPLETED, counted=True)
     run.close_if_done(1.0)
     assert (1, 1, {}, False, True) == (
-        told.live,
-        told.total,
-        told.ended,
-        told.finished,
-        told.resumed,
+        seen.live,
+        seen.total,
+        seen.ended,
+        seen.finished,
+        seen.resumed,
     )

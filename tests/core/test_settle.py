@@ -60,7 +60,7 @@ def test_an_outcome_becomes_an_event(
 
 
 def test_a_settlement_carries_what_the_handler_left() -> None:
-    """A result with its follow-ups, or an error; a task nobody here knows is parked."""
+    """A result with its follow-ups, or an error; a task that the worker does not know is parked."""
     child = new_task(2)
     done = settle(leased(), Succeeded(b"r", (child,)), STEADY, jitter=0.0)
     assert (b"r", (child,), None) == (done.result, done.follow_ups, done.error)
@@ -100,12 +100,12 @@ IN_FORCE = [
 ]
 
 
-@pytest.mark.parametrize(("asked", "spend", "attempt", "cancelled", "event"), IN_FORCE)
+@pytest.mark.parametrize(("settled", "spend", "attempt", "cancelled", "event"), IN_FORCE)
 def test_the_store_has_the_last_word(
-    asked: Transition, spend: bool, attempt: int, cancelled: bool, event: Transition
+    settled: Transition, spend: bool, attempt: int, cancelled: bool, event: Transition
 ) -> None:
     """A cancelled task is not run again, a budget used up is a failure, a result is a result."""
-    settlement = Settlement(fence=Fence(1, attempt, 0), event=asked, spend=spend)
+    settlement = Settlement(fence=Fence(1, attempt, 0), event=settled, spend=spend)
     assert event is event_in_force(running(attempt, cancelled=cancelled), settlement)
 
 
@@ -130,15 +130,15 @@ def test_a_lost_lease_is_charged(
     assert (Status.RUNNING, lost) in LIFECYCLE
 
 
-def test_a_callback_tells_how_the_task_ended() -> None:
+def test_a_callback_gets_the_outcome_of_its_task() -> None:
     """It stands in the pool's own callback queue, belongs to the run and carries the ending."""
     task = running(2, on_complete=Call("notify", b"args"), run=5, key="acme")
     task.status, task.result, task.reason = Status.COMPLETED, b"r", None
-    told = callback(task, 99)
-    assert (99, "p~callbacks", Call("notify", b"args")) == (told.id, told.pool, told.call)
-    assert (CALLBACK_ATTEMPTS, 5, "task:1") == (told.attempts, told.run, told.submitted_by)
-    assert told.is_callback
-    assert told.on_complete is None
+    made = callback(task, 99)
+    assert (99, "p~callbacks", Call("notify", b"args")) == (made.id, made.pool, made.call)
+    assert (CALLBACK_ATTEMPTS, 5, "task:1") == (made.attempts, made.run, made.submitted_by)
+    assert made.is_callback
+    assert made.on_complete is None
     ending = Ending(
         task=1,
         pool="p",
@@ -151,7 +151,7 @@ def test_a_callback_tells_how_the_task_ended() -> None:
         result=b"r",
         error=None,
     )
-    assert ending == msgspec.msgpack.decode(told.options, type=Ending)
+    assert ending == msgspec.msgpack.decode(made.options, type=Ending)
 
 
 PATIENT = Retry(attempts=9, initial=1.0, jitter=0.0, give_up_after=10.0)

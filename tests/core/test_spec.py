@@ -122,7 +122,7 @@ def test_a_share_without_a_weight_has_weight_one() -> None:
 
 
 def test_strict_pools_allow_one_task_per_lane() -> None:
-    """Lanes and `ordered` mean one at a time; elsewhere the limit per key is what was given."""
+    """Lanes and `ordered` mean one at a time; elsewhere the limit per key is `max_per_key`."""
     assert [1, 1, 3, None] == [
         spec(lanes=2, order=fifo()).unit_limit,
         spec(ordered=True, order=fair_round_robin()).unit_limit,
@@ -132,7 +132,7 @@ def test_strict_pools_allow_one_task_per_lane() -> None:
 
 
 def test_what_cannot_change_under_a_backlog_is_named() -> None:
-    """The first differing field is told with both values; other fields may change."""
+    """The answer is the first differing field with both values; other fields may change."""
     old = spec(lanes=2, order=fifo())
     assert ("lanes", 2, 3) == changed_fixed_field(old, spec(lanes=3, order=fifo()))
     assert ("queue", "fifo", "lifo") == changed_fixed_field(spec(order=fifo()), spec(order=lifo()))

@@ -1,4 +1,4 @@
-"""Store time: what becomes of it when a wall clock is set, and that it finds back."""
+"""Store time: how it follows a wall clock that is set, and finds back to it."""
 
 import pytest
 from hypothesis import given
@@ -58,7 +58,7 @@ def test_set_back_by_little_it_is_at_the_clocks_time_again_some_hours_later() ->
 @pytest.mark.rows("TR-07", "TR-08")
 @pytest.mark.parametrize("by", [HOUR, 400 * DAY])
 def test_set_back_by_much_it_steps_back_once_the_clock_has_stayed_there(by: float) -> None:
-    """Not at once: a clock that is put right again has changed nothing."""
+    """Not at once: a clock that is soon corrected has changed nothing."""
     known = read(Timeline(START), START - by).timeline
     soon = read(known, START - by + SHORTEST_DOUBT - 1.0)
     assert 0.0 == soon.step
@@ -92,7 +92,7 @@ def test_set_forward_it_is_not_followed_until_it_has_stayed_there(by: float) -> 
 
 @pytest.mark.rows("TR-08")
 def test_set_forward_and_right_again_nothing_has_happened() -> None:
-    """But that people can read of it."""
+    """Only the list of jumps, which people read, has both."""
     known = read(Timeline(START), START + 400 * DAY, START + 1.0).timeline
     known = read(known, START + 2.0, START + 2.0).timeline
     assert (START + 2.0, 0.0, 0.0) == (known.latest, known.behind, known.doubtful)
@@ -133,21 +133,21 @@ def test_time_only_goes_back_in_a_step_and_finds_back_whatever_a_clock_does(
     course: list[tuple[float, float, bool]], seed: int
 ) -> None:
     """After a while without further jumps store time is the clock's again."""
-    known, wall, told = Timeline(START + seed), START + seed, START + seed
+    known, wall, true = Timeline(START + seed), START + seed, START + seed
     for passed, jump, watched in course:
         wall += passed + jump
-        told += passed
-        reading = read(known, wall, told if watched else None)
+        true += passed
+        reading = read(known, wall, true if watched else None)
         after = reading.timeline
         if reading.step >= 0.0:
             assert after.latest >= known.latest
         if watched and reading.step == 0.0 and passed < HOUR:
-            assert after.latest <= max(told, known.latest) + TOLERANCE + NOISE
-        known, told = after, after.latest
+            assert after.latest <= max(true, known.latest) + TOLERANCE + NOISE
+        known, true = after, after.latest
     for _ in range(200):
-        wall, told = wall + 600.0, told + 600.0
-        known = read(known, wall, told).timeline
-        told = known.latest
+        wall, true = wall + 600.0, true + 600.0
+        known = read(known, wall, true).timeline
+        true = known.latest
     assert 0.0 == known.behind
     assert wall == pytest.approx(known.latest, abs=1e-5)
     assert SLEWED > 0.0

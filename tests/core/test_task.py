@@ -1,4 +1,4 @@
-"""The nouns: what a task derives from what it was told."""
+"""The nouns: the values that a task derives from its options."""
 
 import math
 from collections.abc import Callable
@@ -110,6 +110,6 @@ def test_times_are_finite(option: str, value: float) -> None:
     ],
 )
 def test_orders_and_settlements_are_checked_at_birth(make: Callable[[], object]) -> None:
-    """What a store could not carry out whole cannot be asked of it."""
+    """No order or settlement can be made that a store could only carry out in part."""
     with pytest.raises(ConfigError):
         make()

@@ -11,7 +11,7 @@ NOW = 1000.0
 
 
 def facts(**known: Any) -> Facts:
-    """A queued task that could start at once, but for what is told."""
+    """A queued task that could start at once, but for the `known` facts."""
     return Facts(
         **{"task": 1, "pool": "p", "status": Status.QUEUED, "workers": 1, "due": NOW, **known}
     )
@@ -63,9 +63,9 @@ def test_each_reason_has_its_words(known: dict[str, Any], expected: str) -> None
 
 def test_a_long_error_is_cut() -> None:
     """A sentence stays a sentence, whatever the handler raised."""
-    told = explain(facts(due=NOW + 1, attempt=1, error=b"x" * 500), NOW)
-    assert told.endswith(" ...)")
-    assert len(told) < 140
+    said = explain(facts(due=NOW + 1, attempt=1, error=b"x" * 500), NOW)
+    assert said.endswith(" ...)")
+    assert len(said) < 140
 
 
 @pytest.mark.parametrize(
@@ -81,5 +81,5 @@ def test_a_long_error_is_cut() -> None:
     ],
 )
 def test_lengths_of_time_are_said_as_people_say_them(seconds: float, expected: str) -> None:
-    """In the largest unit that still tells something."""
+    """In the largest unit that still gives a useful number."""
     assert expected == span(seconds)

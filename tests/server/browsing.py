@@ -122,7 +122,7 @@ class Dashboard:
         try:
             with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
                 runner.run(self._serve())
-        except BaseException as error:  # noqa: BLE001 - told to the test's own thread
+        except BaseException as error:  # noqa: BLE001 - the test's own thread raises it
             self._error = error
             self._ready.set()
 

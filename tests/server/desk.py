@@ -19,7 +19,7 @@ from millpond.server.application import Server
 from millpond.store.memory import MemoryStore
 from millpond.store.protocol import Batch, Store
 
-TOKEN = "a-token-that-nobody-guesses"  # noqa: S105 - of the tests
+TOKEN = "a-token-that-is-hard-to-guess"  # noqa: S105 - of the tests
 BEARER = {"authorization": f"Bearer {TOKEN}"}
 MakeStore = Callable[[], Store]
 
@@ -39,7 +39,7 @@ class Desk:
         return answer.json()
 
     async def post(self, path: str, body: Any = None, status: int = 200, **options: Any) -> Any:
-        """Post, and return what was answered with the status that is expected."""
+        """Post, and return the answer, which must have the status that is expected."""
         answer = await self.client.post(f"/api/v1{path}", json=body or {}, **options)
         assert answer.status_code == status, f"{path}: {answer.status_code} {answer.text}"
         return answer.json()
@@ -53,7 +53,7 @@ class Desk:
     async def put(
         self, pool: str, count: int = 1, function: str = "absent", **said: Any
     ) -> list[int]:
-        """Store calls of a function that nobody here knows; return their ids."""
+        """Store calls of a function that this process does not know; return their ids."""
         runtime = internals_of(self.mp).runtime
         new = [
             NewTask(id=runtime.new_id(), pool=pool, call=Call(function, b"{}"), **said)

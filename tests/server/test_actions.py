@@ -1,4 +1,4 @@
-"""What the API changes, and that the audit tells who did it."""
+"""The changes that the API makes; the audit records who made each."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Place = stores.Places | None
 
 
 async def orders_by(at: Desk, actor: str) -> list[str]:
-    """Return what the audit says that somebody ordered, oldest first."""
+    """Return the orders of an actor from the audit, oldest first."""
     page = await at.get("/audit?kind=control&limit=500")
     return [one["detail"] for one in reversed(page["items"]) if one["by"] == actor]
 
@@ -51,23 +51,23 @@ async def test_one_key_is_paused(place: Place) -> None:
 
 async def test_a_lane_that_is_not_there_is_refused(place: Place) -> None:
     async with desk(shop, place, allow_actions=True) as at:
-        told = await at.post("/pools/orders/pause", {"lane": "3"}, status=422)
-        assert told["error"]["code"] == "MILL-003"
+        answer = await at.post("/pools/orders/pause", {"lane": "3"}, status=422)
+        assert answer["error"]["code"] == "MILL-003"
 
 
 async def test_a_stale_revision_is_refused(place: Place) -> None:
     async with desk(shop, place, allow_actions=True) as at:
         await at.post("/pools/orders/resize", {"limit": 3, "revision": 7})
-        told = await at.post("/pools/orders/resize", {"limit": 4, "revision": 7}, status=409)
-        assert told["error"]["fields"]["current"] == 7
+        answer = await at.post("/pools/orders/resize", {"limit": 4, "revision": 7}, status=409)
+        assert answer["error"]["fields"]["current"] == 7
 
 
 async def test_what_waits_is_purged(place: Place) -> None:
     async with desk(shop, place, work=False, allow_actions=True) as at:
         await at.put("orders", 3, key="a")
         (other,) = await at.put("orders", 1, key="b")
-        told = await at.post("/pools/orders/purge", {"key": "a"})
-        assert told["changed"] == 3
+        answer = await at.post("/pools/orders/purge", {"key": "a"})
+        assert answer["changed"] == 3
         left = (await at.get("/tasks?status=queued"))["items"]
         assert [one["id"] for one in left] == [str(other)]
         assert await orders_by(at, "http:127.0.0.1") == ["purge"]
@@ -76,19 +76,19 @@ async def test_what_waits_is_purged(place: Place) -> None:
 async def test_a_closed_pool_takes_nothing_more(place: Place) -> None:
     async with desk(shop, place, allow_actions=True) as at:
         await at.post("/pools/orders/close")
-        told = await at.post("/pools/orders/tasks", {"function": "pay"}, status=422)
-        assert told["error"]["code"] == "MILL-013"
+        answer = await at.post("/pools/orders/tasks", {"function": "pay"}, status=422)
+        assert answer["error"]["code"] == "MILL-013"
         body = {"function": "pay", "kwargs": {"amount": 1}}
-        told = await at.post("/pools/orders/tasks", body, status=409)
-        assert told["error"]["code"] == "MILL-006"
+        answer = await at.post("/pools/orders/tasks", body, status=409)
+        assert answer["error"]["code"] == "MILL-006"
 
 
 @pytest.mark.rows("DA-13")
 async def test_a_task_is_cancelled(place: Place) -> None:
     async with desk(shop, place, work=False, allow_actions=True) as at:
         (task,) = await at.put("orders")
-        told = await at.post(f"/tasks/{task}/cancel")
-        assert (told["changed"], told["status"]) == (1, "cancelled")
+        answer = await at.post(f"/tasks/{task}/cancel")
+        assert (answer["changed"], answer["status"]) == (1, "cancelled")
         again = await at.post(f"/tasks/{task}/cancel", {"interrupt": True})
         assert (again["changed"], again["status"]) == (0, "cancelled")
 
@@ -100,8 +100,8 @@ async def test_a_dead_letter_is_redriven_and_the_audit_has_by_whom(place: Place)
         at.client.headers.update(BEARER)
         (task,) = await submitted(at, -1)
         await at.mp.get_pool("orders").pause()
-        told = await at.post(f"/tasks/{task}/redrive")
-        assert (told["changed"], told["status"]) == (1, "queued")
+        answer = await at.post(f"/tasks/{task}/redrive")
+        assert (answer["changed"], answer["status"]) == (1, "queued")
         assert await orders_by(at, "http:ada") == ["redrive"]
         history = (await at.get(f"/tasks/{task}"))["history"]
         assert "http:ada" in [one["by"] for one in history]
@@ -117,11 +117,11 @@ async def test_a_bulk_redrive_does_what_was_counted(place: Place) -> None:
         assert (count["count"], count["more"]) == (3, False)
         chosen = {"pool": "orders", "status": "failed", "error": "negative"}
         wrong = {"action": "redrive", "filter": chosen, "expect": 2}
-        told = await at.post("/tasks/bulk", wrong, status=409)
-        assert told["error"]["fields"] == {"count": 3, "expect": 2, "more": False}
+        answer = await at.post("/tasks/bulk", wrong, status=409)
+        assert answer["error"]["fields"] == {"count": 3, "expect": 2, "more": False}
         assert (await at.get("/pools/orders"))["pool"]["dead"] == 3
-        told = await at.post("/tasks/bulk", {"action": "redrive", "filter": chosen, "expect": 3})
-        assert (told["matched"], told["changed"]) == (3, 3)
+        answer = await at.post("/tasks/bulk", {"action": "redrive", "filter": chosen, "expect": 3})
+        assert (answer["matched"], answer["changed"]) == (3, 3)
         pool = (await at.get("/pools/orders"))["pool"]
         assert (pool["dead"], pool["queued"]) == (0, 3)
 
@@ -146,8 +146,8 @@ async def test_what_came_after_the_count_is_left_out(place: Place) -> None:
         await asyncio.sleep(1.0)
         await at.put("orders", 1)
         chosen = {"status": "queued", "before": counted_at}
-        told = await at.post("/tasks/bulk", {"action": "cancel", "filter": chosen, "expect": 2})
-        assert told["changed"] == 2
+        answer = await at.post("/tasks/bulk", {"action": "cancel", "filter": chosen, "expect": 2})
+        assert answer["changed"] == 2
         assert (await at.get("/tasks/count?status=queued"))["count"] == 1
 
 
@@ -196,13 +196,13 @@ async def test_a_schedule_is_fired_paused_and_resumed(place: Place) -> None:
 
     async with desk(declare, place, allow_actions=True) as at:
         before = (await at.get("/schedules"))["items"]
-        told = await at.post("/schedules/hourly/fire", status=202)
-        result = await at.get(f"/tasks/{told['task']}/result?wait=30")
+        answer = await at.post("/schedules/hourly/fire", status=202)
+        result = await at.get(f"/tasks/{answer['task']}/result?wait=30")
         assert result["result"]["paid"] == 1
-        story = await at.get(f"/tasks/{told['task']}")
+        story = await at.get(f"/tasks/{answer['task']}")
         assert story["task"]["submitted_by"] == "http:127.0.0.1"
         (event,) = (await at.get("/events?name=tick"))["items"]
-        assert event["id"] == told["event"]
+        assert event["id"] == answer["event"]
         assert (await at.get("/schedules"))["items"] == before
         await at.post("/schedules/hourly/pause")
         assert (await at.get("/schedules"))["items"][0]["state"] == "paused"
@@ -254,12 +254,12 @@ async def test_a_worker_runs_what_was_submitted_by_name(place: Place) -> None:
     async with desk(shop, place, allow_actions=True) as at:
         body: dict[str, Any] = {"function": "pay", "kwargs": {"amount": 4}}
         receipt = await at.post("/pools/orders/tasks", body, status=202)
-        told = await at.get(f"/tasks/{receipt['id']}/result?wait=30")
-        assert told["result"] == {"paid": 4, "api_key": "k"}
+        answer = await at.get(f"/tasks/{receipt['id']}/result?wait=30")
+        assert answer["result"] == {"paid": 4, "api_key": "k"}
         body = {"function": "pay", "args": [5]}
         receipt = await at.post("/pools/orders/tasks", body, status=202)
-        told = await at.get(f"/tasks/{receipt['id']}/result?wait=30")
-        assert told["result"] == {"paid": 5, "api_key": "k"}
+        answer = await at.get(f"/tasks/{receipt['id']}/result?wait=30")
+        assert answer["result"] == {"paid": 5, "api_key": "k"}
 
 
 @pytest.mark.rows("DA-12")
@@ -271,9 +271,9 @@ async def test_an_idempotency_key_stands_for_one_task(place: Place) -> None:
         again = await at.post("/pools/orders/tasks", body, status=200, headers=headers)
         assert (again["id"], again["duplicate"]) == (first["id"], True)
         body["kwargs"] = {"n": 2}
-        told = await at.post("/pools/orders/tasks", body, status=409, headers=headers)
-        assert told["error"]["code"] == "MILL-007"
-        assert told["error"]["fields"]["task_id"] == first["id"]
+        answer = await at.post("/pools/orders/tasks", body, status=409, headers=headers)
+        assert answer["error"]["code"] == "MILL-007"
+        assert answer["error"]["fields"]["task_id"] == first["id"]
 
 
 @pytest.mark.parametrize(
@@ -294,8 +294,8 @@ async def test_an_idempotency_key_stands_for_one_task(place: Place) -> None:
 )
 async def test_what_cannot_be_submitted(body: Any, code: str, status: int) -> None:
     async with desk(shop, allow_actions=True) as at:
-        told = await at.post("/pools/orders/tasks", body, status=status)
-        assert told["error"]["code"] == code
+        answer = await at.post("/pools/orders/tasks", body, status=status)
+        assert answer["error"]["code"] == code
 
 
 async def test_bodies_that_are_not_json() -> None:
@@ -344,8 +344,8 @@ async def test_events_are_emitted_once(place: Place) -> None:
         assert (first["duplicate"], again["duplicate"]) == (False, True)
         (event,) = (await at.get("/events?payload=1"))["items"]
         assert (event["emitted_by"], event["payload"]) == ("http:127.0.0.1", {"n": 1})
-        told = await at.post("/events", {**body, "payload": {"n": 2}}, status=409)
-        assert told["error"]["code"] == "MILL-007"
+        answer = await at.post("/events", {**body, "payload": {"n": 2}}, status=409)
+        assert answer["error"]["code"] == "MILL-007"
 
 
 @pytest.mark.rows("DA-13")

@@ -11,7 +11,7 @@ from tests.server.shop import HOSTILE, Shop
 
 from millpond import Millpond
 
-TOKEN = "a-token-that-nobody-guesses"  # noqa: S105 - of the tests
+TOKEN = "a-token-that-is-hard-to-guess"  # noqa: S105 - of the tests
 
 
 def mark(page: Page) -> None:
@@ -198,7 +198,7 @@ def test_filters_show_what_fits_and_stay_in_the_address(open_tab: OpenTab) -> No
         expect(page.get_by_role("combobox", name="Age")).to_have_value("3600")
 
 
-def test_tabs_count_what_the_pools_tell(open_tab: OpenTab) -> None:
+def test_tabs_show_the_counts_of_the_pools(open_tab: OpenTab) -> None:
     shop = Shop()
     with Dashboard(shop.mp) as dashboard:
         dashboard.do(shop.mail.pause())

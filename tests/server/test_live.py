@@ -59,8 +59,8 @@ class Listener:
             self.events.append((lines["event"], json.loads(lines["data"])))
 
     async def until(self, name: str, count: int = 1) -> Any:
-        """Wait for the so-many-th event of a name; return what it tells."""
-        while len(found := [told for one, told in self.events if one == name]) < count:
+        """Wait for `count` events of a name; return the data of the last of them."""
+        while len(found := [data for one, data in self.events if one == name]) < count:
             self._heard.clear()
             await asyncio.wait_for(self._heard.wait(), 120.0)
         return found[count - 1]
@@ -101,28 +101,28 @@ async def test_a_client_hears_of_the_pool_and_the_task_it_names(place: Place) ->
 async def test_many_clients_cost_the_store_as_much_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     async with desk(shop) as at:
         view = internals_of(at.mp).runtime.view
-        read, asked = view.pools, []
+        read, reads = view.pools, []
 
         async def counted(**options: Any) -> Any:
-            asked.append(options)
+            reads.append(options)
             return await read(**options)
 
         monkeypatch.setattr(type(view), "pools", lambda _, **options: counted(**options))
         listeners = [Listener(at) for _ in range(50)]
         for listener in listeners:
             await listener.until("pools")
-        before = len(asked)
+        before = len(reads)
         await asyncio.sleep(10.0)
-        assert 9 <= len(asked) - before <= 11
+        assert 9 <= len(reads) - before <= 11
         for listener in listeners:
             await listener.leave()
-        before = len(asked)
+        before = len(reads)
         await asyncio.sleep(10 * IDLE_INTERVAL)
-        assert 9 <= len(asked) - before <= 11
+        assert 9 <= len(reads) - before <= 11
         await asyncio.sleep(ASLEEP_AFTER)
-        before = len(asked)
+        before = len(reads)
         await asyncio.sleep(ASLEEP_AFTER)
-        assert len(asked) == before
+        assert len(reads) == before
 
 
 async def test_a_silent_stream_shows_that_it_lives() -> None:
@@ -186,6 +186,6 @@ async def test_long_polls_beyond_the_limit_are_refused() -> None:
     async with desk(shop, work=False, max_clients=5) as at:
         (task,) = await at.put("orders")
         path = f"/api/v1/tasks/{task}/result?wait=30"
-        asked = [asyncio.create_task(at.client.get(path)) for _ in range(8)]
-        codes = sorted([(await one).status_code for one in asked])
+        polls = [asyncio.create_task(at.client.get(path)) for _ in range(8)]
+        codes = sorted([(await one).status_code for one in polls])
         assert codes == [200] * 5 + [503] * 3

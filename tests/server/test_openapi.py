@@ -106,9 +106,9 @@ def test_no_request_breaks_the_server() -> None:
 def _known(url: str) -> dict[str, str]:
     """Return the names and ids of things that are there, by the parameters that take them."""
     bodies = [{"function": "absent"}, {"function": "pay", "kwargs": {"amount": -1}}]
-    told = [httpx.post(f"{url}/api/v1/pools/orders/tasks", json=one).json() for one in bodies]
+    tasks = [httpx.post(f"{url}/api/v1/pools/orders/tasks", json=one).json() for one in bodies]
     event = httpx.post(f"{url}/api/v1/events", json={"name": "paid", "payload": 3}).json()
-    ids = {"task": told[1]["id"], "run": "1", "after": "5"}
+    ids = {"task": tasks[1]["id"], "run": "1", "after": "5"}
     return {**ids, "pool": "orders", "schedule": "hourly", "event": event["task"]}
 
 

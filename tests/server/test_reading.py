@@ -1,4 +1,4 @@
-"""What the API tells of pools, tasks, runs, workers, schedules, events and the audit."""
+"""The API's answers about pools, tasks, runs, workers, schedules, events and the audit."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ async def submitted(at: Desk, *amounts: int, **options: Any) -> list[int]:
     return [handle.id for handle in handles]
 
 
-async def test_pools_at_a_glance(place: Place) -> None:
+async def test_pools_in_short(place: Place) -> None:
     async with desk(shop, place) as at:
         await submitted(at, 1, 2, -3)
         page = await at.get("/pools")
@@ -88,20 +88,20 @@ async def test_one_pool(place: Place) -> None:
     async with desk(shop, place) as at:
         await submitted(at, 1, 2)
         await at.put("orders", 2, key="k", delay=60.0)
-        told = await at.get("/pools/orders")
-        assert told["pool"]["scheduled"] == 2
-        assert told["config"]["max_concurrent"] == 2
-        assert [one["revision"] for one in told["revisions"]] == [1]
-        assert told["run_times"]["samples"] == 2
-        assert told["callbacks"]["queued"] == 0
+        answer = await at.get("/pools/orders")
+        assert answer["pool"]["scheduled"] == 2
+        assert answer["config"]["max_concurrent"] == 2
+        assert [one["revision"] for one in answer["revisions"]] == [1]
+        assert answer["run_times"]["samples"] == 2
+        assert answer["callbacks"]["queued"] == 0
 
 
 async def test_keys_of_a_pool(place: Place) -> None:
     async with desk(shop, place, work=False) as at:
         await at.put("orders", 3, key="a")
         await at.put("orders", 1, key="b")
-        told = await at.get("/pools/orders")
-        assert [(one["unit"], one["queued"]) for one in told["units"]] == [("a", 3), ("b", 1)]
+        answer = await at.get("/pools/orders")
+        assert [(one["unit"], one["queued"]) for one in answer["units"]] == [("a", 3), ("b", 1)]
 
 
 async def test_figures_over_time(place: Place) -> None:
@@ -110,10 +110,10 @@ async def test_figures_over_time(place: Place) -> None:
         for _ in range(3):
             await submitted(at, 1, 2)
             await asyncio.sleep(2.0)
-            told = await at.get("/pools/orders/history")
-        assert len({len(series) for name, series in told.items() if name != "pool"}) == 1
-        assert sum(told["completed"]) > 0
-        assert told["run_p50"][-1] is not None
+            answer = await at.get("/pools/orders/history")
+        assert len({len(series) for name, series in answer.items() if name != "pool"}) == 1
+        assert sum(answer["completed"]) > 0
+        assert answer["run_p50"][-1] is not None
 
 
 async def test_a_sparkline_has_a_past(place: Place) -> None:
@@ -129,7 +129,7 @@ async def test_a_sparkline_has_a_past(place: Place) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "found"),
+    ("query", "found"),
     [
         ("", {1, 2, -3}),
         ("status=completed", {1, 2}),
@@ -148,15 +148,15 @@ async def test_a_sparkline_has_a_past(place: Place) -> None:
         ("pool=idle", set()),
     ],
 )
-async def test_conditions(place: Place, asked: str, found: set[int]) -> None:
+async def test_conditions(place: Place, query: str, found: set[int]) -> None:
     async with desk(shop, place) as at:
         labels = {"tenant": "acme"}
         ids = {}
         for amount, key in ((1, "a"), (2, "b"), (-3, "c")):
             (ids[amount],) = await submitted(at, amount, key=key, labels=labels)
-        page = await at.get(f"/tasks?{asked}")
+        page = await at.get(f"/tasks?{query}")
         assert {one["id"] for one in page["items"]} == {str(ids[amount]) for amount in found}
-        assert (await at.get(f"/tasks/count?{asked}"))["count"] == len(found)
+        assert (await at.get(f"/tasks/count?{query}"))["count"] == len(found)
 
 
 @pytest.mark.rows("DA-14")
@@ -192,17 +192,17 @@ async def test_the_story_of_a_task(place: Place) -> None:
     async with desk(shop, place) as at:
         (task,) = await submitted(at, 7)
         await at.mp.get_pool("orders").drain()
-        told = await at.get(f"/tasks/{task}")
-        assert told["task"]["status"] == "completed"
-        assert told["why"] == "completed"
-        assert [one["outcome"] for one in told["attempts"]] == ["complete"]
-        events = [one["event"] for one in told["history"]]
+        answer = await at.get(f"/tasks/{task}")
+        assert answer["task"]["status"] == "completed"
+        assert answer["why"] == "completed"
+        assert [one["outcome"] for one in answer["attempts"]] == ["complete"]
+        events = [one["event"] for one in answer["history"]]
         assert events[0] == "submit"
         assert events[-1] == "complete"
-        assert told["history_complete"]
-        (followed,) = told["follow_ups"]
+        assert answer["history_complete"]
+        (followed,) = answer["follow_ups"]
         assert (await at.get(f"/tasks/{followed['id']}"))["parent"] == str(task)
-        assert told["payload"] is None
+        assert answer["payload"] is None
 
 
 async def test_the_history_of_a_task_among_many_others(
@@ -227,21 +227,21 @@ async def test_the_history_of_a_task_among_many_others(
         assert [one["event"] for one in found] == ["submit", "lease", "complete"]
 
 
-async def test_a_failed_task_tells_its_error(place: Place) -> None:
+async def test_a_failed_task_has_its_error(place: Place) -> None:
     async with desk(shop, place) as at:
         (task,) = await submitted(at, -1)
-        told = await at.get(f"/tasks/{task}")
-        assert told["task"]["error"]["type"] == "ValueError"
-        assert "ValueError: order -1" in told["traceback"]
+        answer = await at.get(f"/tasks/{task}")
+        assert answer["task"]["error"]["type"] == "ValueError"
+        assert "ValueError: order -1" in answer["traceback"]
 
 
 @pytest.mark.rows("DA-05")
 async def test_payloads_are_hidden_until_asked_for_and_redacted(place: Place) -> None:
     async with desk(shop, place, redact=["amount"]) as at:
         (task,) = await submitted(at, 5)
-        told = await at.get(f"/tasks/{task}?payload=1")
-        assert told["payload"]["arguments"] == {"amount": HIDDEN, "password": HIDDEN}
-        assert told["payload"]["result"] == {"paid": 5, "api_key": HIDDEN}
+        answer = await at.get(f"/tasks/{task}?payload=1")
+        assert answer["payload"]["arguments"] == {"amount": HIDDEN, "password": HIDDEN}
+        assert answer["payload"]["result"] == {"paid": 5, "api_key": HIDDEN}
 
 
 async def test_why_a_task_waits(place: Place) -> None:
@@ -265,20 +265,20 @@ async def test_a_result_is_waited_for(place: Place) -> None:
 async def test_a_failure_is_a_result(place: Place) -> None:
     async with desk(shop, place) as at:
         (task,) = await submitted(at, -2)
-        told = await at.get(f"/tasks/{task}/result")
-        assert (told["done"], told["status"]) == (True, "failed")
-        assert told["error"]["type"] == "ValueError"
+        answer = await at.get(f"/tasks/{task}/result")
+        assert (answer["done"], answer["status"]) == (True, "failed")
+        assert answer["error"]["type"] == "ValueError"
 
 
 async def test_dead_letters_are_grouped_by_error(place: Place) -> None:
     async with desk(shop, place) as at:
         ids = await submitted(at, -1, -2, -3)
-        told = await at.get("/dead")
-        (group,) = told["items"]
+        answer = await at.get("/dead")
+        (group,) = answer["items"]
         assert (group["count"], group["type"]) == (3, "ValueError")
         assert group["message"] == "order -… of … is negative"
         assert set(group["tasks"]) == set(map(str, ids))
-        assert (told["scanned"], told["total"], told["partial"]) == (3, 3, False)
+        assert (answer["scanned"], answer["total"], answer["partial"]) == (3, 3, False)
         assert (await at.get("/dead?pool=idle"))["items"] == []
 
 
@@ -354,8 +354,8 @@ async def test_events_triggers_and_receipts(place: Place) -> None:
         mp.trigger("on-paid", on="order.paid", into="orders", task=note)
 
     async with desk(declare, place) as at:
-        told = await at.mp.emit("order.paid", {"n": 1, "token": "t"}, event_id="e1")
-        await told.receipts(timeout=60.0)
+        emitted = await at.mp.emit("order.paid", {"n": 1, "token": "t"}, event_id="e1")
+        await emitted.receipts(timeout=60.0)
         (trigger,) = (await at.get("/triggers"))["items"]
         assert (trigger["id"], trigger["state"], trigger["submitted"]) == ("on-paid", "active", 1)
         (event,) = (await at.get("/events"))["items"]
@@ -370,9 +370,9 @@ async def test_events_triggers_and_receipts(place: Place) -> None:
 async def test_the_audit_goes_back_page_by_page(place: Place) -> None:
     async with desk(shop, place) as at:
         await submitted(at, 1, 2, 3)
-        whole = (await at.get("/audit?limit=500"))["items"]
-        positions = [one["position"] for one in whole]
-        assert positions == list(range(len(whole), 0, -1))
+        in_one_page = (await at.get("/audit?limit=500"))["items"]
+        positions = [one["position"] for one in in_one_page]
+        assert positions == list(range(len(in_one_page), 0, -1))
         seen = []
         page = await at.get("/audit?limit=2")
         while True:
@@ -380,7 +380,7 @@ async def test_the_audit_goes_back_page_by_page(place: Place) -> None:
             if page["next"] is None:
                 break
             page = await at.get(f"/audit?limit=2&after={page['next']}")
-        assert seen == whole
+        assert seen == in_one_page
         orders = await at.get("/audit?pool=orders&kind=submit&limit=500")
         assert {(one["pool"], one["kind"]) for one in orders["items"]} == {("orders", "submit")}
         assert len(orders["items"]) == 3

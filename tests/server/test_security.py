@@ -100,9 +100,9 @@ async def test_a_token_opens_the_api_from_everywhere() -> None:
 
 @pytest.mark.parametrize("token", ["short", "ünïcödé-is-not-a-token", ""])
 def test_a_token_that_is_none_is_refused_where_it_is_given(token: str) -> None:
-    with pytest.raises(ConfigError) as told:
+    with pytest.raises(ConfigError) as refusal:
         app(Millpond(), token=token)
-    assert token not in str(told.value) or not token
+    assert token not in str(refusal.value) or not token
 
 
 def test_tokens_are_compared_as_digests() -> None:
@@ -177,12 +177,12 @@ async def test_a_browser_logs_in_and_out() -> None:
         assert "httponly" in cookie
         assert "samesite=strict" in cookie
         assert TOKEN not in cookie
-        told = answer.json()
-        assert told["actor"] == "http:ada"
+        session = answer.json()
+        assert session["actor"] == "http:ada"
         assert (await at.client.get("/api/v1/pools")).status_code == 200
         path = "/api/v1/pools/orders/pause"
         assert await refused(await at.client.post(path, json={})) == (403, "csrf_required")
-        headers = {"x-csrf-token": told["csrf"]}
+        headers = {"x-csrf-token": session["csrf"]}
         assert (await at.client.post(path, json={}, headers=headers)).status_code == 200
         assert (await at.client.delete("/api/v1/session", headers=headers)).status_code == 204
         assert (await at.client.get("/api/v1/pools")).status_code == 401
@@ -294,9 +294,9 @@ async def test_more_requests_than_are_answered_at_a_time_wait_and_are_refused(
             return ()
 
         monkeypatch.setattr(type(internals_of(at.mp).runtime.view), "pools", slow)
-        asked = [asyncio.create_task(at.client.get("/api/v1/pools")) for _ in range(8)]
+        requests = [asyncio.create_task(at.client.get("/api/v1/pools")) for _ in range(8)]
         await asyncio.sleep(5.0)
-        over = [one.result() for one in asked if one.done()]
+        over = [one.result() for one in requests if one.done()]
         assert len(over) == 7
         assert {await refused(one) for one in over} == {(503, "overloaded")}
         assert {one.json()["error"]["fields"]["reason"] for one in over} == {
@@ -304,7 +304,7 @@ async def test_more_requests_than_are_answered_at_a_time_wait_and_are_refused(
             "timeout",
         }
         blocked.set()
-        assert sorted([(await one).status_code for one in asked]) == [200] + [503] * 7
+        assert sorted([(await one).status_code for one in requests]) == [200] + [503] * 7
 
 
 @pytest.mark.rows("DA-06")
@@ -378,16 +378,16 @@ async def test_served_by_itself_it_opens_the_millpond() -> None:
     mp = Millpond()
     shop(mp)
     server = app(mp)
-    asked: asyncio.Queue[dict[str, str]] = asyncio.Queue()
-    told: asyncio.Queue[Any] = asyncio.Queue()
-    life = asyncio.create_task(server({"type": "lifespan"}, asked.get, told.put))
-    asked.put_nowait({"type": "lifespan.startup"})
-    assert (await told.get())["type"] == "lifespan.startup.complete"
+    sent: asyncio.Queue[dict[str, str]] = asyncio.Queue()
+    received: asyncio.Queue[Any] = asyncio.Queue()
+    life = asyncio.create_task(server({"type": "lifespan"}, sent.get, received.put))
+    sent.put_nowait({"type": "lifespan.startup"})
+    assert (await received.get())["type"] == "lifespan.startup.complete"
     assert mp.is_open
     async with local_client(server) as client:
         assert (await client.get("/api/v1/pools")).status_code == 200
-    asked.put_nowait({"type": "lifespan.shutdown"})
-    assert (await told.get())["type"] == "lifespan.shutdown.complete"
+    sent.put_nowait({"type": "lifespan.shutdown"})
+    assert (await received.get())["type"] == "lifespan.shutdown.complete"
     await life
     assert not mp.is_open
 

@@ -82,7 +82,7 @@ def refusal(*arguments: str, **environment: str) -> tuple[int, str]:
     return done.returncode, done.stderr
 
 
-def test_it_serves_a_store_until_it_is_told_to_stop(store: str) -> None:
+def test_it_serves_a_store_until_sigterm(store: str) -> None:
     with serving("--store", store) as (process, url):
         (pool,) = httpx.get(f"{url}/api/v1/pools").json()["items"]
         assert (pool["name"], pool["queued"]) == ("orders", 1)
@@ -152,9 +152,9 @@ def test_tokens_of_several_people(store: str, tmp_path: Path) -> None:
     ],
 )
 def test_options_that_cannot_be(store: str, arguments: tuple[str, ...], said: str) -> None:
-    code, told = refusal("--store", store, *arguments)
+    code, written = refusal("--store", store, *arguments)
     assert code == 2
-    assert said in told
+    assert said in written
 
 
 def test_a_store_that_is_not_there(tmp_path: Path) -> None:

@@ -162,7 +162,7 @@ async def notify(outcome: Outcome, channel: str) -> None:
     assert_type(outcome.error, ErrorInfo | None)
 
 
-@mp.task(name="page-somebody")
+@mp.task(name="page-on-call")
 async def page(ctx: Context, outcome: Outcome, *, loudly: bool = False) -> None:
     assert_type(outcome.status, str)
 

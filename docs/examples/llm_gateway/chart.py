@@ -133,7 +133,7 @@ def _tokens(before: Side, after: Side, limits: Limits) -> Panel:
 
 def _shares(before: Side, after: Side) -> Panel:
     """Draw what each tenant got, as a part of its fair share."""
-    tenants = list(after.book.asked)
+    tenants = list(after.book.requests)
     panel = Panel(1, "Answered, as a part of the fair share", len(tenants), 2.0)
     for part in (0.5, 1.0, 1.5, 2.0):
         panel.mark_y(part, f"{part:.0%}")

@@ -26,7 +26,7 @@ machine that is busy with other things is slow to start what it may."""
 
 @dataclass(frozen=True)
 class Check:
-    """A promise, what was measured, and whether it was kept."""
+    """A promise, the figure that was measured, and whether the gateway kept the promise."""
 
     promise: str
     found: str
@@ -61,12 +61,12 @@ def figures(book: Book, model: list[Entry], limits: Limits) -> Figures:
     under_load = [entry for entry in model if entry.at <= book.ended]
     used = sum(entry.tokens for entry in under_load if entry.answer == "answered")
     return Figures(
-        overload=sum(book.asked.values()) * MEAN / seconds / (rate.n / rate.per),
+        overload=sum(book.requests.values()) * MEAN / seconds / (rate.n / rate.per),
         worst_share=book.worst_share(),
-        answered=book.told("answered"),
-        refused=book.told("refused"),
-        expired=book.told("expired"),
-        failed=book.told("failed"),
+        answered=book.count("answered"),
+        refused=book.count("refused"),
+        expired=book.count("expired"),
+        failed=book.count("failed"),
         median_wait=book.wait(0.5, limits.deadline),
         late_wait=book.wait(0.99, limits.deadline),
         most_asked=most_in_any(limits.minute, ((entry.at, entry.tokens) for entry in model)),
@@ -122,15 +122,15 @@ def judged(
 
 def _nothing_lost(book: Book, model: list[Entry], replay: Replay) -> Check:
     """Check that every request got a reply, and that audit, clients and model count the same."""
-    told, asked = len(book.every()), sum(book.asked.values())
-    events, answered = replay.events, book.told("answered")
+    replies, requests = len(book.every()), sum(book.requests.values())
+    events, answered = replay.events, book.count("answered")
     accepted = events[Transition.SUBMIT]
     ended = sum(fact.status.terminal for fact in replay.witness.tasks.values())
     by_model = sum(entry.answer == "answered" for entry in model)
-    same = answered == events[Transition.COMPLETE] == by_model and not book.told("failed")
-    whole = told == asked and accepted == ended == told - book.told("refused")
-    found = f"{asked:,} asked, {told:,} told; {accepted:,} accepted, {ended:,} ended"
-    return Check("0 lost", f"{found}; {answered:,} answered", same and whole)
+    same = answered == events[Transition.COMPLETE] == by_model and not book.count("failed")
+    none_lost = replies == requests and accepted == ended == replies - book.count("refused")
+    found = f"{requests:,} requests, {replies:,} replies; {accepted:,} accepted, {ended:,} ended"
+    return Check("0 lost", f"{found}; {answered:,} answered", same and none_lost)
 
 
 def tokens_started(records: list[Record]) -> list[tuple[float, int]]:

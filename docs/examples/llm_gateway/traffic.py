@@ -28,13 +28,13 @@ class Book:
     """The replies to clients, by tenant."""
 
     replies: dict[str, list[Reply]] = field(default_factory=lambda: {name: [] for name in SHARES})
-    asked: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SHARES, 0))
+    requests: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SHARES, 0))
     began: float = 0.0
     ended: float = 0.0
     """When the last request was made."""
 
-    def told(self, outcome: str) -> int:
-        """Return how many got that reply."""
+    def count(self, outcome: str) -> int:
+        """Return how many requests got that reply."""
         return sum(reply.outcome == outcome for reply in self.every())
 
     def every(self) -> list[Reply]:
@@ -51,12 +51,12 @@ class Book:
     def fair(self) -> dict[str, float]:
         """Return the fair shares: no tenant gets more while another has less and wants more.
 
-        That is max-min fairness of what was answered in all, by the number of requests.
+        That is max-min fairness of all answered requests, by their number.
         """
         left, shares = float(sum(self.served().values())), dict[str, float]()
-        hungry = sorted(self.asked, key=lambda tenant: self.asked[tenant])
+        hungry = sorted(self.requests, key=lambda tenant: self.requests[tenant])
         for place, tenant in enumerate(hungry):
-            shares[tenant] = min(float(self.asked[tenant]), left / (len(hungry) - place))
+            shares[tenant] = min(float(self.requests[tenant]), left / (len(hungry) - place))
             left -= shares[tenant]
         return shares
 
@@ -102,6 +102,6 @@ async def _tenant(
     async with asyncio.TaskGroup() as requests:
         while (moment := moment + dice.expovariate(rate)) < until:
             await asyncio.sleep(max(0.0, moment - clock()))
-            book.asked[tenant] += 1
+            book.requests[tenant] += 1
             book.ended = max(book.ended, clock())
             requests.create_task(one())

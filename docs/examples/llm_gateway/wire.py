@@ -82,8 +82,8 @@ class HttpModel:
 
     async def ask(self, tenant: str, question: int, most: int) -> int:
         """Ask the model, or raise Busy with its Retry-After."""
-        asked = {"tenant": tenant, "question": question, "most": most}
-        status, headers, body = await self._call("POST", "/ask", asked)
+        request = {"tenant": tenant, "question": question, "most": most}
+        status, headers, body = await self._call("POST", "/ask", request)
         if status == 429:
             raise Busy(body["why"], float(headers["retry-after"]))
         return int(body["tokens"])

@@ -51,9 +51,9 @@ class ClaimTimer:
         """Note that a claim is on its way; later wake-ups are not in its answer."""
         self._ask_at = None
 
-    def claim_answered(self, *, asked: int, got: int, next_at: float | None, now: float) -> None:
-        """Note the answer to a claim: a full one means there may be more."""
-        self._ask_at = sooner(self._ask_at, now if got >= asked else next_at)
+    def claim_answered(self, *, want: int, got: int, next_at: float | None, now: float) -> None:
+        """Note the answer to a claim of `want` tasks: a full one means there may be more."""
+        self._ask_at = sooner(self._ask_at, now if got >= want else next_at)
 
     def wake(self, wake: Wake) -> None:
         """Claim again at the moment of a wake-up, if that is earlier."""

@@ -248,8 +248,8 @@ def event_in_force(task: Task, settlement: Settlement) -> Transition:
     """Return the event a settlement means for the task as the store knows it.
 
     A cancelled task is not tried again, whatever its handler raised, but one that still returned
-    is completed; a budget of attempts that is used up turns a retry into a failure, whoever
-    decided on it. An attempt that began and was given back is the last of a task that has one.
+    is completed. If no attempts are left, a retry becomes a failure, also where the handler asked
+    for the retry. An attempt that began and was given back is the last of a task that has one.
     A closure that its own process cannot run has lost its code.
     """
     event = settlement.event

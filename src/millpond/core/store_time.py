@@ -1,7 +1,7 @@
 """Store time: the time of a store, derived from a wall clock that may have been set.
 
-A store's time is the wall clock's minus a correction, `behind`, which is 0 as long as nobody sets
-the clock. The rule has four parts:
+A store's time is the wall clock's minus a correction, `behind`, which is 0 until the wall clock is
+set. The rule has four parts:
 
 - The clock was set back: store time goes on from where it was (`behind` is negative), a little
   slower than the clock, until the clock has caught up. Time neither goes back nor stands still.

@@ -101,7 +101,7 @@ class Server:
                 raise NotImplementedError(f"the server does not know {other!r}")
 
     async def _live(self, receive: Receive, send: Send) -> None:
-        """Open the Millpond while the server runs, unless somebody else has."""
+        """Open the Millpond while the server runs, unless the application already has."""
         mp, opened = self.site.mp, False
         while True:
             message = await receive()

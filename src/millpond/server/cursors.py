@@ -17,8 +17,8 @@ def written(cursor: Cursor) -> str:
     if place is None:
         return f"::{pool}"
     moment, number = place
-    told = "" if math.isinf(moment) else repr(moment)
-    return f"{told}:{number}:{pool}"
+    since = "" if math.isinf(moment) else repr(moment)
+    return f"{since}:{number}:{pool}"
 
 
 def read(cursor: str) -> Cursor:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from millpond.server.settings import Settings
 
 CLIENTS_KNOWN = 4096
-"""Clients whose rates are remembered; then all are forgotten, and begin anew."""
+"""How many clients' rates the server remembers. One more, and it forgets all of them."""
 
 PATIENCE = 2.0
 """Seconds that a request waits for its turn."""

@@ -1,7 +1,7 @@
 """Live events: one poller samples the pools for all clients, and each client gets what changed.
 
-It looks every second while anybody listens, every fifteen seconds otherwise so that sparklines
-have a past, and not at all once nobody has asked for anything for ten minutes.
+While clients listen it samples every second. Otherwise it samples every fifteen seconds, so that
+sparklines have a past. After ten minutes without a request it stops.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("millpond.server")
 
 IDLE_INTERVAL = 15.0
-"""Seconds between two looks while nobody listens."""
+"""Seconds between two samples while no client listens."""
 
 ASLEEP_AFTER = 600.0
 """Seconds without a request after which the poller stops."""
@@ -76,14 +76,14 @@ class Live:
         self._at = 0.0
         self._version = 0
         self._pools: dict[str, tuple[int, bytes]] = {}
-        """Of each pool: the version at which it changed last, and what is told of it."""
+        """Of each pool: the version at which it changed last, and its JSON."""
         self._details: dict[str, tuple[int, bytes]] = {}
         self._tasks: dict[int, tuple[int, bytes]] = {}
         self._listening: dict[object, Topics] = {}
         self._watched: dict[str, PoolInFull] = {}
         """Pools on view, as of the last sample."""
         self._looked_at: dict[str, float] = {}
-        """Pools whose percentiles somebody asked for, and when."""
+        """Pools whose percentiles a client asked for, and when."""
         self._changed = asyncio.Event()
         self._wake = asyncio.Event()
         self._sampling = asyncio.Lock()
@@ -107,12 +107,12 @@ class Live:
             await self._sample()
         return self._views, self._at
 
-    def glance(self, view: PoolView, now: float) -> contract.PoolGlance:
-        """Return a pool at a glance, with what it did lately."""
-        return shapes.glance(view, now, self.history.recent(view.spec.name, now))
+    def summary(self, view: PoolView, now: float) -> contract.PoolGlance:
+        """Return a pool in short, with its recent rates."""
+        return shapes.pool_summary(view, now, self.history.recent(view.spec.name, now))
 
     async def look_at(self, name: str, full: PoolInFull | None = None) -> None:
-        """Note a pool that somebody looks at: its percentiles are sampled for a minute."""
+        """Note that a client looks at a pool: sample its percentiles for a minute."""
         await self.overview()
         full = full or self._watched.get(name) or await self._site.pool_in_full(name)
         self._looked_at[name] = _now()
@@ -160,7 +160,7 @@ class Live:
             self._wake.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(interval):
-                    # Whoever begins to listen does not wait for the end of a long pause.
+                    # A client that begins to listen ends the pause: it sets the event.
                     await self._wake.wait()
 
     def _report(self, error: Exception) -> None:
@@ -177,13 +177,13 @@ class Live:
         return _now() - self._asked_at < ASLEEP_AFTER
 
     async def _tick(self) -> None:
-        """Sample, and tell those who listen what changed."""
+        """Sample, and wake the streams that send the changes."""
         await self._sample()
         if not self._listening:
             return
         self._version += 1
         for view in self._views:
-            self._note(self._pools, view.spec.name, self.glance(view, self._at))
+            self._note(self._pools, view.spec.name, self.summary(view, self._at))
         await self._note_watched()
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
@@ -198,8 +198,8 @@ class Live:
         for task in tasks:
             record = await self._site.view.task(task)
             gone = {"id": str(task), "status": "unknown"}
-            told = gone if record is None else shapes.task_item(record, self._at)
-            self._note(self._tasks, task, told)
+            item = gone if record is None else shapes.task_item(record, self._at)
+            self._note(self._tasks, task, item)
 
     async def _note_detail(self, name: str) -> None:
         # Who began to listen since the last sample does not wait for the next.
@@ -208,39 +208,39 @@ class Live:
             full = await self._site.view.pool_in_full(name, now=self._at)
         if full is None:
             return
-        told = {
+        detail = {
             "name": name,
             "waits": shapes.percentiles(full.view.waits),
             "run_times": shapes.percentiles(full.view.run_times),
             "units": [shapes.unit(one) for one in full.units],
         }
-        self._note(self._details, name, told)
+        self._note(self._details, name, detail)
 
     def _note(self, among: dict[Any, tuple[int, bytes]], key: object, value: object) -> None:
-        told = _encode(value)
+        encoded = _encode(value)
         known = among.get(key)
-        if known is None or known[1] != told:
-            among[key] = self._version, told
+        if known is None or known[1] != encoded:
+            among[key] = self._version, encoded
 
     # Those who listen
 
     def since(self, version: int, topics: Topics) -> tuple[bytes, int]:
         """Return what changed after a version as events, and the version they lead to."""
         events: list[bytes] = []
-        pools = [told for at, told in self._pools.values() if at > version]
+        pools = [item for at, item in self._pools.values() if at > version]
         if pools or version < 0:
             full = b"true" if version < 0 else b"false"
             listed = b",".join(pools)
             data = b'{"at":%s,"full":%s,"items":[%s]}' % (_encode(self._at), full, listed)
             events.append(b"event: pools\ndata: %s\n\n" % data)
         for name in topics.pools:
-            at, told = self._details.get(name, (-1, b""))
+            at, item = self._details.get(name, (-1, b""))
             if at > version:
-                events.append(b"event: pool\ndata: %s\n\n" % told)
+                events.append(b"event: pool\ndata: %s\n\n" % item)
         for task in topics.tasks:
-            at, told = self._tasks.get(task, (-1, b""))
+            at, item = self._tasks.get(task, (-1, b""))
             if at > version:
-                events.append(b"event: task\ndata: %s\n\n" % told)
+                events.append(b"event: task\ndata: %s\n\n" % item)
         return b"".join(events), self._version
 
     async def stream(self, topics: Topics, send: Callable[[bytes], Awaitable[None]]) -> None:

@@ -88,7 +88,7 @@ _STATUS: tuple[tuple[type[errors.MillpondError], int, float | None], ...] = (
 """The HTTP status of each error, the first that fits, and when to try again."""
 
 _SECRET = ("path", "value")
-"""Fields of errors that may hold where the store is, or what somebody sent."""
+"""Fields of errors that may hold where the store is, or what a client sent."""
 
 
 def refusal_of(error: errors.MillpondError) -> Refused:

@@ -154,7 +154,7 @@ class Guard:
             raise Refused(421, "host_not_allowed", message)
 
     async def _identify(self, scope: Message, headers: dict[str, str], *, required: bool) -> None:
-        """Find out who sends a request, and refuse it if that is nobody known."""
+        """Find out who sends a request; where one is `required`, refuse an unknown sender."""
         scope[SESSION] = None
         actor = await self._actor(scope, headers)
         scope[ACTOR] = actor

@@ -39,7 +39,8 @@ class Tokens:
     def holder(self, given: str) -> str | None:
         """Return the name of the token that was given; None = it is none of ours.
 
-        It compares digests, and all of them, so that the time it takes tells nothing.
+        It compares the digests of all tokens, so that an attacker learns nothing from the time
+        that takes.
         """
         digest, found = _digest(given), None
         for name, ours in self._digests:
@@ -69,7 +70,7 @@ class Sessions:
     def find(self, identifier: str) -> Session | None:
         """Return the session of a cookie, or None.
 
-        Sessions are kept under digests of their ids, so that a lookup tells nothing of them.
+        Sessions are kept under digests of their ids, so that the time of a lookup reveals no id.
         """
         found = self._open.get(_name(identifier))
         return found if found is not None and found.expires_at > self._clock() else None

@@ -65,7 +65,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_body: int | None = None
     """Bytes of a request; None = what a payload may have, and a little more."""
     interval: float = 1.0
-    """Seconds between two looks at the pools while anybody listens."""
+    """Seconds between two samples of the pools while a client listens."""
 
     @classmethod
     def of(cls, options: Options) -> Self:

@@ -38,8 +38,8 @@ def pool_id(name: str) -> str:
     return name if name.startswith((*SCOPED, SYSTEM)) else f"app::{name}"
 
 
-def glance(view: PoolView, now: float, recent: contract.Recent) -> contract.PoolGlance:
-    """Return a pool at a glance."""
+def pool_summary(view: PoolView, now: float, recent: contract.Recent) -> contract.PoolGlance:
+    """Return a pool in short."""
     spec, bound = view.spec, view.spec.backpressure
     total = view.totals.get
     return contract.PoolGlance(
@@ -158,7 +158,7 @@ def error_of(stored: bytes | None) -> contract.ErrorOf | None:
 
 
 def audit_item(record: Record, position: int | None = None) -> contract.AuditItem:
-    """Return an audit record; the token of its fence is nobody's business."""
+    """Return an audit record without the token of its fence: a client could settle with it."""
     moved = record.event is not None
     return contract.AuditItem(
         at=record.at,

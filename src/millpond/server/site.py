@@ -47,7 +47,7 @@ class Site:
 
     @property
     def runtime(self) -> Runtime:
-        """The runtime of the Millpond; NotOpen while nobody has it open on this loop."""
+        """The runtime of the Millpond; NotOpen unless the Millpond is open on this loop."""
         runtime = internals_of(self.mp).runtime
         if runtime.loop is not asyncio.get_running_loop():
             raise NotOpen("the Millpond of the dashboard is open on another loop than the server's")

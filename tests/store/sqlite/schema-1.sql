@@ -1,5 +1,5 @@
 BEGIN TRANSACTION;
-CREATE TABLE millpond_audit (               -- one row per transaction that had something to tell
+CREATE TABLE millpond_audit (               -- one row per transaction that wrote records
     position INTEGER PRIMARY KEY,           -- of its last record
     records  INTEGER NOT NULL,
     at       REAL NOT NULL,                 -- of its last record
@@ -42,7 +42,7 @@ CREATE TABLE millpond_ended (
     runs        INTEGER NOT NULL,
     result      BLOB,
     error       BLOB,
-    -- The rest of what is told of it, as it was while it lived.
+    -- The rest of its record, as it was while the task was live.
     rank             INTEGER NOT NULL,
     lane             TEXT,
     sequence         INTEGER NOT NULL,
@@ -246,7 +246,7 @@ CREATE TABLE millpond_schema (
     digest TEXT NOT NULL,
     applied_at REAL NOT NULL
 );
-INSERT INTO "millpond_schema" VALUES(1,'tables','df1e1b5699f1ee25729e7b74dcf37800f82941bbc75d3dbe169ce015f2b2f835',1.79477934412056040766e+09);
+INSERT INTO "millpond_schema" VALUES(1,'tables','e9fe28f1610a11eaf923b01c4ecd2aa6e626601dbc97d4d2c34eb0b23005ee50',1.79477934412056040766e+09);
 CREATE TABLE millpond_seat (                -- the fair ring
     pool    INTEGER NOT NULL,
     share   TEXT NOT NULL,

@@ -229,7 +229,7 @@ class Queues(Service):
         if not ask.want:
             return
         watch = self._watches[queue]
-        watch.claim_answered(asked=ask.want, got=count, next_at=answer.next_at, now=0.0)
+        watch.claim_answered(want=ask.want, got=count, next_at=answer.next_at, now=0.0)
         if count >= ask.want:
             self.due[queue] = None
         elif answer.next_at is not None:

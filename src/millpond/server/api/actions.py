@@ -164,7 +164,7 @@ async def _one_changed(request: Request, action: str, task: int, count: int) -> 
     )
 
 
-@router.post("/tasks/bulk", **_changed("What was done.", takes=contract.Bulk))
+@router.post("/tasks/bulk", **_changed("How many tasks matched and changed.", takes=contract.Bulk))
 async def bulk(request: Request) -> Response:
     """Cancel or redrive the tasks that meet conditions, up to 10,000, if no more than said.
 

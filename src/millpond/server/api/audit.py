@@ -59,7 +59,7 @@ async def list_audit(
         first = page.next - len(page.records) + 1
         numbered = [(n, one) for n, one in enumerate(page.records, first) if n <= end]
         if not numbered:
-            # What was before is no longer kept.
+            # The store has pruned all earlier records.
             end = 0
             break
         for position, record in reversed(numbered):

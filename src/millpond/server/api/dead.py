@@ -43,7 +43,7 @@ async def list_dead(request: Request, *, pool: given.Pool = None) -> Response:
     """Group the dead letters of a pool, or of all, by function and error; the latest 200."""
     site = site_of(request)
     views, at = await site.live.overview()
-    # Dead letters of triggers and schedules count too: nobody else would look for them.
+    # Dead letters of triggers and schedules count too: no other page lists them.
     kept = {view.spec.name: view.dead for view in views if pool in (None, view.spec.name)}
     names = [name for name, dead in kept.items() if dead] or ([] if pool is None else [pool])
     tasks: list[Task] = []

@@ -1,4 +1,4 @@
-"""Events and triggers: what happened, which triggers it was for, what each made of it."""
+"""Events and triggers: each event, the triggers that received it, and their deliveries."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ EventName = Annotated[str | None, Query(max_length=200, description="Of this nam
 
 @router.get("/triggers", **operation(contract.TriggerPage))
 async def list_triggers(request: Request) -> Response:
-    """List the triggers of the store: what each is for, and what became of its events."""
+    """List the triggers of the store: the events each receives, and how many it delivered."""
     site = site_of(request)
     views, at = await site.live.overview()
     items = [_trigger(view) for view in views if view.declared.trigger is not None]
@@ -38,7 +38,7 @@ async def list_triggers(request: Request) -> Response:
 
 def _trigger(view: PoolView) -> contract.TriggerItem:
     spec = view.declared.trigger
-    assert spec is not None  # noqa: S101 - it was looked at before
+    assert spec is not None  # noqa: S101 - the caller lists only pools with a trigger
     return contract.TriggerItem(
         id=view.spec.name.removeprefix(TRIGGERS),
         pool=view.spec.name,

@@ -1,4 +1,4 @@
-"""Pools: at a glance, one in detail, its figures over time."""
+"""Pools: a summary of each, one in detail, its figures over time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _OF_CALLBACKS = (Status.COMPLETED, Status.FAILED, Status.CANCELLED)
 async def list_pools(
     request: Request, *, system: System = False, limit: Limit = 200, after: After = None
 ) -> Response:
-    """List the pools at a glance, by name, with what each did in the last minutes."""
+    """List the pools by name: state, counts, and rates over the last minutes."""
     site = site_of(request)
     views, at = await site.live.overview()
     found = [
@@ -37,7 +37,7 @@ async def list_pools(
     ]
     page = found[:limit]
     following = page[-1].spec.name if len(found) > limit else None
-    items = [site.live.glance(view, at) for view in page]
+    items = [site.live.summary(view, at) for view in page]
     return answer(contract.PoolPage(items=items, next=following, at=at))
 
 
@@ -63,7 +63,7 @@ async def show_pool(request: Request, pool: OnePool) -> Response:
     await site.live.look_at(pool, found)
     return answer(
         contract.PoolDetail(
-            pool=site.live.glance(view, now),
+            pool=site.live.summary(view, now),
             waits=shapes.percentiles(view.waits),
             run_times=shapes.percentiles(view.run_times),
             units=[shapes.unit(one) for one in found.units],

@@ -88,7 +88,7 @@ async def fire(request: Request, schedule: given.OneName) -> Response:
 
 @router.post("/schedules/{schedule:path}/pause", **operation(contract.Changed, errors=(404,)))
 async def pause(request: Request, schedule: given.OneName) -> Response:
-    """Let a schedule fire no more, for now."""
+    """Pause a schedule: it does not fire until it is resumed."""
     return await _switch(request, schedule, Pause(CRON, schedule, actor_of(request)), "pause")
 
 

@@ -294,5 +294,5 @@ def _result(task: Task, end: TaskResult | None) -> contract.TaskResult:
 
 
 def _plain(stored: bytes | None) -> Any:  # noqa: ANN401 - any JSON
-    """Return a result as plain data: whoever waits for it is who it is for."""
+    """Return a result as plain data, unmasked: the client that waits for it may read it."""
     return None if not stored else msgspec.Raw(stored)

@@ -1,4 +1,4 @@
-"""Pools at a glance and in full, and their rolling figures."""
+"""Pools in short and in full, and their rolling figures."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Recent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PoolGlance(msgspec.Struct, frozen=True, kw_only=True):
-    """A pool at a glance."""
+    """A pool in short: its state, counts and recent rates."""
 
     name: str
     """Its name as the store knows it: what paths of this API take."""

@@ -67,7 +67,7 @@ class TaskPage(msgspec.Struct, frozen=True, kw_only=True):
 
     items: list[TaskItem]
     next: str | None
-    """Pass it as after to go on; null = there are no more."""
+    """Pass it as after to go on; null = this is the last page."""
     partial: bool
     """The search read as many rows as it may: more tasks may follow behind next."""
     at: float
@@ -123,10 +123,10 @@ class TaskStory(msgspec.Struct, frozen=True, kw_only=True):
     """Why it is not running, in a sentence; or that it is, or how it ended."""
     attempts: list[Attempt]
     history: list[AuditItem]
-    """What the audit tells of it, oldest first."""
+    """The audit records of the task, oldest first."""
     history_complete: bool
     """False: only the parts of the audit around the submit, the latest start and the end were read;
-    GET /tasks/{task}/history has all of it."""
+    GET /tasks/{task}/history has every record."""
     traceback: str | None
     """Of the latest failed attempt."""
     on_complete: str | None
@@ -142,7 +142,7 @@ class TaskStory(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TaskHistory(msgspec.Struct, frozen=True, kw_only=True):
-    """What a part of the audit tells of a task, oldest first."""
+    """The records of a task in one part of the audit, oldest first."""
 
     items: list[AuditItem]
     next: str | None

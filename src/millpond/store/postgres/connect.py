@@ -1,9 +1,9 @@
 """Connect: every connection has the same settings and clear errors.
 
-Behind a pooler a session is lent for one transaction only: no setting of it may be changed, as it
-would be the next one's, and nothing prepared in it. There each transaction begins with its settings
-instead. A pooler tells its clients a number of a session that is not that of the server's process;
-so it is noticed where nobody has told of it.
+A pooler lends a session for one transaction only. Millpond must change no setting of it, because
+the next client would get the setting, and must prepare no statement in it. There each transaction
+begins with its settings instead. Millpond detects a pooler by the backend pid: the pid that a
+pooler reports to its clients is not that of the server's process.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class Patience(msgspec.Struct, frozen=True, kw_only=True):
     idle: float = 10.0
     """For idle time within a transaction: a frozen process must not keep its locks."""
     turn: float = 2.0
-    """The same for those who write, unless there is much to do: nobody else can meanwhile. Who is
-    frozen while he stands in line has his turn, too, and does nothing with it."""
+    """The same for a writer, unless it has much to do: meanwhile all other writers wait. A process
+    that freezes while it waits for the lock gets the lock, too, and does nothing."""
     network: float = 30.0
     """For the network: TCP keepalive and unacknowledged data."""
 
@@ -78,8 +78,8 @@ PATIENCE = Patience()
 class _Listening(psycopg.Connection[TupleRow]):
     """A psycopg connection with a timeout for silence.
 
-    What is lost on its way the system notices, in time. A server that hangs it does not notice, nor
-    somebody in between who takes what is sent and passes nothing on.
+    In time, the system notices lost packets. It does not notice a server that hangs, nor a proxy
+    that accepts data and passes none on.
     """
 
     silence: float | None = None
@@ -206,14 +206,14 @@ def settings(
         "lock_timeout": _milliseconds(patience.lock),
         "statement_timeout": _milliseconds(patience.statement),
         "idle_in_transaction_session_timeout": _milliseconds(patience.idle),
-        # Between two transactions nobody waits for us.
+        # Between two transactions a session holds no lock.
         "idle_session_timeout": "0",
-        # A statement that is a transaction by itself must see what was committed while it waited.
+        # A statement that is a transaction by itself must see the commits made while it waited.
         "default_transaction_isolation": "read committed",
-        # A table that was empty when it was last looked at is read whole for a moment too long.
+        # Where statistics still call a table empty, the server would read it whole.
         "enable_seqscan": "off",
         # Nor is one read whole for a join, or all dead versions of a row for the newest: while
-        # somebody holds a transaction open there are many more of them than statistics tell.
+        # another session holds a transaction open, there are many more than statistics say.
         "enable_bitmapscan": "off",
         "enable_hashjoin": "off",
         "enable_mergejoin": "off",
@@ -316,8 +316,8 @@ def rollback(connection: Connection) -> None:
 
 def server_time(connection: Connection) -> float:
     """Return the server's clock in seconds since 1970."""
-    asked = "SELECT extract(epoch FROM clock_timestamp())::double precision"
-    ((now,),) = connection.execute(asked).fetchall()
+    query = "SELECT extract(epoch FROM clock_timestamp())::double precision"
+    ((now,),) = connection.execute(query).fetchall()
     return cast("float", now)
 
 

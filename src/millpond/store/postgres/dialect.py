@@ -50,7 +50,7 @@ def dialect_of(schema: str) -> PostgresDialect:
     said = {name: _in(schema, text) for name, text in in_dialect(_say, _PACKAGE, *_OWN).items()}
     said["miscounted"] = _in(schema, breaches(COUNTING))
     said["check_guards"] = _in(schema, breaches())
-    said |= {name: _whole(schema, said[name]) for name in said if name.startswith("check_")}
+    said |= {name: _with_folded(schema, said[name]) for name in said if name.startswith("check_")}
     for_many = load_statements(_PACKAGE, "many.sql")
     return PostgresDialect(
         sql=said,
@@ -66,15 +66,17 @@ def reading_of(schema: str) -> PostgresDialect:
     """Return the dialect for readers: folded tasks are found like all others."""
     said = dialect_of(schema)
     reading = {
-        name: _whole(schema, text) for name, text in said.sql.items() if text.startswith("SELECT ")
+        name: _with_folded(schema, text)
+        for name, text in said.sql.items()
+        if text.startswith("SELECT ")
     }
     return msgspec.structs.replace(said, sql=reading)
 
 
-def _whole(schema: str, statement: str) -> str:
+def _with_folded(schema: str, statement: str) -> str:
     """Return a statement that finds all live tasks, folded or not."""
-    folded, whole = (qualified(name, schema) for name in ("millpond_live", "millpond_alive"))
-    return re.sub(rf"{re.escape(folded)}\b", lambda _: whole, statement)
+    live, alive = (qualified(name, schema) for name in ("millpond_live", "millpond_alive"))
+    return re.sub(rf"{re.escape(live)}\b", lambda _: alive, statement)
 
 
 def _say(statement: str) -> str:

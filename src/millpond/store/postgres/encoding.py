@@ -1,6 +1,6 @@
 """Encode arguments for the server: text format, and binary for bytes.
 
-The server knows the type of each argument from the statement, so none is told along with it.
+The server knows the type of each argument from the statement, so the client sends no types.
 """
 
 from __future__ import annotations

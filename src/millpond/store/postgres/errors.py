@@ -1,7 +1,8 @@
 """Translate PostgreSQL errors: one table from SQLSTATE to MillpondErrors.
 
-A server that refuses a connection does so before a driver can read its code, so those refusals are
-known by their words: in English. In another language they are told as they came, as unreachable.
+A server that refuses a connection does so before a driver can read its code, so Millpond recognises
+those refusals by their English text. It reports a text in another language as it came, as a server
+that is unreachable.
 """
 
 from __future__ import annotations
@@ -135,15 +136,15 @@ _MEANINGS: Mapping[str, Meaning] = {
     "55P03": (
         StoreLocked,
         (
-            "is locked: another transaction held what was needed for too long; find it in "
+            "is locked: another transaction held a lock for too long; find it in "
             "pg_stat_activity (`millpond doctor` names it) and end it; nothing of ours was changed"
         ),
     ),
     "57014": (
         StoreLocked,
         (
-            "gave up a statement that took too long, or that somebody cancelled; nothing was "
-            "changed: see pg_stat_activity for what was in its way"
+            "cancelled a statement, because it took too long or on the order of an administrator; "
+            "nothing was changed: look for a session that blocks others in pg_stat_activity"
         ),
     ),
     "57P04": _NO_DATABASE,
@@ -199,7 +200,7 @@ def is_retryable(error: BaseException | None) -> bool:
 def is_of_the_moment(error: BaseException | None) -> bool:
     """Return whether the cause is temporary, or outside of this statement.
 
-    Other transactions, time, room, rights: nothing is wrong with what was to be written.
+    Other transactions, time, room, rights: the statement itself is not at fault.
     """
     code = code_of(error)
     return code is not None and code.startswith(("25", "40", "42501", "53", "55", "57", "58"))
@@ -220,7 +221,7 @@ def is_of_value(error: psycopg.Error) -> bool:
 def is_gone(error: BaseException | None) -> bool:
     """Return whether the connection that raised this is lost.
 
-    A driver that lost its connection has no code to tell.
+    A driver that lost its connection raises an error without a code.
     """
     if not isinstance(error, psycopg.Error):
         return False
@@ -279,11 +280,11 @@ def commit_failed(error: psycopg.Error, address: Address) -> MillpondError:
 
 
 def missing_rights(
-    address: Address, grants: list[str], told: str, advice: str = ""
+    address: Address, grants: list[str], lacking: str, advice: str = ""
 ) -> MissingRights:
     """Return the error for missing privileges, with the grants that fix it."""
     return MissingRights(
-        f"the user of {address} lacks rights ({told}); as an administrator run: "
+        f"the user of {address} lacks rights ({lacking}); as an administrator run: "
         f"{'; '.join(grants)}{advice}. Nothing was changed",
         path=str(address),
         grants=tuple(grants),

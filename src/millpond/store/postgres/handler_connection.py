@@ -81,7 +81,7 @@ class PostgresHandlerConnection(HandlerConnectionBase):
             try:
                 yield
             except psycopg.errors.QueryCanceled as error:
-                # Whoever ended it has stopped what was at work.
+                # The transaction took too long: its time limit cancelled this statement.
                 if (over := self.over()) is not None:
                     raise over from error
                 raise

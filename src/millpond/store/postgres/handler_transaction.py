@@ -1,7 +1,7 @@
 """A handler's transaction on a server: other writers wait only for its completion.
 
-It begins without the writers' lock. Only when the attempt is to end with what the handler wrote
-does it take its turn, and then the fence is looked at: whoever lost it has written nothing.
+It begins without the writers' lock, and takes the lock only to settle the attempt. Then it checks
+the fence: if the attempt has lost its lease, the handler's writes are undone.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class SpareConnections:
             self._idle.pop().close()
 
     def close(self) -> None:
-        """Close all, and keep no more."""
+        """Close all, and keep none from now on."""
         self._closed = True
         self.forget()
 

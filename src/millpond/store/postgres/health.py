@@ -1,7 +1,7 @@
 """Health: what an operator should know about the server of a store.
 
 Rows that are rewritten leave dead ones behind. PostgreSQL removes those only when no transaction
-could still see them: one that stays open, a replication slot that nobody reads or a forgotten
+could still see them: one that stays open, a replication slot without a reader or a forgotten
 prepared transaction keeps them all, in every table, and every claim reads past them.
 """
 
@@ -208,9 +208,9 @@ def _counted(driver: Connection, address: Address) -> list[str]:
 
 def health(connection: Connection, address: Address, version: int) -> Health:
     """Return the state of the server."""
-    asked = ", ".join(f"current_setting('{name}')" for name in _SETTINGS)
-    (told,) = connection.execute(f"SELECT {asked}".encode()).fetchall()
-    settings: dict[str, str] = dict(zip(_SETTINGS, told, strict=True))
+    columns = ", ".join(f"current_setting('{name}')" for name in _SETTINGS)
+    (values,) = connection.execute(f"SELECT {columns}".encode()).fetchall()
+    settings: dict[str, str] = dict(zip(_SETTINGS, values, strict=True))
     sees, frozen = _one(
         connection,
         "SELECT pg_has_role(current_user, 'pg_read_all_stats', 'USAGE'), "
@@ -233,8 +233,8 @@ def health(connection: Connection, address: Address, version: int) -> Health:
 
 
 def _detours(connection: Connection, address: Address) -> tuple[Detour, ...]:
-    asked = qualified(_DETOURS, address.schema)
-    return tuple(Detour(*row) for row in connection.execute(asked.encode()))
+    query = qualified(_DETOURS, address.schema)
+    return tuple(Detour(*row) for row in connection.execute(query.encode()))
 
 
 def _holder(connection: Connection, address: Address) -> LockHolder | None:
@@ -242,8 +242,8 @@ def _holder(connection: Connection, address: Address) -> LockHolder | None:
     return None if row is None else LockHolder(*row)
 
 
-def _one(connection: Connection, asked: str) -> tuple[Any, ...]:
-    return cast("tuple[Any, ...]", connection.execute(asked.encode()).fetchone())
+def _one(connection: Connection, query: str) -> tuple[Any, ...]:
+    return cast("tuple[Any, ...]", connection.execute(query.encode()).fetchone())
 
 
 def risks(found: Health) -> Iterator[str]:
@@ -315,13 +315,13 @@ _KINDS = {
 
 
 def _pinned(pin: VacuumPin) -> str:
-    told = []
+    spans = []
     if pin.seconds is not None:
-        told.append(f"for {pin.seconds:,.0f} s")
+        spans.append(f"for {pin.seconds:,.0f} s")
     if pin.transactions is not None:
-        told.append(f"over {pin.transactions:,} transactions")
+        spans.append(f"over {pin.transactions:,} transactions")
     kind, advice = (words[pin.kind].format(name=pin.name) for words in (_KINDS, _ADVICE))
     return (
-        f"{kind} ({pin.who}) pins the horizon {' and '.join(told)}: no dead row of the store can "
+        f"{kind} ({pin.who}) pins the horizon {' and '.join(spans)}: no dead row of the store can "
         f"be removed before it ends; {advice}"
     )

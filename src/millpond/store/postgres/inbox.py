@@ -1,8 +1,8 @@
 """The inbox: tasks that callers submitted inside their own transactions, before they are queued.
 
-They only add rows to a table, and hold none of our locks for as long as they like. Whoever writes
-to the store next moves what they have committed, in a transaction of its own before his: so nothing
-that is wrong with it can be in his way.
+A caller's transaction only adds rows to a table, and may stay open for any time: it holds no lock
+of the store. The next writer of the store moves the committed rows into the queue, in a transaction
+of its own before that of its write. So a faulty row cannot fail the write.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Arrival(NamedTuple):
     def _check_columns_match(self, new: NewTask) -> None:
         """Raise if a body contradicts the columns by which bounds and key were checked.
 
-        Whoever may submit may also write a body of his own.
+        A role that may submit can write any body.
         """
         if new.call.function == UNREADABLE:
             return
@@ -154,9 +154,11 @@ def _aged(new: NewTask, age: float) -> NewTask:
 class Inbox:
     """Moves committed tasks into the queue; in the writing thread."""
 
-    def __init__(self, clock: Callable[[], float], told: Callable[[SubmitAnswer], None]) -> None:
+    def __init__(
+        self, clock: Callable[[], float], on_answer: Callable[[SubmitAnswer], None]
+    ) -> None:
         self._clock = clock
-        self._on_answer = told
+        self._on_answer = on_answer
         """Called with the answer of each committed move."""
 
     def move(self, transactor: PostgresTransactor[SqlTables], unit: SqlTables) -> None:
@@ -175,7 +177,7 @@ class Inbox:
                 seen = rows[0][_SEEN:] if rows else None
             arrivals = [Arrival(*row[:_SEEN]) for row in rows]
             self._take(transactor, unit, arrivals, seen=seen)
-        except Exception as error:  # noqa: BLE001 - whoever writes goes on
+        except Exception as error:  # noqa: BLE001 - the writer goes on
             transactor.undo(error)
             if self._is_of_the_moment(error):
                 _log_postponed(transactor.where, error)

@@ -1,7 +1,7 @@
 """LISTEN: the connection of a process that receives the notifications of other processes.
 
-It is opened in a thread, since that may take long, and then read on the loop. When it is lost, it
-is opened anew, at longer and longer intervals: nobody else need know, and nothing here raises.
+A thread opens it, since that may take long, and the loop reads from it. When it is lost, the
+listener opens another, with growing pauses. Its callers need not know, and it raises nothing.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 log = logging.getLogger("millpond.postgres")
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 30.0
-"""Seconds before it is opened anew, doubling. Half of each is left to chance: a server that comes
-back is not to be met by everybody at once."""
+"""Seconds before the listener connects again, doubling. Half of each pause is random, so that not
+all processes connect at once when a server comes back."""
 
 
 class Listener:
     """A listening connection; only for the loop's thread.
 
-    `heard` is called with what was notified, one text for each; `back` whenever it begins to
+    It calls `heard` with the payloads of notifications. It calls `back` whenever it begins to
     listen (`restarted`), and when it gets the lock of `hold`: it missed earlier notifications.
     """
 
@@ -84,7 +84,9 @@ class Listener:
         """Listen over a new connection: the old one is silent."""
         if self._connection is not None:
             self._hang_up()
-            self._failed(psycopg.OperationalError("what was notified does not come back"))
+            self._failed(
+                psycopg.OperationalError("a notification of this process does not come back")
+            )
 
     def hold(self, lock: int | None) -> asyncio.Future[None] | None:
         """Hold an advisory lock, shared with others, as long as it listens; None = no longer.
@@ -142,10 +144,10 @@ class Listener:
         if not self._post(self._connected, connection):
             connection.close()
 
-    def _post(self, tell: Callable[..., None], *told: object) -> bool:
+    def _post(self, callback: Callable[..., None], *arguments: object) -> bool:
         """Call back on the loop; False = the loop is closed."""
         with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(tell, *told)
+            self._loop.call_soon_threadsafe(callback, *arguments)
             return True
         return False
 
@@ -239,13 +241,13 @@ class Listener:
         if self._over:
             return
         if not self._missed:
-            told = " ".join(str(error).split())
-            # Whoever uses the store tells that it is away.
+            reason = " ".join(str(error).split())
+            # No warning: the store itself logs that the server is unreachable.
             log.info(
                 "LISTEN on %s failed (%s); retrying, polling every second meanwhile",
                 self._address,
-                told,
-                extra=about("listen.failed", reason=told),
+                reason,
+                extra=about("listen.failed", reason=reason),
             )
         self._missed = True
         if self._connected_at and self._loop.time() - self._connected_at > LONGEST_PAUSE:

@@ -33,8 +33,8 @@ CREATE TABLE IF NOT EXISTS millpond_schema (
     applied_at double precision NOT NULL
 )"""
 
-# Not to_regclass(), which answers from a cache: what was not there when this transaction began is
-# not there for it, though the process that had the lock has made it since.
+# Not to_regclass(), which answers from a cache: it does not find a table that another process has
+# made, under the lock, since this transaction began.
 _THERE = """\
 SELECT 1 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
  WHERE n.nspname = %s AND c.relname = %s"""
@@ -51,7 +51,7 @@ VALUES (%s, %s, extract(epoch FROM clock_timestamp())::double precision)
 ON CONFLICT (version)
 DO UPDATE SET digest = excluded.digest, installed_at = excluded.installed_at"""
 
-_FOR_NOBODY = "REVOKE EXECUTE ON FUNCTION submit, status, millpond_enter FROM PUBLIC"
+_REVOKE_FROM_ALL = "REVOKE EXECUTE ON FUNCTION submit, status, millpond_enter FROM PUBLIC"
 
 # A store that is new does not know its server yet.
 _NOTE_SERVER = versioned(
@@ -110,8 +110,8 @@ def _applied(connection: Connection, address: Address) -> Mapping[int, str]:
     """Return the digests of the applied migrations, by version."""
     if not _is_there(connection, address, "millpond_schema"):
         return {}
-    asked = qualified("SELECT version, digest FROM millpond_schema", address.schema)
-    return dict(connection.execute(asked.encode()).fetchall())
+    query = qualified("SELECT version, digest FROM millpond_schema", address.schema)
+    return dict(connection.execute(query.encode()).fetchall())
 
 
 def _apply(
@@ -141,8 +141,8 @@ def _is_there(connection: Connection, address: Address, table: str) -> bool:
 
 def installed_functions(connection: Connection, address: Address) -> Mapping[int, str]:
     """Return the digests of the installed functions, by version."""
-    asked = qualified("SELECT version, digest FROM millpond_functions", address.schema)
-    return dict(connection.execute(asked.encode()).fetchall())
+    query = qualified("SELECT version, digest FROM millpond_functions", address.schema)
+    return dict(connection.execute(query.encode()).fetchall())
 
 
 def _has_functions_to_install(connection: Connection, address: Address) -> bool:
@@ -161,7 +161,7 @@ def _install(connection: Connection, address: Address, patience: float) -> None:
         if found.get(VERSION) != digest():
             connection.execute(installation(public=max(found, default=0) <= VERSION).encode())
             if not found:
-                connection.execute(_FOR_NOBODY)
+                connection.execute(_REVOKE_FROM_ALL)
             connection.execute(_NOTE_FUNCTIONS, (VERSION, digest()))
             connection.execute(_NOTE_SERVER.encode())
         commit(connection, address)
@@ -211,6 +211,6 @@ def _make_ledger(connection: Connection, address: Address, patience: float) -> N
 
 def _make_schema(connection: Connection, address: Address) -> None:
     # IF NOT EXISTS would ask for the right to create it even where it is there.
-    asked = "SELECT 1 FROM pg_namespace WHERE nspname = %s"
-    if connection.execute(asked, [address.schema]).fetchone() is None:
+    query = "SELECT 1 FROM pg_namespace WHERE nspname = %s"
+    if connection.execute(query, [address.schema]).fetchone() is None:
         connection.execute(f"CREATE SCHEMA {quoted(address.schema)}".encode())

@@ -1,10 +1,10 @@
 """Hints between the processes of one server, by LISTEN and NOTIFY.
 
-A NOTIFY follows the commit it tells of, on the connection that wrote, and tells of all that was
-committed meanwhile. It is not part of that commit: those who notify commit one at a time, in the
-whole server, and each would have to wait for the disk under that lock. Alone it writes nothing that
-has to reach the disk. Only a submit after a pause carries its own: those come one at a time, and
-whoever is to run it hears of it the sooner.
+A NOTIFY follows the commit that it announces, on the connection that wrote, and covers all commits
+since the last one. It is not part of that commit: the server lets transactions with a NOTIFY commit
+one at a time, and each would wait for the disk under that lock. A NOTIFY alone writes nothing that
+has to reach the disk. Only a submit after a pause carries its own: such submits come one at a time,
+and the workers hear of the task sooner.
 
 Every role that can connect to the database may send and read messages, so they are never trusted:
 see runtime/fleet/hint_listener.py. A hint may be lost: a process that hears nothing polls. What a
@@ -66,7 +66,7 @@ NOTIFY = (
     b"SELECT count(pg_catalog.pg_notify(%s, part)) FROM unnest(%s::text[]) part "
     b"WHERE pg_catalog.pg_notification_queue_usage() < 0.5"
 )
-"""Send messages to a channel; inside a transaction they are part of it.
+"""Send messages to a channel; inside a transaction the server sends them with the commit.
 
 A full queue would make the commit fail: better no hint.
 """
@@ -100,8 +100,8 @@ def channel_of(schema: str) -> str:
 
 def messages(hint: Hint, sender: str = "-", most: int = _MOST_MESSAGES) -> list[str]:
     """Return a hint as messages; if it does not fit, the last one says that there is more."""
-    told = {name: value for name in Hint.__struct_fields__ if (value := getattr(hint, name))}
-    message = f"{sender} {_encode(told).decode()}"
+    fields = {name: value for name in Hint.__struct_fields__ if (value := getattr(hint, name))}
+    message = f"{sender} {_encode(fields).decode()}"
     if len(message.encode()) <= _LARGEST:
         return [message]
     if most < 2:
@@ -112,9 +112,9 @@ def messages(hint: Hint, sender: str = "-", most: int = _MOST_MESSAGES) -> list[
 
 def _halves(hint: Hint) -> tuple[Hint, Hint]:
     def part(*, second: bool) -> Hint:
-        def of(told: tuple[object, ...]) -> tuple[object, ...]:
-            middle = len(told) // 2
-            return told[middle:] if second else told[:middle]
+        def of(items: tuple[object, ...]) -> tuple[object, ...]:
+            middle = len(items) // 2
+            return items[middle:] if second else items[:middle]
 
         lists = {
             name: of(value)
@@ -142,7 +142,7 @@ class PostgresHintChannel:
         self._channel = channel_of(address.schema)
         self._pending = PendingHint()
         self._send_after = -inf
-        self._tell: Callable[[Hint], object] | None = None
+        self._on_hint: Callable[[Hint], object] | None = None
         self._listener: Listener | None = None
         self._waiters = of_waiters(address.schema)
         self._awaits_ends = False
@@ -154,12 +154,12 @@ class PostgresHintChannel:
         """When the oldest message that has not come back was sent."""
         self._complained = False
 
-    def listen(self, tell: Callable[[Hint], object], loop: asyncio.AbstractEventLoop) -> None:
+    def listen(self, on_hint: Callable[[Hint], object], loop: asyncio.AbstractEventLoop) -> None:
         """Call back on the loop with the hints of other processes."""
         where = self._address.listener
         if where is None or self._closed:
             return
-        self._tell = tell
+        self._on_hint = on_hint
         self._listener = Listener(where, self._channel, loop, heard=self._heard, back=self._back)
         self._listener.hold(self._waiters if self._awaits_ends else None)
 
@@ -182,7 +182,7 @@ class PostgresHintChannel:
         since = self._awaited_since
         if since is not None and time.monotonic() - since > ECHO_WITHIN:
             if self._proven:
-                # It did hear, and hears no more: half of the connection is gone.
+                # Earlier messages came back and this one does not: the connection is half open.
                 self._listener.reopen()
             else:
                 self._complain()
@@ -207,7 +207,7 @@ class PostgresHintChannel:
         if due is None or due > 0:
             return due
         pending, self._pending = self._pending, PendingHint()
-        told = messages(pending.hint(), self._name)
+        texts = messages(pending.hint(), self._name)
         self._await_echo(begun)
 
         def over(row: Row | None) -> list[object]:
@@ -219,7 +219,7 @@ class PostgresHintChannel:
             return []
 
         return PreparedCall(
-            POST, lambda: [sent(self._channel), array(told)], over, flush=Flush.NOTHING
+            POST, lambda: [sent(self._channel), array(texts)], over, flush=Flush.NOTHING
         )
 
     def _due(self, hint: Hint | None, now: float) -> float | None:
@@ -238,7 +238,7 @@ class PostgresHintChannel:
     def along(self, pool: str) -> tuple[str, str] | None:
         """Return channel and message for the commit of a submit, or None.
 
-        Nobody waits for it then: one way to the server less, for those that come one at a time.
+        After a pause there are no earlier hints to send with it, so the commit saves a round trip.
         """
         begun = time.monotonic()
         if self._closed or self._pending or begun < self._send_after:
@@ -262,13 +262,13 @@ class PostgresHintChannel:
 
     def _flushed(self, now: float) -> bool:
         """Send the merged hint; False if it must be retried."""
-        told = messages(self._pending.hint(), self._name)
+        texts = messages(self._pending.hint(), self._name)
         self._await_echo(now)
         try:
             connection = self._connection()
             if connection is None:
                 return False
-            connection.execute(NOTIFY, [self._channel, told])
+            connection.execute(NOTIFY, [self._channel, texts])
         except (psycopg.Error, MillpondError) as error:
             log.debug(
                 "NOTIFY on %s failed: %s",
@@ -292,14 +292,14 @@ class PostgresHintChannel:
         """Everything is heard from now on: earlier hints may be lost, or were not sent."""
         if restarted:
             self._proven, self._awaited_since = False, None
-        if self._tell is not None:
-            self._tell(Hint(more=True))
+        if self._on_hint is not None:
+            self._on_hint(Hint(more=True))
 
     def _heard(self, texts: list[str]) -> None:
         """Read everything that has arrived, and call back once."""
         heard = PendingHint()
         if len(texts) > _MOST_HEARD:
-            # A flood is not worth reading: everything is looked at once instead.
+            # Too many to read: "there is more" makes the process look at everything once.
             heard.add(Hint(more=True))
         for text in texts[:_MOST_HEARD]:
             sender, _, said = text.partition(" ")
@@ -315,8 +315,8 @@ class PostgresHintChannel:
                     error,
                     extra=about("hint.malformed", reason=str(error)),
                 )
-        if heard and self._tell is not None:
-            self._tell(heard.hint())
+        if heard and self._on_hint is not None:
+            self._on_hint(heard.hint())
 
     def _complain(self) -> None:
         if not self._complained:

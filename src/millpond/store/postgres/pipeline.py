@@ -1,9 +1,9 @@
 """A pipelined connection over psycopg: statements are sent together.
 
-What a statement costs is the way to the server and back. So a statement is only put in line when it
-is executed; all that stand there are sent when somebody wants the rows of one of them, or when the
-transaction ends, and the server's answers are read together. An error of one surfaces then: nothing
-behind it in the line was done.
+The cost of a statement is its round trip to the server. So `execute` only puts a statement into a
+line. The connection sends the line when a caller wants the rows of one statement, or when the
+transaction ends, and reads all answers together. An error of one surfaces then: the server has
+skipped all statements behind it.
 
 It speaks to the driver's library itself (libpq's pipeline mode): the driver's own cursors and
 pipelines take ten times as long on this side, and longer than the server does.
@@ -137,8 +137,8 @@ class PostgresConnection:
         if settings is None and driver.prepare_threshold is None:
             settings = {}
         self._settings = settings
-        """What every transaction must set anew, where the session is lent by a pooler; None = the
-        session is ours."""
+        """The settings with which each transaction begins, where a pooler lends the session; None =
+        the session is ours."""
         self._flushes = flushes
         self._solitude = Solitude()
         self._silence = silence
@@ -365,7 +365,7 @@ class PostgresConnection:
         values = [value for value, _ in arguments]
         formats = [form for _, form in arguments]
         if self._settings is not None:
-            # A pooler may give the next transaction to a session that was told nothing.
+            # A pooler may give the next transaction to a session without our prepared statements.
             plan = plan or self._planned(statement)
             library.send_query_params(plan.text, values, None, formats, BINARY)
         else:

@@ -1,7 +1,8 @@
 """Presence on one host: lock files in a private folder of the user.
 
-Each holds a lock file there (sqlite/presence.py). A process on another host, or in a container that
-does not share the folder, is not seen, and so never taken for gone: its lease tells.
+Each process holds a lock file there (sqlite/presence.py). One on another host, or in a container
+that does not share the folder, has no file here and is never taken for dead before its lease
+expires.
 """
 
 from __future__ import annotations

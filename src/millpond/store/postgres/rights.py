@@ -84,8 +84,7 @@ def check_tables(
     if to_read:
         lacking = [right for right in lacking if right == "SELECT"]
     if lacking:
-        told = ", ".join(lacking)
-        grant = (
-            f"GRANT {told} ON ALL TABLES IN SCHEMA {quoted(address.schema)} TO {quoted(found.user)}"
-        )
-        raise missing_rights(address, [grant], f"it lacks {told} on tables of the store")
+        names = ", ".join(lacking)
+        schema, user = quoted(address.schema), quoted(found.user)
+        grant = f"GRANT {names} ON ALL TABLES IN SCHEMA {schema} TO {user}"
+        raise missing_rights(address, [grant], f"it lacks {names} on tables of the store")

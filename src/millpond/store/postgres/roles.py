@@ -51,7 +51,7 @@ class Role(StrEnum):
 def grants(role: Role, user: str, schema: str) -> list[str]:
     """Return the grants of a role for a user; the owner runs them.
 
-    Those of an owner are run by somebody who may create schemas.
+    A user who may create schemas runs those of the owner role itself.
     """
     place, who = quoted(schema), quoted(user)
     if role is Role.OWNER:

@@ -1,8 +1,8 @@
 """Schema drift: compare the schema with the migrations and the functions.
 
-Somebody may drop an index that he takes for useless, edit a function by hand, or switch off the
-vacuum of a table. Everything works on, slower or wrong. So it is compared with what the migrations
-say.
+An administrator may drop an index that seems useless, edit a function by hand, or switch off the
+vacuum of a table. Millpond then works on, slower or wrong. So `drifted` compares the schema with
+the one that the migrations make.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def expected() -> Expected:
 def drifted(connection: Connection, address: Address) -> Iterator[str]:
     """Yield every difference, each with what to do."""
     schema, wanted = quoted(address.schema), expected()
-    found = {name: told for name, *told in connection.execute(_RELATIONS, [schema])}
+    found = {name: state for name, *state in connection.execute(_RELATIONS, [schema])}
     for name, kind in wanted.relations.items():
         if name not in found:
             yield f"the {kind} {name} is missing: {_again(kind)}"
@@ -93,8 +93,8 @@ def drifted(connection: Connection, address: Address) -> Iterator[str]:
             yield f"the function {name} {what}: {_again('function')}"
     for table, trigger in connection.execute(_TRIGGERS, [schema]):
         yield (
-            f"somebody's trigger {trigger} runs with every write to {table}, inside the lock that "
-            f"all writers wait for: DROP TRIGGER {trigger} ON {schema}.{table}"
+            f"the trigger {trigger} is not Millpond's. It runs with every write to {table}, inside "
+            f"the lock that all writers wait for: DROP TRIGGER {trigger} ON {schema}.{table}"
         )
 
 

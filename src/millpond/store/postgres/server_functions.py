@@ -61,12 +61,12 @@ def installed_texts() -> dict[str, str]:
 @cache
 def digest() -> str:
     """Return the digest of all functions of this release."""
-    whole = "\n".join(f"-- {name}\n{text}" for name, text in installed_texts().items())
-    return hashlib.sha256(whole.encode()).hexdigest()
+    texts = "\n".join(f"-- {name}\n{text}" for name, text in installed_texts().items())
+    return hashlib.sha256(texts.encode()).hexdigest()
 
 
 def installation(*, public: bool) -> str:
-    """Return the statements that make the functions of this version anew.
+    """Return the statements that drop the functions of this version and create them again.
 
     `public`: make the public functions, too; the newest version has them.
     """

@@ -122,7 +122,7 @@ class PostgresStore(FastPathStore, SharedStore):
         """Why the store is read-only; None if it is writable."""
         self._moved: list[SubmitAnswer] = []
         """Answers of inbox moves that were not announced yet."""
-        self._tell: Callable[[Hint], object] | None = None
+        self._on_hint: Callable[[Hint], object] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._joiner = CallerTransactions(address, self._identity)
         self._known_identity = ""
@@ -173,14 +173,14 @@ class PostgresStore(FastPathStore, SharedStore):
             self._look_at_tables(connection.driver, may_migrate=may_migrate)
             if self._set_clock is not None:
                 self._set_clock(server_time(connection.driver))
-            self._look_at_the_inbox_anew(connection)
+            self._recheck_inbox(connection)
             self._known_identity = self._identity_by(connection)
         except BaseException:
             connection.close()
             raise
         return connection
 
-    def _look_at_the_inbox_anew(self, connection: PostgresConnection) -> None:
+    def _recheck_inbox(self, connection: PostgresConnection) -> None:
         """Make sure that no inbox row is skipped after the tables came from another server."""
         row = connection.execute(self._schema.sql["inbox_foreign"]).fetchone()
         if row is not None and row[0] and self._lacking is None:
@@ -212,20 +212,20 @@ class PostgresStore(FastPathStore, SharedStore):
 
     def _look_whose_server_it_is(self, connection: PostgresConnection) -> None:
         """Check whether another server, with restored tables, answers at this address."""
-        self._look_at_the_inbox_anew(connection)
+        self._recheck_inbox(connection)
         self._known_identity = self._identity_by(connection)
 
     def _open(self, patience: Patience | None = None) -> PostgresConnection:
         patience = patience or self._patience
         durability = self._durability
         driver = connect(self._address, durability=durability, patience=patience, flushes=True)
-        set_anew = None
+        settings = None
         if is_pooled(driver):
-            set_anew = settings_of(driver, durability, patience, flushes=True)
+            settings = settings_of(driver, durability, patience, flushes=True)
         return PostgresConnection(
             driver,
             self._schema.many,
-            settings=set_anew,
+            settings=settings,
             silence=patience.silence,
             flushes=durability == "full" and may_flush(driver),
         )
@@ -276,7 +276,7 @@ class PostgresStore(FastPathStore, SharedStore):
     def _is_alive(self, unit: SqlTables, owner: str, renewed: float) -> bool:
         """Return whether its lock file is held, or an older session of it still renews.
 
-        Sessions of a pooler outlive those that used them, and tell nothing.
+        Sessions of a pooler outlive the processes that used them, so they prove nothing.
         """
         if self.presence is not None and self.presence.is_alive(owner):
             return True
@@ -341,8 +341,8 @@ class PostgresStore(FastPathStore, SharedStore):
         """Submit inside the open transaction of a caller's connection.
 
         In the caller's thread; to be awaited where the connection is asynchronous. Pools that the
-        store may not know are declared first, in a transaction of their own. What tells when the
-        caller's transaction is over is returned, too.
+        store may not know are declared first, in a transaction of their own. The adapter that it
+        also returns says when the caller's transaction is over.
         """
         self._must_be_open()
         must_not_be_forked(self._process, self._where)
@@ -378,10 +378,10 @@ class PostgresStore(FastPathStore, SharedStore):
 
     # What they have committed
 
-    def listen(self, tell: Callable[[Hint], object]) -> None:
-        """Call `tell` on this loop with the hints of other processes, from now on."""
-        self._tell, self._loop = tell, asyncio.get_running_loop()
-        super().listen(tell)
+    def listen(self, on_hint: Callable[[Hint], object]) -> None:
+        """Call `on_hint` on this loop with the hints of other processes, from now on."""
+        self._on_hint, self._loop = on_hint, asyncio.get_running_loop()
+        super().listen(on_hint)
 
     def await_ends(self, *, wanted: bool) -> asyncio.Future[None] | None:
         """Ask other processes for hints of the ends of tasks, or no longer; on the loop."""
@@ -396,9 +396,9 @@ class PostgresStore(FastPathStore, SharedStore):
         moved, self._moved = self._moved, []
         if moved:
             hint = hint_of(moved)
-            if self._loop is not None and self._tell is not None:
+            if self._loop is not None and self._on_hint is not None:
                 with contextlib.suppress(RuntimeError):  # the loop is closed
-                    self._loop.call_soon_threadsafe(self._tell, hint)
+                    self._loop.call_soon_threadsafe(self._on_hint, hint)
             # That there is something to start the others have heard from those who submitted it.
             answers = [*answers, msgspec.structs.replace(hint, wakes=())]
         return super()._committed(answers)
@@ -408,8 +408,8 @@ class PostgresStore(FastPathStore, SharedStore):
     ) -> ControlAnswer:
         """Carry out a command; a claim of leadership first reads whether another process leads."""
         if isinstance(command, ClaimLeadership):
-            asked = (command.owner, self._step_moment(now))
-            led = await self._on_reader(partial(self._led_by_another, asked))
+            claim = (command.owner, self._step_moment(now))
+            led = await self._on_reader(partial(self._led_by_another, claim))
             if led is not None:
                 return ControlAnswer(revision=led)
         answer = await super().control(command, now=now, entropy=entropy)
@@ -424,9 +424,9 @@ class PostgresStore(FastPathStore, SharedStore):
             connection.execute(self._schema.sql["turn_audit"], moments).fetchall()
 
     def _led_by_another(
-        self, asked: tuple[str, float | None], connection: PostgresConnection
+        self, claim: tuple[str, float | None], connection: PostgresConnection
     ) -> int | None:
-        row = connection.execute(self._schema.sql["led"], asked).fetchone()
+        row = connection.execute(self._schema.sql["led"], claim).fetchone()
         return None if row is None else row[0]
 
     async def changed(self) -> bool:
@@ -518,7 +518,7 @@ class PostgresStore(FastPathStore, SharedStore):
     ) -> tuple[SettleAnswer, T | None]:
         """Settle an attempt in one transaction with the writes of `write`; undo both if it raises.
 
-        Over a connection of its own: what it waits for keeps nobody else waiting.
+        It has a connection of its own: while it waits, no other caller waits for it.
         """
         del now, entropy
         work = partial(settled_with, self.handler_transaction(_LONGEST), settlement, write)

@@ -133,8 +133,8 @@ class PostgresTransactor(Transactor[Unit, PostgresConnection]):
     ) -> Row | None:
         """Do one statement in a transaction of its own; None if the server refused.
 
-        That is so where it refuses, and also where it failed: whoever then does it in another way
-        meets what is wrong, and tells.
+        It also returns None if the statement failed: the caller then uses the Python path, which
+        meets the same error and raises it.
         """
         return self._ended(lambda: self._connected().call(statement, arguments(), flush))
 
@@ -161,8 +161,8 @@ class PostgresTransactor(Transactor[Unit, PostgresConnection]):
             return None
         return row if status == "COMMIT" else None
 
-    def begin_anew(self) -> None:
-        """Use a new connection: the state of this one is unknown."""
+    def discard_connection(self) -> None:
+        """Close the connection, whose state is unknown; the next transaction opens another."""
         self._disconnect()
 
     def hurry(self, seconds: float) -> None:
@@ -176,7 +176,7 @@ class PostgresTransactor(Transactor[Unit, PostgresConnection]):
             self._not_known(error)
         self.undo(error)
         if code_of(error) == _LOCKED:
-            # Whoever did it in another way would wait as long once more.
+            # The Python path would wait for the same lock, as long once more.
             raise self.translated(error) from error
         if code_of(error) == _MISCOUNTED:
             log.error(
@@ -210,7 +210,7 @@ class PostgresTransactor(Transactor[Unit, PostgresConnection]):
         if connection.commit() != "COMMIT":
             raise aborted(self.address)
         if connection.miscounted is not None:
-            # The answer came with that of the commit. What is wrong now is put right at once.
+            # The answer came with that of the commit. The wrong rows are stored: repair them now.
             found, connection.miscounted = connection.miscounted, None
             self.miscounted = True
             log.error(

@@ -1,8 +1,8 @@
 """The tables on a server: plain tasks may be folded into their lease, and are unfolded here.
 
 The server starts and completes plain tasks by itself (step.py), and then keeps no row for each that
-runs. Whoever works on rows must find them all: so whatever asks for tasks that may run gives them
-their rows back first.
+runs. The verbs work on rows and must find all of them. So a statement that may find running tasks
+first gives those tasks their rows back.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _PUT_IN = {
     "change_live": (-2, -1),
     "update_live": (-2, -1),
 }
-"""What may put tasks into a queue: where in a row of it the group is told, and the place."""
+"""Statements that may put tasks into a queue -> the indexes of group and place in their rows."""
 
 _FROM_THE_FIRST = frozenset({"next_of_group", "next_due"})
 
@@ -79,31 +79,32 @@ class PostgresTables(SqlTables):
         self._seated: dict[int, tuple[int, int]] = {}
         """The first place that was given to a share of a pool, of those that all may claim from."""
         self._found: dict[int, Row] = {}
-        """What was read as the first of a queue, by its pool: rank and place of what is ready, and
-        when the first is due of what is not; None where nobody looked."""
+        """The first tasks of a queue as read, by its pool: rank and place of the first ready one,
+        and when the first of the others is due; None where nothing was read."""
 
-    def ask(self, name: str, asked: Sequence[Any] = ()) -> Cursor:
+    def ask(self, name: str, arguments: Sequence[Any] = ()) -> Cursor:
         """Execute a statement; one that may find running tasks finds each in a row of its own."""
         if self.folds and name in _OF_ALL:
             self.folds = False
             self._unfold(None)
         elif self.folds and name in _OF_SOME:
-            self._unfold(asked[0])
-        return super().ask(name, asked)
+            self._unfold(arguments[0])
+        return super().ask(name, arguments)
 
     def _unfold(self, these: Any) -> None:  # noqa: ANN401 - a list of ids, as the database takes it
         super().ask("unfold", (these,))
-        # A question that writes: what was asked ahead of it is answered otherwise now.
+        # This query writes: answers to queries that were sent ahead of it are out of date.
         if isinstance(self.connection, PostgresConnection):
             self.connection.foresee_nothing()
 
     def trimmed(self) -> int:
         """Let go of what the next transaction will hardly ask for, or what may be old by then."""
-        # A renewal does not count as a write, or whoever rests would look each time.
+        # A renewal leaves the version as it is, or each would wake idle processes. So rows of
+        # workers may be old here although the version is the same.
         self.workers.forget()
         return super().trimmed()
 
-    # Where others look for what is ready: past what has left, and not past what was put in since
+    # Marks of a queue: where claims begin to look for ready tasks
 
     def send(self, name: str, rows: Sequence[Row]) -> None:
         """Execute a statement for each row; what it puts into a queue must be found there."""
@@ -125,14 +126,15 @@ class PostgresTables(SqlTables):
         for cursor in cursors:
             cursor.must_touch = (name, count // len(cursors))
 
-    def look_at_live(self, name: str, asked: Sequence[Any]) -> list[TaskRow]:
-        """Return the live tasks that a statement finds, to be looked at and not changed."""
-        found = super().look_at_live(name, asked)
-        if name in _FROM_THE_FIRST and asked[0] < FIRST_GROUP and not self._readonly:
-            seen = self._found.get(asked[0], _NOT_LOOKED)
-            first = self._first_of(name, asked[0], found)
-            # Whoever looks for what is due looks for what is ready next: both are told.
-            self._found[asked[0]] = tuple(
+    def look_at_live(self, name: str, arguments: Sequence[Any]) -> list[TaskRow]:
+        """Return the live tasks that a statement finds, for reading only."""
+        found = super().look_at_live(name, arguments)
+        pool = arguments[0]
+        if name in _FROM_THE_FIRST and pool < FIRST_GROUP and not self._readonly:
+            seen = self._found.get(pool, _NOT_LOOKED)
+            first = self._first_of(name, pool, found)
+            # A verb that reads the first due task reads the first ready one next: keep both.
+            self._found[pool] = tuple(
                 old if new is None else new for new, old in zip(first, seen, strict=True)
             )
         return found
@@ -198,19 +200,19 @@ def is_plain(new: NewTask) -> bool:
 
 
 def plain_text(new: NewTask) -> str | None:
-    """Return what is told of a task on which nothing else hangs; None if something does."""
+    """Return the fields of a plain task as JSON; None if the task is not plain."""
     if not is_plain(new):
         return None
     function, attempts, weight = new.call.function, new.attempts, new.weight
     share = UNSET if new.share == new.key else new.share
     if new.idempotency_key is None and new.run is None:
         return _row_text(function, attempts, weight, share)
-    told = _said(function, attempts, weight, share)
+    fields = _said(function, attempts, weight, share)
     if new.idempotency_key is not None:
-        told |= {"idempotency_key": new.idempotency_key, "dedupe": new.dedupe}
+        fields |= {"idempotency_key": new.idempotency_key, "dedupe": new.dedupe}
     if new.run is not None:
-        told["run"] = new.run
-    return _encode(told).decode()
+        fields["run"] = new.run
+    return _encode(fields).decode()
 
 
 @lru_cache(maxsize=10_000)

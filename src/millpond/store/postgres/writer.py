@@ -347,7 +347,7 @@ class PostgresWriter(Writer[SqlTables]):
     # --- the thread -------------------------------------------------------------------------------
 
     def _wait(self) -> bool:
-        """Wait for something to do; False = there will be no more."""
+        """Wait for something to do; False = the writer is closed, and all is done."""
         while True:
             with self._news:
                 self._thread_writes = False
@@ -419,7 +419,7 @@ class PostgresWriter(Writer[SqlTables]):
         transactor, prepared = self._transactor, pending.prepared
         if pending.error is not None:
             if not isinstance(pending.error, transactor.errors):
-                transactor.begin_anew()
+                transactor.discard_connection()
                 raise pending.error
             transactor.call_failed(pending.error)
             return None

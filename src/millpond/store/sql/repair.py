@@ -25,17 +25,19 @@ MANY = 50_000
 """Above so many tasks a check only runs on request: it takes seconds."""
 
 
-def find_damage(connection: Connection, dialect: Dialect, *, whole: bool = False) -> list[str]:
+def find_damage(
+    connection: Connection, dialect: Dialect, *, at_any_size: bool = False
+) -> list[str]:
     """Return every inconsistency; reads only.
 
-    Among very many tasks it looks for only those without a known worker, unless it is to look at
-    the `whole`.
+    In a store of very many tasks it only looks for tasks without a known worker, unless
+    `at_any_size`.
     """
     sql = dialect.sql
     for statement in dialect.begin_reading:
         connection.execute(statement)
     try:
-        if not whole and connection.execute(sql["count_of_all"]).fetchone()[0] > MANY:
+        if not at_any_size and connection.execute(sql["count_of_all"]).fetchone()[0] > MANY:
             lost = connection.execute(sql["lost_holders"]).fetchall()
             return [f"worker {worker} holds tasks, and is not there" for (worker,) in lost]
         if "all_ways" in sql:

@@ -266,22 +266,22 @@ class SqlStore(ABC, Generic[C, L]):
         before, self._seen_version = self._seen_version, version
         return version != before
 
-    async def repair(self, *, whole: bool = False) -> tuple[str, ...]:
+    async def repair(self, *, at_any_size: bool = False) -> tuple[str, ...]:
         """Check that all rows are consistent, repair them, and return the damage found.
 
-        It looks without stopping writers, and has a connection of its own for it. At
-        very many tasks it looks only if it is to look at the `whole`.
+        The check has a connection of its own and does not stop writers. In a store of very many
+        tasks it checks all rows only if `at_any_size`.
         """
         self._must_be_open()
         if self._inline is not None:
-            return self._find_and_repair(whole=whole)
-        return await in_daemon_thread(partial(self._find_and_repair, whole=whole))
+            return self._find_and_repair(at_any_size=at_any_size)
+        return await in_daemon_thread(partial(self._find_and_repair, at_any_size=at_any_size))
 
-    def _find_and_repair(self, *, whole: bool = False) -> tuple[str, ...]:
+    def _find_and_repair(self, *, at_any_size: bool = False) -> tuple[str, ...]:
         transactor = self._transactor(self._new_unit)
         try:
             with self._connected() as connection:
-                wrong = find_damage(connection, self._reading, whole=whole)
+                wrong = find_damage(connection, self._reading, at_any_size=at_any_size)
             if wrong:
                 log.error(
                     "repairing inconsistent rows in %s: %s",
@@ -332,11 +332,11 @@ class SqlStore(ABC, Generic[C, L]):
                 raise
             return await self._do_once(job)
 
-    async def _do_over_rows(self, job: Callable[[SqlTables], T], *, whole: bool = True) -> T:
+    async def _do_over_rows(self, job: Callable[[SqlTables], T], *, at_any_size: bool = True) -> T:
         """Do a job that reads rows of many tasks; search for a damaged row and repair it.
 
-        So it stops neither its pool nor the others. A verb that is given values itself does not
-        have the `whole` store looked through for what may be the fault of those.
+        So a damaged row stops neither its pool nor the others. A verb whose error may be the fault
+        of its arguments passes at_any_size=False: searching a large store would take seconds.
         """
         try:
             return await self._do(job)
@@ -352,7 +352,7 @@ class SqlStore(ABC, Generic[C, L]):
                 error,
                 extra=about("store.row_damaged", reason=repr(error)),
             )
-            if not await self.repair(whole=whole):
+            if not await self.repair(at_any_size=at_any_size):
                 # There is nothing to be found, and looking takes long.
                 self._look_again = now + _LOOK_AGAIN
                 raise
@@ -463,7 +463,7 @@ class SqlStore(ABC, Generic[C, L]):
                 self._remember(tables, answer.lease)
             return answer
 
-        return await self._do_over_rows(job, whole=False)
+        return await self._do_over_rows(job, at_any_size=False)
 
     # Together with what users keep in the same database
 

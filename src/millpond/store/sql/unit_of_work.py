@@ -136,7 +136,7 @@ class SqlTables(Statements, Tables):
         self._tokens = self._own_tokens
         self.endings = Endings()
         self.begun = set()
-        self._asked = {}
+        self._stop_requests = {}
 
     def read_meta(self) -> None:
         """Read the row `meta`: the latest moment, the next numbers, the leader.

@@ -56,9 +56,9 @@ class SearchConformance(StoreSuite):
         """Page after page of one or two is the same list as one long page."""
         await _mixed(lab)
         wanted = TaskFilter(state=state)  # type: ignore[arg-type]
-        whole = await _names(lab, wanted)
-        assert whole == await _names(lab, wanted, limit=1)
-        assert whole == await _names(lab, wanted, limit=2)
+        in_one_page = await _names(lab, wanted)
+        assert in_one_page == await _names(lab, wanted, limit=1)
+        assert in_one_page == await _names(lab, wanted, limit=2)
 
     @pytest.mark.parametrize(
         ("wanted", "found"),
@@ -68,7 +68,7 @@ class SearchConformance(StoreSuite):
             (TaskFilter(labels={"name": "c"}), "c"),
             (TaskFilter(error="valueerror"), "b"),
             (TaskFilter(error="too BIG"), "b"),
-            (TaskFilter(error="nothing of it"), ""),
+            (TaskFilter(error="only in the traceback"), ""),
             (TaskFilter(since=1006.0), "g h f"),
             (TaskFilter(before=1002.0), "b a"),
             (TaskFilter(state="queued", key="k"), "f"),
@@ -116,7 +116,7 @@ class SearchConformance(StoreSuite):
             assert "a0 a1 a2 b0 b1 b2 c0 c1 c2" == " ".join(found)
 
     @scenario
-    async def test_ends_of_one_moment_are_told_apart(self, lab: Lab) -> None:
+    async def test_tasks_that_ended_at_one_moment_are_in_order(self, lab: Lab) -> None:
         """Those that ended together come with the latest place first, on every page."""
         await lab.declare()
         for name in "abcd":
@@ -235,7 +235,7 @@ class SearchConformance(StoreSuite):
 
     @scenario
     async def test_shares_of_a_fair_pool(self, lab: Lab) -> None:
-        """Each key tells which share its tasks are of."""
+        """The view names the share of each key's tasks."""
         await lab.declare(order=fair_round_robin("tenant"))
         await lab.put_keys("aab")
         found = await lab.view.units(POOL)
@@ -339,7 +339,7 @@ async def _mixed(lab: Lab) -> None:
 
 def _failed(leased: Leased) -> Settlement:
     """The handler raised an error that is stored as the runtime does it."""
-    error = {"type": "ValueError", "message": "too big", "traceback": "nothing of it"}
+    error = {"type": "ValueError", "message": "too big", "traceback": "only in the traceback"}
     return msgspec.structs.replace(failed(leased), error=msgspec.msgpack.encode(error))
 
 

@@ -294,7 +294,7 @@ class SettleConformance(StoreSuite):
     @mark.rows("CX-10")
     @scenario
     async def test_a_cancel_and_a_recovery_need_no_worker(self, lab: Lab) -> None:
-        """Each is a step of its own: it counts at once, though nobody leases or settles."""
+        """Each counts at once, though no worker leases or settles."""
         await lab.declare(max_concurrent=1)
         await lab.join("w2", lease=5.0)
         lost, waiting = await lab.put(), await lab.put()

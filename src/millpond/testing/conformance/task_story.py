@@ -65,14 +65,14 @@ class TaskStoryConformance(StoreSuite):
     async def test_follow_ups_and_the_callback_belong_to_a_story(self, lab: Lab) -> None:
         """Those of a task that ended in the same step do not."""
         await lab.declare()
-        task = await lab.put(on_complete=Call("told"))
+        task = await lab.put(on_complete=Call("notify"))
         other = await lab.put("other")
         mine = lab.new("mine", submitted_by=f"task:{task}")
         foreign = lab.new("foreign", submitted_by=f"task:{other}")
         one, two = await lab.lease()
         await lab.applied(completed(one, mine), completed(two, foreign))
         found = (await _story(lab, task)).follow_ups
-        assert {(POOL, mine.call.function), (POOL + CALLBACKS, "told")} == {
+        assert {(POOL, mine.call.function), (POOL + CALLBACKS, "notify")} == {
             (one.new.pool, one.new.call.function) for one in found
         }
         assert [foreign.id] == [one.new.id for one in (await _story(lab, other)).follow_ups]

@@ -42,21 +42,21 @@ class Raised(msgspec.Struct, frozen=True):
 async def carry_out(store: Store, verb: Verb) -> Any:  # noqa: ANN401 - each verb has its own answer
     """Carry out one verb on a store and return its answer."""
     moment: dict[str, Any] = {"now": verb.now, "entropy": verb.entropy}
-    asked = verb.asked
+    arguments = verb.asked
     match verb.name:
         case "submit":
-            return await store.submit(asked, **moment)
+            return await store.submit(arguments, **moment)
         case "lease":
-            return await store.lease(asked, **moment)
+            return await store.lease(arguments, **moment)
         case "renew":
-            return await store.renew(*asked, **moment)
+            return await store.renew(*arguments, **moment)
         case "settle":
-            return await store.settle(asked[0], then=asked[1], **moment)
+            return await store.settle(arguments[0], then=arguments[1], **moment)
         case "recover":
-            limit, generation = asked if isinstance(asked, tuple) else (asked, None)
+            limit, generation = arguments if isinstance(arguments, tuple) else (arguments, None)
             return await store.recover(limit=limit, generation=generation, **moment)
         case _:
-            return await store.control(asked, **moment)
+            return await store.control(arguments, **moment)
 
 
 class Stage:

@@ -35,8 +35,8 @@ class Leaders:
             return
         owner = dice.choice(owners)
         order = orders.ClaimLeadership(owner, dice.choice((0.5, 5.0, 30.0)))
-        asked = Verb("control", order, world.now, dice.getrandbits(64))
-        answer = await world.stage.do(asked)
+        claim = Verb("control", order, world.now, dice.getrandbits(64))
+        answer = await world.stage.do(claim)
         self.judge(owner, leads=bool(answer.count), generation=answer.revision)
         generation = self.generation - (dice.random() < 0.2)
         recovered = await world.do("recover", (limit, generation))

@@ -310,5 +310,5 @@ class SimWorker:
         if answer.give_back:
             self.unwanted.add(ask.pool)
         self.watches[ask.pool].claim_answered(
-            asked=ask.want, got=len(answer.leased), next_at=answer.next_at, now=world.now
+            want=ask.want, got=len(answer.leased), next_at=answer.next_at, now=world.now
         )

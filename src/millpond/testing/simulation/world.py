@@ -93,9 +93,9 @@ class World:
         """Note that a kind of fault happened in this history."""
         self.faults.add(kind)
 
-    async def do(self, name: str, asked: Any) -> Any:  # noqa: ANN401 - each verb has its own answer
+    async def do(self, name: str, arguments: Any) -> Any:  # noqa: ANN401 - each verb has its own answer
         """Carry out one verb and spread its wake-ups."""
-        verb = Verb(name, asked, self.now, self.dice.getrandbits(64))
+        verb = Verb(name, arguments, self.now, self.dice.getrandbits(64))
         answer = await self.stage.do(verb)
         self.verbs += 1
         for wake in getattr(answer, "wakes", ()):

@@ -37,8 +37,8 @@ class PsycopgAdapter(DriverAdapter):
     def ask(self, statement: Statement, argument: str) -> Any:  # noqa: ANN401 - a text
         """Ask over a cursor of our own: its owner's may give rows of any kind."""
         with psycopg.Cursor(self.given, row_factory=tuple_row) as cursor:
-            asked = statement.with_placeholder("%s").encode()
-            row = cursor.execute(asked, [argument], prepare=False).fetchone()
+            query = statement.with_placeholder("%s").encode()
+            row = cursor.execute(query, [argument], prepare=False).fetchone()
         return _text(row)
 
 
@@ -56,8 +56,8 @@ class AsyncPsycopgAdapter(DriverAdapter):
     async def ask(self, statement: Statement, argument: str) -> Any:  # noqa: ANN401 - a text
         """Ask over a cursor of our own."""
         async with psycopg.AsyncCursor(self.given, row_factory=tuple_row) as cursor:
-            asked = statement.with_placeholder("%s").encode()
-            await cursor.execute(asked, [argument], prepare=False)
+            query = statement.with_placeholder("%s").encode()
+            await cursor.execute(query, [argument], prepare=False)
             row = await cursor.fetchone()
         return _text(row)
 

@@ -26,8 +26,8 @@ class SqlAlchemyAdapter(DriverAdapter):
 
     def ask(self, statement: Statement, argument: str) -> Any:  # noqa: ANN401 - a text
         """Ask."""
-        asked, arguments = _bound_text(statement, argument)
-        return self.given.execute(asked, arguments).scalar_one()
+        query, arguments = _bound_text(statement, argument)
+        return self.given.execute(query, arguments).scalar_one()
 
 
 class AsyncSqlAlchemyAdapter(DriverAdapter):
@@ -54,8 +54,8 @@ class AsyncSqlAlchemyAdapter(DriverAdapter):
 
     async def ask(self, statement: Statement, argument: str) -> Any:  # noqa: ANN401 - a text
         """Ask."""
-        asked, arguments = _bound_text(statement, argument)
-        return (await self.given.execute(asked, arguments)).scalar_one()
+        query, arguments = _bound_text(statement, argument)
+        return (await self.given.execute(query, arguments)).scalar_one()
 
 
 def _state_of_dbapi(pooled: Any) -> str:  # noqa: ANN401 - SQLAlchemy's, around one of any driver

@@ -1,6 +1,6 @@
--- What time it is: the one rule of all functions here. `at` is told in tests; else the server's clock
--- counts, as far as nobody has set it: NULL = that is for the verbs to say (core/store_time.py).
--- `at_most` is as much as the asking process can vouch for.
+-- The store's time, for all functions here. Tests give `at`; otherwise the server's clock counts. NULL =
+-- that clock may have been set, so the verbs must decide (core/store_time.py). `at_most` is the latest
+-- moment that the calling process can vouch for.
 CREATE FUNCTION millpond_moment(
     at double precision, at_most double precision, latest double precision, behind double precision,
     wall double precision

@@ -135,7 +135,7 @@ BEGIN
         PERFORM millpond_miscounted('inbox', cardinality(places), counted);
     END IF;
 
-    -- With the commit the workers look: a hint as wake.py sends them, from nobody.
+    -- The commit sends a hint to the workers, as notify.py does; the sender `-` is no process.
     -- The caller's commit would fail if the queue were full: better no hint, a poll finds the task.
     IF pg_notification_queue_usage() < 0.5 THEN
         PERFORM pg_notify(millpond_channel(), '- ' || json_build_object(

@@ -1,6 +1,6 @@
 -- Whether these functions know all that a pool's settings say. What they do not know is refused to the
 -- verbs and never guessed, and what those do not know either leaves the pool alone. A new option of a
--- pool is named here once the functions below heed it (see test_unknown_options.py).
+-- pool is named here once the functions below apply it (see test_unknown_options.py).
 CREATE FUNCTION millpond_knows(spec jsonb) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
     SELECT spec - '{name,max_concurrent,order,backpressure,max_per_key,rates,rate_per_key,lanes,ordered,max_callbacks,prefetch,budgets,adaptive,trigger,keep,attempts}'::text[] = '{}'
        AND (spec -> 'order') - '{kind,aging,key,weights}'::text[] = '{}'

@@ -1,8 +1,8 @@
 -- The same for a program that knows which store it means, over whatever driver: a text, and a text.
 --
--- This one, `submit` and `status` act with the rights of their owner, so that whoever may call them
--- needs no right on any table. Their search_path has the caller's temporary tables last, and nobody
--- but the owner may create anything in the schema before it.
+-- This one, `submit` and `status` act with the rights of their owner, so that a caller needs no right on
+-- any table. Their search_path has the caller's temporary tables last, and before them a schema in which
+-- only the owner may create anything.
 CREATE FUNCTION millpond_enter(given text) RETURNS text
 LANGUAGE plpgsql VOLATILE SECURITY DEFINER SET search_path FROM CURRENT AS $body$
 BEGIN
@@ -157,8 +157,8 @@ BEGIN
 END
 $body$;
 
--- What became of a task; NULL for one that is not known (any more). Whoever submitted it knows its
--- id; who guesses one learns of some task that it runs or has ended, and nothing else.
+-- The status of a task; NULL for one that the store does not know (any more). The submitter knows the
+-- id. A caller who guesses an id learns the status of some task, and nothing else.
 CREATE FUNCTION status(task bigint) RETURNS text
 LANGUAGE sql STABLE SECURITY DEFINER SET search_path FROM CURRENT AS $body$
     SELECT coalesce(

@@ -1,7 +1,7 @@
--- Where to look for what is ready (see millpond_pool.bands): past what has left, and not past what was put in.
+-- The marks of a queue (see millpond_pool.bands): where a claim begins to look for ready tasks. All tasks
+-- before a mark have left; a task that is put in before a mark lowers it.
 
--- Let what the verbs have put into a queue be found there: it may stand before where others begin to
--- look. It is told by its places.
+-- Lower the marks to tasks that the verbs have put into a queue, given by their places.
 CREATE FUNCTION millpond_lower(the_pool bigint, put_in bigint[]) RETURNS void
 LANGUAGE plpgsql VOLATILE
 SET search_path FROM CURRENT
@@ -72,7 +72,7 @@ BEGIN
     END IF;
 END $$;
 
--- Note that there is nothing in a queue before what was found first, or before a time.
+-- Raise the marks: no ready task stands before the given one, and none falls due before the given time.
 CREATE FUNCTION millpond_raise(
     the_pool bigint, first_rank bigint, first_place bigint, first_due double precision
 ) RETURNS void

@@ -7,7 +7,7 @@ CREATE FUNCTION millpond_depth(rate jsonb) RETURNS bigint LANGUAGE sql IMMUTABLE
     SELECT coalesce((rate ->> 'burst')::bigint, (rate ->> 'n')::bigint)
 $$;
 
--- When rates let a task of some weight start: `at`, or later. All is told in microseconds.
+-- When rates let a task of some weight start: `at`, or later. All times are in microseconds.
 CREATE FUNCTION millpond_ready_at(rates jsonb, buckets jsonb, weight bigint, at bigint) RETURNS bigint
 LANGUAGE sql IMMUTABLE AS $$
     SELECT greatest(at, max((b.bucket ->> 0)::bigint

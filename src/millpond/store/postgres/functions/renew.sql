@@ -1,5 +1,5 @@
--- Keep everything that a worker holds for some seconds more, and tell which of it is to be cancelled.
--- Nobody else need look because of that, so the version stays.
+-- Renew the lease of a worker for some seconds, and return which of its tasks it must cancel. That gives
+-- other processes no reason to look, so the version stays.
 CREATE FUNCTION millpond_renew(
     at double precision,
     at_most double precision,

@@ -129,7 +129,7 @@ DECLARE
     forgotten bigint;
 BEGIN
     IF p.resting > 0 THEN
-        -- None of them stands before what was served last.
+        -- No resting seat stands before the former place, so the index is read from there.
         DELETE FROM millpond_seat AS s
          WHERE s.pool = p.id AND s.resting = 1
            AND (s.turn, s.joined) > (p.passed_turn, p.passed_join)

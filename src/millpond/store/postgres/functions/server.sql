@@ -1,5 +1,5 @@
 -- Which server this is, and how often it was recovered or promoted: where another answers, transactions are
--- numbered otherwise. NULL where it cannot be known: it is being recovered, or somebody has forbidden to ask.
+-- numbered otherwise. NULL = unknown: the server is in recovery, or this role may not ask for it.
 CREATE FUNCTION millpond_server() RETURNS text LANGUAGE plpgsql VOLATILE AS $body$
 BEGIN
     IF pg_is_in_recovery() THEN
@@ -17,7 +17,7 @@ CREATE FUNCTION millpond_where() RETURNS text LANGUAGE sql STABLE SET search_pat
     SELECT millpond_identity() || ':' || oid FROM pg_database WHERE datname = current_database()
 $body$;
 
--- Whom a message is for: see wake.py, where names that are too long are made short the same way.
+-- The channel of the hints of this schema; notify.py shortens long names in the same way.
 CREATE FUNCTION millpond_channel() RETURNS text LANGUAGE sql STABLE SET search_path FROM CURRENT AS $body$
     SELECT CASE
         WHEN octet_length('millpond:' || current_schema()) <= 63

@@ -15,8 +15,8 @@
 -- with every statement.
 
 -- Rows that are rewritten all the time have a turn, which grows with every 32nd rewrite and is the last
--- column of their index. Whoever wants such a row asks for its highest turn: so it is found at once, also
--- while a transaction of somebody else keeps thousands of its dead versions from being removed.
+-- column of their index. A statement looks for the highest turn of such a row: so it finds the row at
+-- once, also while another transaction keeps thousands of its dead versions from being removed.
 
 -- The lock that each transaction takes before it writes. It has no rows; the lock is on the table
 -- itself, so a role without rights on the store cannot take it (an advisory lock is open to every role
@@ -49,7 +49,7 @@ CREATE TABLE millpond_meta (
     leader      text COLLATE "C" NOT NULL,
     leader_until double precision NOT NULL,
     generation  bigint NOT NULL,
-    -- How far store time is behind the server's clock since that was set, and what is known of it.
+    -- How far store time is behind the server's clock, and how that was found (core/store_time.py).
     behind      double precision NOT NULL DEFAULT 0,
     since       double precision NOT NULL DEFAULT 0,
     clock       text COLLATE "C" NOT NULL DEFAULT '',
@@ -109,7 +109,7 @@ CREATE TABLE millpond_pool (
     bands          bigint[] DEFAULT '{}',
     lows           bigint[] DEFAULT '{}',
     undue_since    double precision NOT NULL DEFAULT 0, -- nothing waits for a time before that
-    -- The same of a fair pool's ring: all that take part for everybody stand behind this place.
+    -- The same of a fair pool's ring: all shares that any worker may serve stand behind this place.
     ring_turn      bigint NOT NULL DEFAULT 0,
     ring_join      bigint NOT NULL DEFAULT 0,
     writes         bigint NOT NULL DEFAULT 0,
@@ -139,7 +139,7 @@ CREATE TABLE millpond_task (
     place bigint PRIMARY KEY,
     id    bigint NOT NULL UNIQUE,
     body  bytea NOT NULL,
-    plain text COLLATE "C"                  -- of a task on which nothing else hangs: what is told of it
+    plain text COLLATE "C"                  -- the fields of a plain task, as JSON (unit_of_work.py)
 );
 
 CREATE TABLE millpond_live (
@@ -195,7 +195,7 @@ CREATE INDEX millpond_listed_key ON millpond_live (pool, key, place) WHERE liste
 
 -- Plain tasks that run or are held ahead, folded: one row for those of one claim that started at the
 -- same moment, and no row of their own in `live`. A column that holds one value holds it for every task;
--- no keys = none has one. Whoever looks at one of them unfolds it first.
+-- no keys = none has one. A verb that reads one of them unfolds its row first.
 CREATE TABLE millpond_lease (
     token        bigint NOT NULL,
     started_at   double precision NOT NULL, -- infinity = not yet: they are held ahead
@@ -253,7 +253,7 @@ CREATE TABLE millpond_ended (
     runs        integer NOT NULL,
     result      bytea,
     error       bytea,
-    -- The rest of what is told of it, as it was while it lived.
+    -- The rest of its record, as it was while the task was live.
     rank             bigint NOT NULL,
     lane             text COLLATE "C",
     sequence         bigint NOT NULL,
@@ -375,7 +375,7 @@ CREATE UNIQUE INDEX millpond_run_name ON millpond_run (pool, name) WHERE name IS
 CREATE INDEX millpond_run_open ON millpond_run (id) WHERE finished_at IS NULL;
 CREATE INDEX millpond_run_over ON millpond_run (pool, finished_at) WHERE finished_at IS NOT NULL;
 
-CREATE TABLE millpond_audit (               -- one row per transaction that had something to tell
+CREATE TABLE millpond_audit (               -- one row per transaction that wrote records
     position bigint PRIMARY KEY,            -- of its last record
     records  bigint NOT NULL,
     at       double precision NOT NULL,     -- of its last record
@@ -383,7 +383,7 @@ CREATE TABLE millpond_audit (               -- one row per transaction that had 
     -- Or, for the same arrow of many plain tasks: what all have in common, and what each has.
     event    text COLLATE "C",
     -- For the arrows of a relay: whether it is a start or an end. One value = as many starts as ends, which
-    -- come first here; each start is told right after the end that stands as far from the front.
+    -- come first here; the reader puts the n-th start right after the n-th end.
     starts   boolean[],
     pool     bigint,
     worker   text COLLATE "C",
@@ -393,7 +393,7 @@ CREATE TABLE millpond_audit (               -- one row per transaction that had 
     due      double precision[],
     keys     text[] COLLATE "C",
     plain    text[] COLLATE "C",
-    -- What is told of each besides: its event, attempt, runs and reason, as JSON. NULL = it is the first attempt.
+    -- More fields of each: its event, attempt, runs and reason, as JSON. NULL = it is the first attempt.
     differs  text[] COLLATE "C"
 );
 
@@ -411,7 +411,7 @@ CREATE TABLE millpond_measured (            -- how long the latest attempts wait
 
 -- Rows that are rewritten all the time are vacuumed after so many dead ones, not after a share of
 -- what the table holds, which may be a million that wait. Giving pages back to the system would lock
--- out everybody for a moment, and they are needed again.
+-- out all sessions for a moment, and the pages are needed again.
 ALTER TABLE millpond_live SET (
     fillfactor = 80,
     autovacuum_vacuum_scale_factor = 0,

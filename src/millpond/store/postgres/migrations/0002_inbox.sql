@@ -1,11 +1,11 @@
 -- schema-2
 --
--- The inbox: tasks submitted inside transactions of others. Such a transaction may stay open for as
--- long as it likes, so it takes no lock of the store's: it only adds rows here. Whoever writes to the
--- store next moves what was committed into the queue, in the order of `n`, and deletes it by its key,
--- so a row that is committed late is never passed over. Where to look for the next ones is told by
--- transactions (millpond_meta.seen_upto, seen_open): a row of one that was open when somebody looked,
--- or came after, was not seen by him. By their numbers one could not tell.
+-- The inbox: tasks that callers submit inside their own transactions. Such a transaction may stay open
+-- for any time, so it takes no lock of the store: it only adds rows here. The next writer of the store
+-- moves the committed rows into the queue, in the order of `n`, and deletes them by their key, so it
+-- never passes over a row that is committed late. It finds new rows by their transactions
+-- (millpond_meta.seen_upto, seen_open): those that were open at the last move, or began after it. The
+-- numbers `n` do not show which rows are new.
 --
 -- Checked is what is committed, and what the transaction itself has submitted. What only shows when a
 -- task is moved (two transactions with one idempotency key) ends there as rejected.
@@ -18,7 +18,7 @@ CREATE TABLE millpond_inbox (
     key             text COLLATE "C",
     idempotency_key text COLLATE "C",
     function        text COLLATE "C" NOT NULL,
-    fingerprint     bigint NOT NULL,        -- 2^63 - 1: told in SQL, not to be compared
+    fingerprint     bigint NOT NULL,        -- 2^63 - 1: submitted in SQL, not to be compared
     spoken          smallint NOT NULL CHECK (spoken IN (0, 1)),  -- its body is the words of `submit`
     body            bytea NOT NULL,
     xid             xid8 NOT NULL DEFAULT pg_current_xact_id()

@@ -1,7 +1,8 @@
 -- schema-3
 --
--- Which functions are installed: each version with the digest of its text (functions.py). The functions
--- themselves are no part of a numbered migration: they are made anew where their digest differs.
+-- Which functions are installed: each version with the digest of its text (server_functions.py). The
+-- functions themselves are no part of a numbered migration: where a digest differs, the next process
+-- that opens the store installs them again.
 CREATE TABLE millpond_functions (
     version      integer PRIMARY KEY,
     digest       text COLLATE "C" NOT NULL,

@@ -1,7 +1,7 @@
--- What others have submitted inside their own transactions, and committed.
+-- Tasks that callers have submitted inside their own transactions, and committed.
 
--- When a transaction has got its turn: all of it that nobody has seen, unless it is too much; and which
--- transactions were over by then. All of one moment: it is one statement.
+-- For a transaction that has the writers' lock: all rows that no move has seen, up to a limit, and which
+-- transactions were over by then. All are of one moment, as it is one statement.
 -- name: inbox_new
 SELECT i.n, i.id, i.pool, millpond_clock() - i.at, i.spoken,
        i.body, i.key, i.idempotency_key, i.function, s.upto::text, s.open::text
@@ -25,7 +25,7 @@ SELECT n, id, pool, millpond_clock() - at, spoken, body, key,
 UPDATE millpond_meta SET seen_upto = ?::text::xid8, seen_open = ?::text::xid8[]
  WHERE ctid = (SELECT ctid FROM millpond_meta ORDER BY turn DESC LIMIT 1);
 
--- Tables that came from another server tell of its transactions, and not of those of this one.
+-- Tables that came from another server hold the transaction ids of that server: they mean nothing here.
 -- name: inbox_foreign
 SELECT seen_upto > pg_snapshot_xmax(pg_current_snapshot())
        OR coalesce(server <> millpond_server(), false)
@@ -38,7 +38,7 @@ UPDATE millpond_meta
     OR coalesce(server <> millpond_server(), false);
 
 -- name: check_inbox
-SELECT format('task %s waits in the inbox, and nobody would look for it', i.id)
+SELECT format('task %s waits in the inbox, and no writer would find it', i.id)
   FROM millpond_inbox AS i CROSS JOIN millpond_meta AS m
  WHERE i.xid < m.seen_upto AND i.xid <> ALL(m.seen_open);
 

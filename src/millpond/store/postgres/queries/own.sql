@@ -129,7 +129,7 @@ SELECT EXISTS (SELECT FROM generate_series(1, (SELECT max(id) FROM millpond_pool
        OR EXISTS (SELECT 1 FROM millpond_inbox WHERE xid = ANY(m.seen_open))
   FROM (SELECT * FROM millpond_meta ORDER BY turn DESC LIMIT 1) AS m;
 
--- Under which generation somebody else leads at a moment: he lives, as far as is known.
+-- The generation under which another process leads at a moment, as long as it has a registered worker.
 -- name: led
 SELECT m.generation FROM (SELECT * FROM millpond_meta ORDER BY turn DESC LIMIT 1) AS m
  WHERE m.leader <> ? AND m.leader_until > coalesce(?, millpond_clock() - m.behind)
@@ -142,7 +142,8 @@ SELECT EXISTS (SELECT FROM pg_stat_activity
                 WHERE datname = current_database() AND pid <> pg_backend_pid()
                   AND position(rtrim($found$millpond_renew$found$, '0123456789') IN query) > 0 AND backend_start <= to_timestamp(?));
 
--- Whoever changes anything writes this row, too: the others see by it that they know too little.
+-- A transaction that changes anything also writes this row: its version shows other processes that their
+-- cached rows are old.
 -- name: save_meta
 UPDATE millpond_meta
    SET version = version + 1, latest = ?, joined = ?, next_group = ?, next_claim = ?, records = ?,
@@ -150,7 +151,7 @@ UPDATE millpond_meta
        turn = (version + 1) >> 5
  WHERE ctid = (SELECT ctid FROM millpond_meta ORDER BY turn DESC LIMIT 1);
 
--- Its version is one that nobody has seen.
+-- Its version is one that no process has cached.
 -- name: new_meta
 INSERT INTO millpond_meta (one, latest, joined, next_group, next_claim, records, leader, leader_until,
                            generation, version, leases, turn)
@@ -250,8 +251,8 @@ UPDATE millpond_worker
        ahead = $8, writes = writes + 1, turn = (writes + 1) >> 5
  WHERE ctid = (SELECT ctid FROM millpond_worker WHERE id = $1 ORDER BY turn DESC LIMIT 1);
 
--- Where to look for what is ready (millpond_pool.bands): what was put into a queue, and what was found
--- to be its first. These must not be taken for questions, which may be asked ahead.
+-- Lower and raise the marks of a queue (millpond_pool.bands). These statements write: the connection must
+-- not take them for queries, which it may send ahead.
 
 -- name: lower
 WITH done AS MATERIALIZED (SELECT millpond_lower(?, ?::bigint[])) SELECT 1 FROM done;
@@ -304,25 +305,25 @@ SELECT due FROM millpond_live
  ORDER BY due, place LIMIT 1;
 
 -- name: check_bands
-SELECT format('task %s of pool %s is ready, and nobody would look for it at rank %s, place %s',
+SELECT format('task %s of pool %s is ready, and no claim would find it at rank %s, place %s',
               l.id, p.name, l.rank, l.place)
   FROM millpond_pool AS p JOIN millpond_live AS l ON l.grp = p.id
  WHERE p.bands IS NOT NULL
    AND NOT EXISTS (SELECT FROM unnest(p.bands, p.lows) AS u (rank, low)
                     WHERE u.rank = l.rank AND u.low <= l.place)
  UNION ALL
-SELECT format('task %s of pool %s is due at %s, and nobody would look for it before %s',
+SELECT format('task %s of pool %s is due at %s, and no claim would find it before %s',
               l.id, p.name, l.due, p.undue_since)
   FROM millpond_pool AS p JOIN millpond_live AS l ON l.pool = p.id
  WHERE l.grp = 0 AND l.due < p.undue_since
  UNION ALL
-SELECT format('share %s of pool %s takes part at turn %s, %s, and nobody would look for it there',
+SELECT format('share %s of pool %s takes part at turn %s, %s, and no claim would find it there',
               s.share, p.name, s.turn, s.joined)
   FROM millpond_pool AS p JOIN millpond_seat AS s ON s.pool = p.id
  WHERE s.owner = '' AND s.resting = 0 AND (s.turn, s.joined) <= (p.ring_turn, p.ring_join);
 
 -- name: check_leases
-SELECT format('a lease of worker %s has number %s, and those from %s to %s are looked at',
+SELECT format('a lease of worker %s has number %s, and the store reads only those from %s to %s',
               l.worker, l.n, m.first_lease, m.leases)
   FROM millpond_lease AS l CROSS JOIN (SELECT * FROM millpond_meta ORDER BY turn DESC LIMIT 1) AS m
  WHERE l.n < m.first_lease OR l.n > m.leases;
@@ -341,7 +342,7 @@ INSERT INTO millpond_task
 SELECT place, id, ''::bytea FROM millpond_live WHERE place NOT IN (SELECT place FROM millpond_task)
     ON CONFLICT DO NOTHING;
 
--- Where to look for what is ready may be told wrong, too: then it may be anywhere.
+-- The marks may be wrong, too. Reset them: a ready task may then be anywhere.
 -- name: mend_9_marks
 UPDATE millpond_pool
    SET bands = NULL, lows = '{}', undue_since = 0, ring_turn = 0, ring_join = 0, writes = writes + 1, turn = (writes + 1) >> 5;

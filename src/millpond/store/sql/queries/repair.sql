@@ -143,8 +143,8 @@ UPDATE millpond_key SET ended_at = round((ended_at - ?) * 1000000) / 1000000 WHE
 -- name: move_9_audit
 UPDATE millpond_audit SET at = round((at - ?) * 1000000) / 1000000 WHERE at > ?;
 
--- What holds a pool or a key back, and rates: what was written before store time was ahead may be later
--- than now as well, and stays. It is told by what is nearer: now, or the time that is left.
+-- Holds of pools and keys, and rates: one that was written before store time was ahead may also be later
+-- than now, and stays. The second argument separates the two: now and half of the step back.
 
 -- name: move_pool
 UPDATE millpond_pool SET not_before = round((not_before - ?) * 1000000) / 1000000 WHERE not_before > ?;

@@ -152,7 +152,7 @@ CREATE TABLE millpond_ended (
     runs        INTEGER NOT NULL,
     result      BLOB,
     error       BLOB,
-    -- The rest of what is told of it, as it was while it lived.
+    -- The rest of its record, as it was while the task was live.
     rank             INTEGER NOT NULL,
     lane             TEXT,
     sequence         INTEGER NOT NULL,
@@ -270,7 +270,7 @@ CREATE UNIQUE INDEX millpond_run_name ON millpond_run (pool, name) WHERE name IS
 CREATE INDEX millpond_run_open ON millpond_run (id) WHERE finished_at IS NULL;
 CREATE INDEX millpond_run_over ON millpond_run (pool, finished_at) WHERE finished_at IS NOT NULL;
 
-CREATE TABLE millpond_audit (               -- one row per transaction that had something to tell
+CREATE TABLE millpond_audit (               -- one row per transaction that wrote records
     position INTEGER PRIMARY KEY,           -- of its last record
     records  INTEGER NOT NULL,
     at       REAL NOT NULL,                 -- of its last record

@@ -64,7 +64,7 @@ class VerbTables(AuditTable, ABC):
         self._own_tokens = tokens(entropy)
         self._tokens: Iterator[int] = self._own_tokens
         self.endings = Endings()
-        self._asked: dict[int, bool] = {}
+        self._stop_requests: dict[int, bool] = {}
         """Tasks that this verb asked to stop -> whether by an interrupt."""
         self.begun: set[int] = set()
         """Prefetched tasks whose start this verb reported: their actual start is unknown."""
@@ -83,8 +83,8 @@ class VerbTables(AuditTable, ABC):
         self.endings.begin()
         if self.begun:
             self.begun = set()
-        if self._asked:
-            self._asked = {}
+        if self._stop_requests:
+            self._stop_requests = {}
 
     def end(self, now: float) -> None:
         """End a verb: apply its changes to queues and runs."""

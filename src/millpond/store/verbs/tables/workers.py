@@ -69,16 +69,17 @@ class WorkerTables(VerbTables):
             return False
         task.cancel_requested = True
         task.interrupt_requested = interrupt
-        self._asked[task.new.id] = interrupt
+        self._stop_requests[task.new.id] = interrupt
         word = "interrupt" if interrupt else "cancel"
         self.record_command(task.new.pool, f"{word} requested", now, task=task.new.id)
         return True
 
     def stop_requests(self) -> StopRequests:
         """Return the tasks that this verb asked to stop."""
-        if not self._asked:
+        requests = self._stop_requests
+        if not requests:
             return (), ()
-        return tuple(self._asked), tuple(task for task, hard in self._asked.items() if hard)
+        return tuple(requests), tuple(task for task, hard in requests.items() if hard)
 
     def _own(self, owner: str) -> None:
         self.owned[owner] = self.owned.get(owner, 0) + 1
