@@ -41,7 +41,7 @@ def use_memory_for_files() -> None:
     runs_programs = not os.statvfs(fast).f_flag & os.ST_NOEXEC  # some tests copy or compile one
     if runs_programs and shutil.disk_usage(fast).free >= ROOM:
         os.environ["TMPDIR"] = str(fast)
-        tempfile.tempdir = None  # what was found before
+        tempfile.tempdir = None  # forget the folder found before
 
 
 use_memory_for_files()

@@ -61,7 +61,7 @@ async def stopped(handle: Handle[Any]) -> bool:
 async def test_a_worker_that_stops_past_its_grace_ends_an_only_attempt(
     place: Path | Schema,
 ) -> None:
-    """It failed, reason stopped; nobody begins it again until it is redriven."""
+    """It fails with the reason `stopped`; no worker starts it again until it is redriven."""
     async with Fleet(place).millpond(work=False) as mp:
         once = Once(mp)
         async with mp.worker():

@@ -37,7 +37,7 @@ def application(url: str, ran: list[int], *, work: bool) -> Millpond:
 
 
 class Hand:
-    """A connection of somebody else's to the tables of a store."""
+    """A connection to the tables of a store that belongs to no Millpond."""
 
     def __init__(self, url: str) -> None:
         self._server = psycopg.connect(url, autocommit=True) if is_postgres(url) else None
@@ -176,8 +176,8 @@ async def test_workers_that_claim_at_once_take_each_task_once_and_in_order(url: 
 
 
 @pytest.mark.rows("DE-20")
-async def test_a_batch_is_stored_whole_for_whoever_looks(url: str) -> None:
-    """Another connection never counts a part of it; each handle says what is ahead of it."""
+async def test_other_connections_see_all_tasks_of_a_batch_or_none(url: str) -> None:
+    """Another connection never counts a part; each handle has the task's position."""
     size = 50
     async with application(url, [], work=False) as mp:
         pool = mp.get_pool("plain")

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.real_loop
 
 PATIENCE = 30.0
 LONG, SHORT = 60.0, 1.5
-"""Leases: one whose renewals are too far apart to tell in time, and one that renews often."""
+"""Seconds of a lease whose renewal comes too late to interrupt, and of one renewed often."""
 
 
 class Runner:

@@ -58,7 +58,7 @@ async def test_a_lease_that_is_renewed_is_left_alone_and_one_that_is_not_is_lost
 ) -> None:
     """One runs for four leases in peace; what a dead one held runs elsewhere when its lease ends.
 
-    Nothing but the lease decides: the dead process left no word, and nobody is asked about it.
+    Only the lease decides: no worker can know of the dead process in another way.
     """
     works = Works(place, max_concurrent=3)
     dead, slow, idle = (works.process(name) for name in ("dead", "slow", "idle"))

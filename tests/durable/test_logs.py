@@ -80,7 +80,7 @@ async def test_a_lost_lease_that_is_tried_again_is_one_warning(
 async def test_an_expired_task_is_one_error(
     place: Path | Schema, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It never started, and nobody may have waited for it."""
+    """It never started, and its submitter may not wait for it."""
     shop = Shop(Fleet(place))
     async with shop.mp:
         await shop.pool.pause()

@@ -52,12 +52,12 @@ async def parked(mp: Millpond, count: int, pool: str = "reviews") -> None:
 async def until(happened: Callable[[], Awaitable[bool]]) -> None:
     """Look again and again until something has happened."""
     async with asyncio.timeout(120):
-        while not await happened():  # noqa: ASYNC110 - nobody tells of it
+        while not await happened():  # noqa: ASYNC110 - no event for it
             await asyncio.sleep(0.1)
 
 
-async def _true(asked: Callable[[], bool]) -> bool:
-    return asked()
+async def _true(condition: Callable[[], bool]) -> bool:
+    return condition()
 
 
 async def results(handles: list[Handle[Any]]) -> list[Any]:
@@ -65,8 +65,8 @@ async def results(handles: list[Handle[Any]]) -> list[Any]:
     return [await asyncio.wait_for(result_of(one), 600) for one in handles]
 
 
-def said(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """Return what was logged of arguments that do not fit."""
+def unfit_arguments(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Return the log messages about arguments that do not fit."""
     return [one.message for one in caplog.records if "MILL-096" in one.message]
 
 
@@ -86,11 +86,11 @@ async def test_a_backlog_waits_for_a_worker_that_understands_it(
             info = await handles[0].refresh()
             assert ("queued", 0) == (info.status, info.attempt)
             assert 1 == new.counts.unfit_arguments
-        assert 1 == len(said(caplog))
-        for told in (why, said(caplog)[0], str(info.error)):
-            assert "'tenant'" in told
-            assert "review" in told
-        assert "review(pr: int, tenant: str)" in said(caplog)[0]
+        assert 1 == len(unfit_arguments(caplog))
+        for message in (why, unfit_arguments(caplog)[0], str(info.error)):
+            assert "'tenant'" in message
+            assert "review" in message
+        assert "review(pr: int, tenant: str)" in unfit_arguments(caplog)[0]
         assert new.counts.corrupt == 0
         async with release(fleet, 1):
             assert [f"first {n}" for n in range(5)] == await results(handles)
@@ -106,8 +106,8 @@ async def test_a_new_argument_met_by_an_old_worker_waits_for_a_new_one(
     async with release(fleet, 1) as old, release(fleet, 2, work=False) as new:
         handle = await new.tasks["review"].submit(1, "acme")
         await parked(old, 1)
-        assert "'tenant'" in said(caplog)[0]
-        assert "does not take" in said(caplog)[0]
+        assert "'tenant'" in unfit_arguments(caplog)[0]
+        assert "does not take" in unfit_arguments(caplog)[0]
         async with release(fleet, 2):
             assert ["second 1 acme"] == await results([handle])
 
@@ -121,7 +121,7 @@ async def test_two_releases_beside_each_other_run_what_each_understands(place: P
         for number in range(6):
             handles.append(await old.tasks["review"].submit(number))
             handles.append(await new.tasks["review"].submit(number, "acme"))
-        expected = [told for n in range(6) for told in (f"first {n}", f"second {n} acme")]
+        expected = [result for n in range(6) for result in (f"first {n}", f"second {n} acme")]
         assert expected == await results(handles)
         await asyncio.sleep(100)
         turns = [worker.turns for mp in (old, new) for worker in internals_of(mp).runtime.workers]

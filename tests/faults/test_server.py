@@ -1,4 +1,4 @@
-"""Servers whose settings and moods would end a transaction: ours is done, once, all the same."""
+"""Servers whose settings or errors end transactions: each of ours commits exactly once."""
 
 import asyncio
 import os
@@ -65,7 +65,7 @@ async def test_timeouts_of_the_database_are_not_ours(own: OwnServer, direct: str
         own.execute(f"ALTER DATABASE \"{urlsplit(direct).path[1:]}\" SET {name} = '{value}'")
     shop = Shop(direct)
     async with shop.mp:
-        # Somebody has the turn for longer than any of them.
+        # Another session holds the lock for longer than any of these timeouts.
         with psycopg.connect(own.url_of(urlsplit(direct).path[1:])) as other:
             other.execute("SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0")
             if "transaction_timeout" in hurried:
@@ -93,7 +93,7 @@ async def test_the_level_of_isolation_is_ours(own: OwnServer, direct: str, level
 
 
 async def test_handlers_that_lock_each_other_out_are_tried_again(direct: str) -> None:
-    """The server ends one of the two transactions; nothing of it stays, and it is begun anew."""
+    """The server rolls back one of the two transactions; the worker runs its handler again."""
     shop = Shop(direct, work=True)
     first = {1: asyncio.Event(), 2: asyncio.Event()}
 

@@ -1,4 +1,4 @@
-"""What enters by SQL passes the same checks as what enters by Python."""
+"""Tasks submitted in SQL pass the same checks as tasks submitted in Python."""
 
 from __future__ import annotations
 
@@ -83,10 +83,10 @@ async def test_what_a_fair_pool_shares_by_has_the_bound_of_a_key(
         assert [task] == await leased(store)
 
 
-def entered(own: Own, **told: Any) -> Any:
-    """Put a task in as a program does that speaks with the function of the Python side."""
+def entered(own: Own, **fields: Any) -> Any:
+    """Submit a task with the SQL function that the Python side calls."""
     store = own.ask("SELECT millpond_where()")
-    task = {"id": 7, "dedupe": "forever", "function": "work", "fingerprint": 0, **told}
+    task = {"id": 7, "dedupe": "forever", "function": "work", "fingerprint": 0, **fields}
     given = json.dumps({"store": store, "pool": "p", "tasks": [task]})
     statement = f'SELECT "{own.schema}".millpond_enter(%s)'
     row = own.connection.execute(statement.encode(), [given]).fetchone()
@@ -100,7 +100,7 @@ def encoded(identifier: int = 7, **options: Any) -> str:
 
 
 @pytest.mark.parametrize(
-    "told",
+    "fields",
     [
         {"function": "x" * 2800},
         {"function": ""},
@@ -111,16 +111,16 @@ def encoded(identifier: int = 7, **options: Any) -> str:
         {"id": 2**63},
         {"words": {"function": "work"}},
     ],
-    ids=lambda told: next(iter(told)),
+    ids=lambda fields: next(iter(fields)),
 )
-async def test_a_program_of_its_own_is_held_to_the_same(
-    schema: Schema, told: dict[str, Any]
+async def test_the_function_that_python_calls_refuses_the_same_from_any_program(
+    schema: Schema, fields: dict[str, Any]
 ) -> None:
-    """Who may submit may also call what the Python side calls."""
+    """A role that may submit may also call the function that the Python side calls."""
     async with opened(schema) as store:
         with connected(schema, autocommit=True) as own:
             with pytest.raises(psycopg.Error) as caught:
-                entered(own, **{"body": encoded(), **told})
+                entered(own, **{"body": encoded(), **fields})
             assert "ML003" == caught.value.sqlstate
             task = own.submit()
         assert [task] == await leased(store)

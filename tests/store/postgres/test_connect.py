@@ -1,4 +1,4 @@
-"""Connections: the settings they have, and what is told when one cannot be made or is lost."""
+"""Connections: their settings, and the errors when one cannot be made or is lost."""
 
 import gc
 import os
@@ -79,8 +79,8 @@ def shown(connection: Connection, setting: str) -> Any:
     return value
 
 
-def told(error: MillpondError) -> str:
-    """An error's text, after checks that hold for each of them."""
+def checked_text(error: MillpondError) -> str:
+    """Return an error's text, after checks that hold for every error."""
     assert str(error).startswith(error.code)
     assert "\n" not in str(error)
     assert error.__cause__ is not None
@@ -141,7 +141,7 @@ def test_behind_a_pooler_a_session_is_left_as_it_is(postgres_url: str) -> None:
 
 
 def test_a_pooler_is_noticed(address: Address, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It tells of a session that is none of the server's; unless the URL says otherwise."""
+    """The server reports another backend than the session's own; the URL can override that."""
     with connect(address) as straight:
         assert not is_pooled(straight)
     monkeypatch.setattr(psycopg.ConnectionInfo, "backend_pid", 0)
@@ -210,7 +210,7 @@ def test_without_a_listener_sending_works() -> None:
         url = f"postgresql://me:hunter2@127.0.0.1:{unused.getsockname()[1]}/db"
         with pytest.raises(StoreUnreachable, match="see that the server runs") as caught:
             connect(address_of(url))
-    assert "hunter2" not in told(caught.value)
+    assert "hunter2" not in checked_text(caught.value)
     assert "postgresql://me:***@127.0.0.1" in caught.value.path
 
 
@@ -238,21 +238,21 @@ def test_a_wrong_password(own: OwnServer) -> None:
     url = own.tcp_url.replace(right, "hunter2")
     with pytest.raises(StoreDenied, match=r"user and password in the URL.*pg_hba") as caught:
         connect(address_of(url))
-    assert "hunter2" not in told(caught.value)
+    assert "hunter2" not in checked_text(caught.value)
     assert "MILL-062" == caught.value.code
 
 
 def test_an_unknown_user(own: OwnServer) -> None:
     """There is no such role."""
-    with pytest.raises(StoreDenied, match="nobody_here"):
-        connect(address_of(own.url.replace("millpond@", "nobody_here@")))
+    with pytest.raises(StoreDenied, match="unknown_role"):
+        connect(address_of(own.url.replace("millpond@", "unknown_role@")))
 
 
 def test_an_unknown_database(postgres: Server) -> None:
     """It is not made: who gives a name that is not there may have mistyped it."""
     with pytest.raises(StoreMissing, match="createdb") as caught:
         connect(address_of(postgres.url_of("not_here")))
-    assert "not_here" in told(caught.value)
+    assert "not_here" in checked_text(caught.value)
 
 
 def test_a_user_who_may_not_connect(own: OwnServer, own_url: str) -> None:
@@ -271,7 +271,7 @@ def test_too_many_connections(own: OwnServer, own_url: str) -> None:
     own.execute("CREATE ROLE lonely LOGIN CONNECTION LIMIT 0")
     with pytest.raises(TooManyConnections, match="max_connections") as caught:
         connect(address_of(own_url.replace("millpond@", "lonely@")))
-    assert "MILL-064" in told(caught.value)
+    assert "MILL-064" in checked_text(caught.value)
 
 
 def test_an_option_that_libpq_does_not_know(postgres_url: str) -> None:
@@ -336,7 +336,7 @@ def test_a_nul_character(connection: Connection, address: Address) -> None:
     """PostgreSQL has no such text."""
     error = refused(connection, address, "SELECT %s::text", "a\0b")
     assert isinstance(error, UnstorableText)
-    assert "NUL" in told(error)
+    assert "NUL" in checked_text(error)
     assert not is_gone(error.__cause__)
 
 
@@ -348,17 +348,17 @@ def test_a_transaction_that_failed_commits_nothing(
     refused(connection, address, "SELECT 1/0")
     error = refused(connection, address, "SELECT 1")
     assert isinstance(error, TransactionAborted)
-    assert "roll it back" in told(error)
+    assert "roll it back" in checked_text(error)
     with pytest.raises(TransactionAborted, match="MILL-066"):
         commit(connection, address)
 
 
 def test_tables_that_are_not_there(connection: Connection, address: Address) -> None:
-    """Somebody dropped them, or the schema is another."""
+    """They were dropped, or the schema is another."""
     for table in ("public.millpond_meta", "nowhere.millpond_meta"):
         error = refused(connection, address, f"TABLE {table}")
         assert isinstance(error, StoreMissing)
-        assert "migrate=True" in told(error)
+        assert "migrate=True" in checked_text(error)
 
 
 def test_a_key_that_no_index_can_hold(connection: Connection, address: Address) -> None:
@@ -367,7 +367,7 @@ def test_a_key_that_no_index_can_hold(connection: Connection, address: Address) 
     digits = "SELECT string_agg(md5(n::text), '') FROM generate_series(1, 300) n"
     error = refused(connection, address, f"INSERT INTO public.one {digits}")
     assert isinstance(error, UnstorableText)
-    assert "2,600 bytes" in told(error)
+    assert "2,600 bytes" in checked_text(error)
 
 
 def test_a_lock_held_by_another_process_times_out(address: Address) -> None:
@@ -376,7 +376,7 @@ def test_a_lock_held_by_another_process_times_out(address: Address) -> None:
         holder.execute("BEGIN; SELECT pg_advisory_xact_lock(7)")
         error = refused(waiter, address, "SELECT pg_advisory_xact_lock(7)")
     assert isinstance(error, StoreLocked)
-    assert "pg_stat_activity" in told(error)
+    assert "pg_stat_activity" in checked_text(error)
 
 
 def test_a_statement_that_takes_too_long(address: Address) -> None:
@@ -384,7 +384,7 @@ def test_a_statement_that_takes_too_long(address: Address) -> None:
     with connect(address, patience=Patience(statement=0.05)) as connection:
         error = refused(connection, address, "SELECT pg_sleep(30)")
     assert isinstance(error, StoreLocked)
-    assert "took too long" in told(error)
+    assert "took too long" in checked_text(error)
 
 
 def test_transactions_in_each_others_way(address: Address) -> None:
@@ -410,7 +410,7 @@ def test_transactions_in_each_others_way(address: Address) -> None:
     assert is_retryable(error)
     assert not is_gone(error)
     assert isinstance(translated(error, address), StoreLocked)
-    assert "try again" in told(translated(error, address))
+    assert "try again" in checked_text(translated(error, address))
 
 
 def test_a_connection_that_an_administrator_ends(connection: Connection, address: Address) -> None:
@@ -432,12 +432,12 @@ def test_the_server_ends_the_transaction_of_a_frozen_process(address: Address) -
         other.execute("SELECT pg_advisory_xact_lock(7)")  # is had once the frozen one is gone
         error = refused(frozen, address, "SELECT 1")
     assert isinstance(error, StoreUnreachable)
-    assert "frozen" in told(error)
+    assert "frozen" in checked_text(error)
     assert is_gone(error.__cause__)
 
 
 def test_a_server_that_crashes(spare: OwnServer) -> None:
-    """What was not being committed is known not to be stored."""
+    """A transaction that was not committing is surely not stored."""
     address = address_of(spare.url)
     with connect(address) as connection:
         connection.execute(begin(connection, "full"))
@@ -455,7 +455,7 @@ def test_a_server_that_crashes(spare: OwnServer) -> None:
 
 @pytest.mark.parametrize("how", ["crash", "stop"])
 def test_a_commit_whose_answer_is_lost(spare: OwnServer, how: str) -> None:
-    """Whether it happened nobody knows: that is what is told."""
+    """The outcome is unknown, and the error says so."""
     address = address_of(spare.url)
     with connect(address) as connection:
         connection.execute(begin(connection, "full"))
@@ -463,7 +463,7 @@ def test_a_commit_whose_answer_is_lost(spare: OwnServer, how: str) -> None:
         getattr(spare, how)()
         with pytest.raises(OutcomeUnknown, match="idempotency key") as caught:
             commit(connection, address)
-    assert "MILL-048" in told(caught.value)
+    assert "MILL-048" in checked_text(caught.value)
 
 
 def test_a_commit_that_the_server_refuses(connection: Connection, address: Address) -> None:
@@ -476,10 +476,10 @@ def test_a_commit_that_the_server_refuses(connection: Connection, address: Addre
     with pytest.raises(StoreError) as caught:
         commit(connection, address)
     assert not isinstance(caught.value, OutcomeUnknown)
-    assert "23505" in told(caught.value)
+    assert "23505" in checked_text(caught.value)
 
 
-def test_every_code_of_the_table_is_spoken_of() -> None:
+def test_every_code_of_the_table_has_its_error() -> None:
     """Each error names the server and its code, ends with what it said, and has its own code."""
     address = address_of("postgresql://me:hunter2@host/db")
     expected = {
@@ -503,8 +503,8 @@ def test_every_code_of_the_table_is_spoken_of() -> None:
     for code in expected:
         error = psycopg.errors.lookup(code)("the server\nsaid so")
         ours = translated(error, address)
-        assert "postgresql://me:***@host/db" in told(ours)
-        assert "the server said so" in told(ours)
-        assert "hunter2" not in told(ours)
+        assert "postgresql://me:***@host/db" in checked_text(ours)
+        assert "the server said so" in checked_text(ours)
+        assert "hunter2" not in checked_text(ours)
         seen[code] = ours.code
     assert expected == seen

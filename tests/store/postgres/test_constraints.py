@@ -1,4 +1,4 @@
-"""What every row holds: the tables of tests refuse what breaks it, and the doctor finds it."""
+"""Guards of every row: the tables of tests refuse to break them, and the doctor finds it."""
 
 from collections.abc import Iterator
 
@@ -56,18 +56,18 @@ def test_the_doctor_reports_it(
     connection: Connection, address: Address, wrong: tuple[int, str | None]
 ) -> None:
     """Where they are not refused they are found."""
-    asked = dialect_of(address.schema).sql["check_guards"].encode()
+    query = dialect_of(address.schema).sql["check_guards"].encode()
     connection.execute(LIVE.format(schema=address.schema).encode(), (1, "w1"))
-    assert [] == connection.execute(asked).fetchall()
+    assert [] == connection.execute(query).fetchall()
     connection.execute(b"DELETE FROM millpond.millpond_live")
     connection.execute(LIVE.format(schema=address.schema).encode(), wrong)
-    told = [text for (text,) in connection.execute(asked).fetchall()]
-    assert told
-    assert all("1 row(s) of live are not as they must be: " in text for text in told)
+    reports = [text for (text,) in connection.execute(query).fetchall()]
+    assert reports
+    assert all("1 row(s) of live are not as they must be: " in text for text in reports)
 
 
 def test_rows_of_a_new_store_are_as_they_must_be(connection: Connection, address: Address) -> None:
-    """Every guard can be asked for, of every table."""
-    asked = dialect_of(address.schema).sql["check_guards"]
-    assert asked.count("GROUP BY") == len(GUARDS)
-    assert [] == connection.execute(asked.encode()).fetchall()
+    """One query checks every guard of every table."""
+    query = dialect_of(address.schema).sql["check_guards"]
+    assert query.count("GROUP BY") == len(GUARDS)
+    assert [] == connection.execute(query.encode()).fetchall()

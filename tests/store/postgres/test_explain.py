@@ -1,7 +1,7 @@
 """What the hot statements cost must not depend on how much is queued, whatever the planner knows.
 
 A scenario runs every verb of a working day on 1,000 and on 1,000,000 queued tasks: once with the
-statistics of a table that was empty when it was last looked at, and once with fresh ones.
+statistics of a table that was empty at its last ANALYZE, and once with fresh ones.
 """
 
 import itertools
@@ -112,14 +112,14 @@ async def look(store: PostgresStore, pool: str, task: int) -> None:
 
 @contextmanager
 def connected(url: str) -> Iterator[Connection]:
-    """Connect as somebody who looks at the tables."""
+    """Connect with the schema of the store as the search path."""
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(f'SET search_path = "{address_of(url).schema}"'.encode())
         yield connection
 
 
 def forget_statistics(connection: Connection) -> None:
-    """Let the planner think that every table is empty, and let nobody tell it otherwise."""
+    """Make the planner think that every table is empty, and keep autovacuum off."""
     for (name,) in connection.execute(
         "SELECT oid::regclass::text FROM pg_class "
         "WHERE relkind = 'r' AND relnamespace = current_schema()::regnamespace"
@@ -166,11 +166,11 @@ async def test_nothing_is_read_that_grows_with_the_backlog(own: OwnServer) -> No
             many = await seen_at_work(own, other)
         few = await seen_at_work(own, url)
     for seen in (*few, *many):
-        told = " ".join(plan.statement for plan in seen.plans)
+        planned = " ".join(plan.statement for plan in seen.plans)
         assert [] == [
             name
             for name in BY_ITSELF
-            if f"function {installed_name(f'millpond_{name}')}(" not in told
+            if f"function {installed_name(f'millpond_{name}')}(" not in planned
         ]
         assert {} == {
             table: statements
@@ -258,7 +258,7 @@ async def test_who_asks_whether_there_is_work_reads_little_of_it(own: OwnServer)
             multiply(connection, 40)
             with watched(own, connection) as seen:
                 store = PostgresStore(address_of(url))
-                # Under a rate by weight the heaviest task decides, so all are looked at.
+                # Under a rate by weight the heaviest task decides, so the store reads all of them.
                 for pool in (spec for spec in POOLS if not spec.has_flow_control):
                     await store.control(Register("w", 60.0))
                     assert await store.view.ready(pool.name, "w", now=time.time())
@@ -294,5 +294,5 @@ async def test_a_table_that_is_read_as_a_whole_is_noticed(own: OwnServer, own_ur
     ((table, statements),) = seen.read_whole().items()
     assert "millpond_live" == table
     assert any("attempt < 7" in statement for statement in statements)
-    assert 1 == seen.whole[table]
+    assert 1 == seen.full_scans[table]
     assert 2 * SEED < counted <= seen.rows[table]

@@ -72,7 +72,7 @@ def test_generated_histories_do_on_the_server_what_they_do_in_memory(
 def test_connections_that_work_at_once_keep_every_count(
     kind: str, postgres_schemas: Schemas
 ) -> None:
-    """Whoever comes first: no limit is exceeded, the tables fit, and nothing is left in the end."""
+    """In any order: no limit is exceeded, the tables are consistent, and every task ends."""
     schema = postgres_schemas.take()
     asyncio.run(play_concurrently(schema, kind, 1, acts=30))
     postgres_schemas.give_back(schema)

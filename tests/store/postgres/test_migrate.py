@@ -67,8 +67,8 @@ def connection(address: Address) -> Iterator[Connection]:
 
 def tables(connection: Connection, schema: str = "millpond") -> list[str]:
     """The tables of a schema, by name."""
-    asked = "SELECT tablename::text FROM pg_tables WHERE schemaname = %s ORDER BY 1"
-    return [name for (name,) in connection.execute(asked, [schema])]
+    query = "SELECT tablename::text FROM pg_tables WHERE schemaname = %s ORDER BY 1"
+    return [name for (name,) in connection.execute(query, [schema])]
 
 
 def test_a_new_database_gets_them_all_in_order(connection: Connection, address: Address) -> None:
@@ -120,8 +120,8 @@ def test_it_may_be_forbidden(connection: Connection, address: Address) -> None:
     with pytest.raises(MigrationNeeded, match="migrate=True") as caught:
         migrate(connection, address, allowed=False)
     assert (0, known_migrations()[-1].version) == (caught.value.found, caught.value.needed)
-    asked = "SELECT count(*) FROM pg_namespace WHERE nspname = 'millpond'"
-    assert (0,) == connection.execute(asked).fetchone()
+    query = "SELECT count(*) FROM pg_namespace WHERE nspname = 'millpond'"
+    assert (0,) == connection.execute(query).fetchone()
     version = migrate(connection, address)
     assert version == migrate(connection, address, allowed=False)
 
@@ -189,8 +189,8 @@ def test_eight_processes_at_once(postgres_url: str) -> None:
     answers = [process.communicate(timeout=50) for process in processes]
     assert [(f"{NEWEST}\n", "")] * 8 == answers
     with psycopg.connect(postgres_url) as connection:
-        asked = "SELECT count(*) FROM millpond.millpond_schema"
-        assert (NEWEST,) == connection.execute(asked).fetchone()
+        query = "SELECT count(*) FROM millpond.millpond_schema"
+        assert (NEWEST,) == connection.execute(query).fetchone()
 
 
 def test_many_threads_at_once_and_again(postgres: Server) -> None:
@@ -222,7 +222,7 @@ def test_many_threads_at_once_and_again(postgres: Server) -> None:
 
 
 def test_a_migration_that_does_not_end_is_not_waited_for(address: Address) -> None:
-    """It is somebody else's, and has not committed."""
+    """Another process runs it, and has not committed."""
     with connect(address) as holder, connect(address, patience=Patience(lock=0.05)) as waiter:
         holder.execute("BEGIN")
         holder.execute("CREATE SCHEMA millpond")
@@ -237,7 +237,7 @@ def test_a_migration_that_does_not_end_is_not_waited_for(address: Address) -> No
 
 @pytest.fixture
 def admin(own_url: str) -> Iterator[Connection]:
-    """Give a connection of somebody who may do anything."""
+    """Give a connection of a superuser."""
     with connect(address_of(own_url)) as opened:
         yield opened
 
@@ -344,11 +344,11 @@ def test_they_have_the_columns_of_those_on_sqlite(connection: Connection, addres
     """In the same order: the same verbs work on both. What only a server needs stands behind."""
     migrate(connection, address)
     found: dict[str, list[str]] = {}
-    asked = (
+    query = (
         "SELECT table_name::text, column_name::text FROM information_schema.columns "
         "WHERE table_schema = 'millpond' ORDER BY table_name, ordinal_position"
     )
-    for table, column in connection.execute(asked):
+    for table, column in connection.execute(query):
         found.setdefault(table, []).append(column)
     for own in ("schema", "functions", "detour", "lease", "folded", "alive", "inbox"):
         del found[f"millpond_{own}"]
@@ -375,8 +375,8 @@ def test_they_have_the_columns_of_those_on_sqlite(connection: Connection, addres
 def test_they_have_the_indexes_of_those_on_sqlite(connection: Connection, address: Address) -> None:
     """With the same columns and conditions."""
     migrate(connection, address)
-    asked = "SELECT indexname::text, indexdef FROM pg_indexes WHERE schemaname = 'millpond'"
-    found = {name: plain(sql.partition(" ON ")[2]) for name, sql in connection.execute(asked)}
+    query = "SELECT indexname::text, indexdef FROM pg_indexes WHERE schemaname = 'millpond'"
+    found = {name: plain(sql.partition(" ON ")[2]) for name, sql in connection.execute(query)}
     expected = indexes_of_sqlite()
     assert expected == {name: found[name] for name in expected}
 
@@ -384,13 +384,13 @@ def test_they_have_the_indexes_of_those_on_sqlite(connection: Connection, addres
 def test_texts_are_ordered_by_code_points(connection: Connection, address: Address) -> None:
     """Whatever the locale of the database: as Python and SQLite order them."""
     migrate(connection, address)
-    asked = (
+    query = (
         "SELECT c.relname || '.' || a.attname FROM pg_attribute a "
         "JOIN pg_class c ON c.oid = a.attrelid JOIN pg_collation o ON o.oid = a.attcollation "
         "WHERE c.relnamespace = 'millpond'::regnamespace AND c.relkind = 'r' "
         "AND c.relname <> 'millpond_schema' AND o.collname <> 'C'"
     )
-    assert [] == connection.execute(asked).fetchall()
+    assert [] == connection.execute(query).fetchall()
 
 
 def test_rows_that_are_rewritten_are_vacuumed_soon(
@@ -398,13 +398,13 @@ def test_rows_that_are_rewritten_are_vacuumed_soon(
 ) -> None:
     """Whatever the size of their table."""
     migrate(connection, address)
-    asked = (
+    query = (
         "SELECT relname::text FROM pg_class WHERE relnamespace = 'millpond'::regnamespace "
         "AND 'autovacuum_vacuum_scale_factor=0' = ANY (reloptions) "
         "AND 'vacuum_truncate=off' = ANY (reloptions) ORDER BY 1"
     )
     expected = ["group", "lease", "live", "meta", "pool", "seat", "unit"]
-    assert [(f"millpond_{name}",) for name in expected] == connection.execute(asked).fetchall()
+    assert [(f"millpond_{name}",) for name in expected] == connection.execute(query).fetchall()
 
 
 def test_they_are_part_of_what_is_installed() -> None:

@@ -88,7 +88,7 @@ def submitted(store: PostgresStore, first: int, count: int = 1) -> "asyncio.Task
 
 @contextmanager
 def held_up(address: Address) -> Iterator[Callable[[], None]]:
-    """Keep everybody from writing, until what is given is called."""
+    """Hold the lock of writers until the given function is called."""
     connection = connect(address, durability="normal")
     connection.execute("BEGIN")
     connection.execute(to_write(address.schema).encode())
@@ -103,7 +103,7 @@ async def until_flying(store: PostgresStore) -> None:
     writer = store._writer
     assert isinstance(writer, PostgresWriter)
     async with asyncio.timeout(SECONDS):
-        while writer._pending is None or not writer._pending.in_flight:  # noqa: ASYNC110 - no event tells
+        while writer._pending is None or not writer._pending.in_flight:  # noqa: ASYNC110 - no event for it
             await asyncio.sleep(0)
 
 
@@ -125,7 +125,7 @@ async def test_a_plain_life_needs_no_thread(address: Address, done: Counter[str]
 
 
 async def test_jobs_keep_their_order(address: Address) -> None:
-    """Whether the loop does them or the thread: nobody overtakes."""
+    """Whether the loop or the thread does them, none overtakes another."""
     async with opened(address) as store:
         order: list[int] = []
 
@@ -180,7 +180,7 @@ async def test_a_thread_that_the_loop_waits_for_does_not_wait_for_the_loop(
 
 
 async def test_closing_waits_for_what_is_under_way(address: Address) -> None:
-    """It is answered, and who comes later is told that it is closed."""
+    """It is answered; a later call raises an error that says the store is closed."""
     async with opened(address) as store:
         await submitted(store, 1)
         with held_up(address) as let_go:
@@ -211,7 +211,7 @@ async def test_a_lost_connection_is_found_before_anything_is_sent(
 
 
 async def test_a_connection_lost_under_way_leaves_a_doubt(address: Address, schema: Schema) -> None:
-    """Nobody knows whether it was done, and the next one is done."""
+    """Its outcome is unknown, and the next call succeeds."""
     async with opened(address) as store:
         await submitted(store, 1)
         with held_up(address):
@@ -235,7 +235,7 @@ def _end_session(store: PostgresStore, schema: Schema) -> None:
 
 
 async def test_a_refusal_goes_to_the_verbs(address: Address, done: Counter[str]) -> None:
-    """Also one that the server tells by undoing what it had begun."""
+    """So does a refusal after which the server rolls back what it had begun."""
     async with opened(address) as store:
         await submitted(store, 1)
         done.clear()
@@ -299,7 +299,7 @@ def test_another_loop_goes_on_where_the_first_one_ended(address: Address) -> Non
 async def test_behind_a_pooler_a_call_is_one_transaction(
     address: Address, done: Counter[str]
 ) -> None:
-    """With settings of its own before and a commit behind, and heard by the loop all the same."""
+    """It has its settings before it and a commit behind it; the loop still reads the answer."""
     behind = msgspec.structs.replace(address, pooler=True)
     async with opened(behind) as store:
         await submitted(store, 1)

@@ -34,7 +34,7 @@ pytestmark = [pytest.mark.real_loop, pytest.mark.pgbouncer]
 
 @pytest.fixture(scope="module")
 def pooler(own: OwnServer) -> Iterator[Pooler]:
-    """Give a pooler with two sessions, so that nobody has one of his own."""
+    """Give a pooler with two sessions, so that no client has a session of its own."""
     program = find_pgbouncer()
     assert program is not None
     settings = {"default_pool_size": "2", "max_client_conn": "40"}
@@ -83,7 +83,7 @@ async def test_tasks_run_with_and_without_hints(url: str, said: str) -> None:
 
 
 async def test_every_transaction_brings_its_settings(pooler: Pooler, url: str) -> None:
-    """Whoever had the session before: nobody waits for a lock or for an answer for ever."""
+    """Lock and statement timeouts hold, whichever client had the session before."""
     async with shop(url, work=False):
         pass
     with psycopg.connect(direct(pooler, url), autocommit=True) as admin:
@@ -116,14 +116,14 @@ def test_a_pooler_is_detected(pooler: Pooler, url: str) -> None:
 
 async def test_a_silent_listener_is_logged_once(url: str, caplog: pytest.LogCaptureFixture) -> None:
     """With what to write into the URL; and where one listens elsewhere there is nothing to say."""
-    told = threading.Event()
+    logged = threading.Event()
     handler = logging.Handler()
-    handler.emit = lambda _: told.set()  # type: ignore[assignment, method-assign]
+    handler.emit = lambda _: logged.set()  # type: ignore[assignment, method-assign]
     logger = logging.getLogger("millpond.postgres")
     logger.addHandler(handler)
     try:
         async with shop(url, work=False):
-            assert await asyncio.to_thread(told.wait, 30.0)
+            assert await asyncio.to_thread(logged.wait, 30.0)
     finally:
         logger.removeHandler(handler)
     assert 1 == caplog.text.count("LISTEN is not available through the pooler")

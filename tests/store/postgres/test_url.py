@@ -74,12 +74,12 @@ def test_one_may_listen_elsewhere() -> None:
     """At a URL within the URL, of which no password gets out either."""
     inner = "postgresql://me:s%40cret@direct:5433/db?sslmode=require&connect_timeout=3"
     for written in (quote(inner, safe=""), quote(inner, safe=":/@?=")):
-        whole = address_of(f"postgresql://host/db?pooler=1&listen={written}&schema=s")
-        assert "s" == whole.schema
-        assert whole.listener is not None
-        assert inner == whole.listener.conninfo
-        assert not whole.listener.pooler
-        assert "cret" not in f"{whole!r} {whole} {whole.listener!r}"
+        address = address_of(f"postgresql://host/db?pooler=1&listen={written}&schema=s")
+        assert "s" == address.schema
+        assert address.listener is not None
+        assert inner == address.listener.conninfo
+        assert not address.listener.pooler
+        assert "cret" not in f"{address!r} {address} {address.listener!r}"
 
 
 @pytest.mark.parametrize(
@@ -154,11 +154,11 @@ def test_a_password_is_never_shown(url: str) -> None:
     try:
         address = address_of(url)
     except BadStoreURL as error:
-        told = [str(error), repr(error), repr(vars(error))]
+        texts = [str(error), repr(error), repr(vars(error))]
     else:
-        told = [str(address), repr(address), f"{address!r:>5}", address.shown]
-    told.append(repr(Millpond()))
-    assert "hunter2" not in " ".join(told)
+        texts = [str(address), repr(address), f"{address!r:>5}", address.shown]
+    texts.append(repr(Millpond()))
+    assert "hunter2" not in " ".join(texts)
 
 
 def test_a_millpond_does_not_show_the_password_either() -> None:
@@ -185,10 +185,10 @@ def test_what_asks_for_postgresql() -> None:
 def test_names_are_quoted() -> None:
     """And every table of ours gets its schema, nothing else does."""
     assert '"a""b"' == quoted('a"b')
-    asked = "SELECT millpond_live.id FROM millpond_live JOIN other ON other.millpond = 1"
+    query = "SELECT millpond_live.id FROM millpond_live JOIN other ON other.millpond = 1"
     assert (
         'SELECT "a""b".millpond_live.id FROM "a""b".millpond_live JOIN other ON other.millpond = 1'
-        == qualified(asked, 'a"b')
+        == qualified(query, 'a"b')
     )
 
 

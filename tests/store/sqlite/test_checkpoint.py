@@ -1,4 +1,4 @@
-"""Checkpoints: the WAL does not grow without end, whoever reads or writes."""
+"""Checkpoints: they bound the size of the WAL, whatever reads and writes go on."""
 
 import logging
 import sqlite3
@@ -57,7 +57,7 @@ PAGE = "x" * 4000
 
 
 def test_a_large_wal_is_emptied_by_the_writer(path: Path, writer: Writer[Entries]) -> None:
-    """Between two groups; what was in it is in the database."""
+    """It does so between two groups; the pages are in the database then."""
     highest = 0
     for _ in range(200):
         writer.do_now(adding(PAGE))

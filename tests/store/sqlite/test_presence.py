@@ -1,4 +1,4 @@
-"""Presence: who was killed is known at once, and nobody who lives is called gone."""
+"""Presence: other processes find a killed worker at once, and take no living one for gone."""
 
 import fcntl
 import os
@@ -226,7 +226,7 @@ def test_a_process_is_not_dead_while_it_appears(path: Path) -> None:
 
 
 def test_what_a_death_while_appearing_left_is_cleared_later(path: Path) -> None:
-    """Not at once: it might be somebody who is just appearing."""
+    """Not at once: it might belong to a process that is just appearing."""
     presence = Presence(path)
     presence.appear("one")
     folder = path.with_name("work.db-alive")
@@ -246,7 +246,7 @@ def test_what_a_death_while_appearing_left_is_cleared_later(path: Path) -> None:
 def test_where_there_can_be_no_file_it_is_done_without(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One line tells; leases do the rest."""
+    """The log says so once; leases do the rest."""
     presence = Presence(tmp_path / "nowhere" / "work.db")
     presence.appear("one")
     assert () == presence.gone()

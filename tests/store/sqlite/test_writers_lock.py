@@ -1,4 +1,4 @@
-"""The writers' lock: one at a time, over processes, and nobody starves."""
+"""The writers' lock: one writer at a time, over processes, and none starves."""
 
 import fcntl
 import os
@@ -46,7 +46,7 @@ def heard(process: subprocess.Popen[str]) -> str:
 
 
 def ended(process: subprocess.Popen[str]) -> None:
-    """Kill it as nobody would."""
+    """Kill a process."""
     process.send_signal(signal.SIGKILL)
     process.communicate()
 
@@ -66,7 +66,7 @@ def test_there_is_one_holder(tmp_path: Path) -> None:
 
 
 def test_those_who_wait_get_it_when_it_is_let_go(tmp_path: Path) -> None:
-    """Nobody is forgotten."""
+    """Each of them gets it."""
     locks = [WritersLock(tmp_path / "work.db") for _ in range(4)]
     locks[0].acquire()
     turns: list[int] = []
@@ -135,25 +135,25 @@ def test_a_forked_child_does_not_keep_it(tmp_path: Path) -> None:
     """The parent may die while its children go on."""
     lock, other = WritersLock(tmp_path / "work.db"), WritersLock(tmp_path / "work.db")
     lock.acquire()
-    told, tell = os.pipe()
+    reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
-        os.write(tell, b"alive")
+        os.write(writing, b"alive")
         signal.pause()
-    os.read(told, 5)
+    os.read(reading, 5)
     lock.close()
     assert other.try_acquire()
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     other.close()
-    os.close(told)
-    os.close(tell)
+    os.close(reading)
+    os.close(writing)
 
 
 def test_where_the_file_cannot_be_made_it_is_done_without(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is a courtesy: SQLite's lock still decides. One line tells."""
+    """SQLite's own lock still decides. The log says so once."""
     lock = WritersLock(tmp_path / "nowhere" / "work.db")
     for _ in range(3):
         lock.acquire()
