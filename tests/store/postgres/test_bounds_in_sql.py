@@ -9,15 +9,13 @@ from typing import Any
 
 import psycopg
 import pytest
-from tests.store.postgres.test_inbox import Own, connected, kept, leased, new, opened, schema
+from tests.store.postgres.test_inbox import Own, connected, kept, leased, new, opened
 from verify.servers.schemas import Schema
 
 from millpond.core import bounds
 from millpond.core.spec import bounded, fair_round_robin
 from millpond.store.postgres.server_functions import sources
 from millpond.store.sql.codec import body_of
-
-__all__ = ["schema"]
 
 pytestmark = [pytest.mark.real_loop, pytest.mark.rows("TR-03")]
 

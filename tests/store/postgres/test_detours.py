@@ -1,9 +1,7 @@
 """Detours from the fast path: each is counted by verb and reason, and `doctor` shows them."""
 
-from collections.abc import Iterator
-
 import pytest
-from verify.servers.schemas import InlinePostgresStore, Schema, Schemas
+from verify.servers.schemas import InlinePostgresStore, Schema
 
 from millpond.core import control as orders
 from millpond.core.lease import LeaseRequest
@@ -15,14 +13,6 @@ from millpond.store.postgres.connect import connect
 from millpond.store.postgres.detours import Detours
 from millpond.store.postgres.health import health
 from millpond.store.protocol import Batch
-
-
-@pytest.fixture
-def schema(postgres_schemas: Schemas) -> Iterator[Schema]:
-    """Give empty tables."""
-    taken = postgres_schemas.take()
-    yield taken
-    postgres_schemas.give_back(taken)
 
 
 async def opened(schema: Schema) -> InlinePostgresStore:

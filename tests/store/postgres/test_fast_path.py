@@ -2,11 +2,10 @@
 
 import random
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from verify.servers.schemas import InlinePostgresStore, Schema, Schemas
+from verify.servers.schemas import InlinePostgresStore, Schema
 
 from millpond.core import control as orders
 from millpond.core.lease import Leased, LeaseRequest
@@ -76,16 +75,6 @@ BUDGETS = (
     BudgetSpec(name="slots", max_concurrent=9),
     BudgetSpec(name="tokens", max_concurrent=11, rates=(Rate(30, burst=40, of="weight"),)),
 )
-
-
-@pytest.fixture
-def schema(postgres_schemas: Schemas) -> Iterator[Schema]:
-    """Give empty tables; in the end what they say of each other must fit."""
-    taken = postgres_schemas.take()
-    yield taken
-    wrong = taken.wrong()
-    postgres_schemas.give_back(taken)
-    assert [] == wrong
 
 
 @pytest.fixture

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import Any
 
 import psycopg
 import pytest
-from verify.servers.schemas import InlinePostgresStore, Schema, Schemas
+from tests.store.postgres.stores import with_pool
+from verify.servers.schemas import InlinePostgresStore, Schema
 
 from millpond.core.admit import Reason
 from millpond.core.control import Close, Declare, Register
@@ -29,16 +30,6 @@ from millpond.store.verbs import api as steps
 pytestmark = pytest.mark.real_loop
 
 ASK = LeaseRequest(pool="p", worker="w", want=5)
-
-
-@pytest.fixture
-def schema(postgres_schemas: Schemas) -> Iterator[Schema]:
-    """Give empty tables; in the end what they say of each other must fit."""
-    taken = postgres_schemas.take()
-    yield taken
-    wrong = taken.wrong()
-    postgres_schemas.give_back(taken)
-    assert [] == wrong
 
 
 class Own:
@@ -74,17 +65,9 @@ def connected(schema: Schema, **options: Any) -> Iterator[Own]:
         connection.close()
 
 
-@asynccontextmanager
-async def opened(schema: Schema, **options: Any) -> AsyncIterator[InlinePostgresStore]:
-    """Open a store, and a pool and a worker in it."""
-    store = InlinePostgresStore(schema)
-    options.setdefault("max_concurrent", 5)
-    try:
-        await store.control(Declare(PoolSpec(name="p", **options)))
-        await store.control(Register("w", 60.0, owner="me"))
-        yield store
-    finally:
-        await store.close()
+def opened(schema: Schema, **options: Any) -> AbstractAsyncContextManager[InlinePostgresStore]:
+    """Open a store with a worker, and with a pool that has these options."""
+    return with_pool(InlinePostgresStore(schema), **options)
 
 
 def new(identifier: int, **options: Any) -> NewTask:

@@ -3,16 +3,17 @@
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
 import pytest
+from tests.store.postgres.stores import opened
 from tests.waiting import eventually
-from verify.servers.schemas import Schema, Schemas
+from verify.servers.schemas import Schema
 
-from millpond.core.control import Declare, Register
+from millpond.core.control import Declare
 from millpond.core.lease import LeaseRequest
 from millpond.core.lifecycle import Transition
 from millpond.core.settle import Settled, Settlement
@@ -31,16 +32,6 @@ pytestmark = pytest.mark.real_loop
 
 SECONDS = 30
 """For which something is waited for that happens at once."""
-
-
-@pytest.fixture
-def schema(postgres_schemas: Schemas) -> Iterator[Schema]:
-    """Give empty tables; in the end what they say of each other must fit."""
-    taken = postgres_schemas.take()
-    yield taken
-    wrong = taken.wrong()
-    postgres_schemas.give_back(taken)
-    assert [] == wrong
 
 
 @pytest.fixture
@@ -66,18 +57,6 @@ def done(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     for name in ("_complete", "_finish", "_do_group"):
         monkeypatch.setattr(PostgresWriter, name, counting(name))
     return counted
-
-
-@asynccontextmanager
-async def opened(address: Address, **options: Any) -> AsyncIterator[PostgresStore]:
-    """Open a store with its threads, and a pool and a worker in it."""
-    store = PostgresStore(address, **options)
-    try:
-        await store.control(Declare(PoolSpec(name="p", max_concurrent=5)))
-        await store.control(Register("w", 60.0, owner="me"))
-        yield store
-    finally:
-        await store.close()
 
 
 def submitted(store: PostgresStore, first: int, count: int = 1) -> "asyncio.Task[SubmitAnswer]":

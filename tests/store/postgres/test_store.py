@@ -4,17 +4,16 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
 from typing import Any, cast
 
 import msgspec
 import psycopg
 import pytest
+from tests.store.postgres.stores import opened
 from tests.waiting import eventually
 from verify.live import simulate_live
 from verify.servers.postgres import OwnServer
-from verify.servers.schemas import InlinePostgresStore, Schema, Schemas
+from verify.servers.schemas import InlinePostgresStore, Schema
 from verify.servers.sqlite_files import TakingTurns
 
 from millpond.core.control import Cancel, ClaimLeadership, Declare, Deregister, Pause, Register
@@ -63,31 +62,9 @@ pytestmark = pytest.mark.real_loop
 
 
 @pytest.fixture
-def schema(postgres_schemas: Schemas) -> Iterator[Schema]:
-    """Give empty tables; in the end what they say of each other must fit."""
-    taken = postgres_schemas.take()
-    yield taken
-    wrong = taken.wrong()
-    postgres_schemas.give_back(taken)
-    assert [] == wrong
-
-
-@pytest.fixture
 def address(schema: Schema) -> Address:
     """Give their address."""
     return schema.address
-
-
-@asynccontextmanager
-async def opened(address: Address, **options: Any) -> AsyncIterator[PostgresStore]:
-    """Open a store with its threads, and a pool and a worker in it."""
-    store = PostgresStore(address, **options)
-    try:
-        await store.control(Declare(PoolSpec(name="p", max_concurrent=5)))
-        await store.control(Register("w", 60.0, owner="me"))
-        yield store
-    finally:
-        await store.close()
 
 
 def task(identifier: int, **options: Any) -> Batch:

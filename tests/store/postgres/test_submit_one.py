@@ -1,14 +1,14 @@
 """A submit of one task does not read the settings of its pool, and still keeps to them."""
 
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import psycopg
 import pytest
 from msgspec.structs import replace
-from verify.servers.schemas import InlinePostgresStore, Schema, Schemas
+from verify.servers.schemas import InlinePostgresStore, Schema
 
 from millpond.core import control as orders
 from millpond.core.lease import LeaseRequest
@@ -37,16 +37,6 @@ class Watched(InlinePostgresStore):
         sql = self._schema.sql
         self.calls[ONE if prepared.statement == sql[ONE] else MANY] += 1
         return prepared
-
-
-@pytest.fixture
-def schema(postgres_schemas: Schemas) -> Iterator[Schema]:
-    """Give empty tables; in the end what they say of each other must fit."""
-    taken = postgres_schemas.take()
-    yield taken
-    wrong = taken.wrong()
-    postgres_schemas.give_back(taken)
-    assert [] == wrong
 
 
 def task(number: int, **options: Any) -> NewTask:
