@@ -39,7 +39,7 @@ async def test_a_wrong_url_is_refused_where_it_is_given() -> None:
 
 
 async def test_a_missing_folder_is_named_and_not_made(tmp_path: Path) -> None:
-    """Opening is where it is found out."""
+    """Opening raises the error."""
     folder = tmp_path / "nowhere"
     with pytest.raises(StoreMissing) as caught:
         await Millpond(f"sqlite:///{folder}/work.db").__aenter__()
@@ -48,8 +48,8 @@ async def test_a_missing_folder_is_named_and_not_made(tmp_path: Path) -> None:
     assert [] == list(tmp_path.iterdir())  # noqa: ASYNC240 - a test may
 
 
-async def test_what_is_not_a_database_is_left_as_it_is(tmp_path: Path) -> None:
-    """Also nothing is put beside it."""
+async def test_a_file_that_is_no_database_is_left_as_it_is(tmp_path: Path) -> None:
+    """Nor does Millpond make a file beside it."""
     path = tmp_path / "letter.txt"
     path.write_text("Dear reader, " * 100)
     with pytest.raises(NotADatabase) as caught:

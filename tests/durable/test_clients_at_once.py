@@ -116,7 +116,7 @@ class Answered:
 
 @pytest.mark.rows("DE-T20", "DE-03")
 async def test_submits_of_many_clients_are_numbered_in_the_order_they_are_stored(url: str) -> None:
-    """Every number once; who was answered before another asked has the lower one; starts follow."""
+    """Each number is given once, an earlier answer has the lower one, and starts follow them."""
     answers: list[Answered] = []
 
     async def submits() -> None:

@@ -125,7 +125,7 @@ async def test_others_go_on_while_a_handler_writes(books: Books) -> None:
 
 
 @pytest.mark.rows("CX-16")
-async def test_without_the_fence_a_handler_does_not_even_write(books: Books) -> None:
+async def test_a_handler_that_lost_its_lease_does_not_even_write(books: Books) -> None:
     """The commit of an attempt that lost its lease is refused; the next attempt writes."""
 
     @books.pool.task
@@ -168,8 +168,8 @@ async def test_a_lease_lost_during_the_transaction_is_noticed_at_its_commit(book
     assert [handle.id] == books.ledger()
 
 
-async def test_what_fails_has_written_nothing(books: Books) -> None:
-    """An error of the handler's, and one of the server's that the handler did not pass on."""
+async def test_a_handler_that_fails_has_written_nothing(books: Books) -> None:
+    """It raised an error of its own, or suppressed one of the server."""
 
     @books.pool.task(retry=Retry(attempts=1))
     async def fail(ctx: Context) -> None:

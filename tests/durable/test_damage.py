@@ -45,8 +45,8 @@ def edit_on_a_server(schema: Schema, statement: str) -> int:
 
 
 @pytest.mark.parametrize("name", [name for name in DAMAGES if name not in OF_NO_WORK])
-async def test_whatever_was_damaged_fits_together_again(tmp_path: Path, name: str) -> None:
-    """One look finds it and puts it right; a second one finds nothing."""
+async def test_a_repair_makes_damaged_tables_consistent(tmp_path: Path, name: str) -> None:
+    """The first repair finds the damage and corrects it; a second one finds nothing."""
     path = tmp_path / "work.db"
     await make_some_of_everything(path)
     edit(path, DAMAGES[name])
@@ -59,8 +59,8 @@ async def test_whatever_was_damaged_fits_together_again(tmp_path: Path, name: st
     await store.close()
 
 
-async def test_where_all_is_well_nothing_is_mended(tmp_path: Path) -> None:
-    """A look costs the others nothing, and writes nothing."""
+async def test_a_repair_of_consistent_tables_changes_nothing(tmp_path: Path) -> None:
+    """It delays no other client, and writes nothing."""
     path = tmp_path / "work.db"
     await make_some_of_everything(path)
     before = path.read_bytes()

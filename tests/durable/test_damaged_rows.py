@@ -57,7 +57,7 @@ def damaged(request: pytest.FixtureRequest) -> Iterator[tuple[Store, Edit, bool]
 
     def edit_there(said: str) -> None:
         connection = schema.connection()
-        # What runs may stand in the row of its lease; there it has no columns to be damaged.
+        # A running task may be in the row of its lease, where it has no columns to damage.
         unfold = "SELECT millpond_unfold(NULL)"
         connection.driver.execute(qualified(unfold, schema.address.schema).encode())
         assert connection.driver.execute(qualified(said, schema.address.schema).encode()).rowcount

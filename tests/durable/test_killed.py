@@ -163,7 +163,7 @@ async def until_settled(mp: Millpond) -> None:
 
 @pytest.mark.rows("HN-21", "TRAP-10", "DE-04")
 @pytest.mark.real_loop
-async def test_whatever_was_acknowledged_is_there(url: str, kill_at: Kill) -> None:
+async def test_every_acknowledged_task_is_there_after_a_kill(url: str, kill_at: Kill) -> None:
     """Kill the process during its writes, several times: the store opens and holds all tasks.
 
     No task without its place in its lane, no place without its task, no number given twice.

@@ -144,7 +144,7 @@ async def test_a_closure_of_the_name_of_a_task_is_not_read_as_that_task(place: P
 
 @pytest.mark.rows("TR-10")
 async def test_a_result_that_retention_took_is_an_error(place: Place) -> None:
-    """The key is still known; what it returned is not, and nothing stands in for it."""
+    """The key is still known; its result is gone, and no other value takes its place."""
     fleet = Fleet(place)
     mp = fleet.millpond(work=True, keep=Keep(completed=1.0))
     pool = mp.pool("jobs")

@@ -229,8 +229,10 @@ async def test_after_a_day_it_fails_for_its_own_reason_and_a_redrive_brings_it_b
     [{"prefetch": 4}, {"ordered": True}, {"lanes": 2}, {"max_per_key": 1}, {"queue": fifo()}],
     ids=lambda given: next(iter(given)),
 )
-async def test_it_holds_in_every_kind_of_pool(place: Place, options: dict[str, Any]) -> None:
-    """Claims ahead, lanes and keys: what does not fit waits, uncharged, for who understands it."""
+async def test_tasks_that_do_not_fit_wait_in_every_kind_of_pool(
+    place: Place, options: dict[str, Any]
+) -> None:
+    """With prefetch, lanes and keys such a task waits, uncharged, for a worker that reads it."""
     fleet = Fleet(place)
     async with release(fleet, 1, work=False, **options) as old:
         handles = [await old.tasks["review"].submit(number) for number in range(8)]
@@ -338,8 +340,8 @@ async def test_a_handler_that_ran_is_never_taken_for_one_that_could_not_be_read(
 
 @pytest.mark.rows("TR-11")
 @pytest.mark.real_loop
-async def test_it_holds_between_programs_that_open_the_store_by_themselves(url: str) -> None:
-    """With hints, threads and the server's own steps: parked by one, run by the other."""
+async def test_tasks_that_do_not_fit_wait_for_a_worker_of_another_program(url: str) -> None:
+    """With hints, threads and the fast path: one program parks it, the other runs it."""
 
     def application(number: int, *, work: bool) -> Millpond:
         mp = Millpond(url, work=work)

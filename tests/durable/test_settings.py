@@ -16,7 +16,7 @@ MILLPONDS: dict[Pool, Millpond] = {}
 def process(
     fleet: Fleet, ran: list[str], name: str, *, work: bool = True, **options: object
 ) -> Pool:
-    """The pool of one process, whose tasks say who ran them."""
+    """Return the pool of one process, whose tasks note which process ran them."""
     mp = fleet.millpond(work=work)
     options.setdefault("max_concurrent", 2)
     pool: Pool = mp.pool("jobs", **options)  # type: ignore[arg-type]
@@ -162,7 +162,7 @@ async def test_a_decision_made_on_old_settings_is_refused(place: Path | Schema) 
         assert 5 == (await two.snapshot()).max_concurrent
 
 
-async def test_what_gave_the_queue_its_order_cannot_change_under_it(place: Path | Schema) -> None:
+async def test_the_order_of_a_queue_with_tasks_cannot_change(place: Path | Schema) -> None:
     """ConfigConflict names the field and both values; once the queue is empty it may."""
     fleet = Fleet(place)
     ran: list[str] = []

@@ -72,7 +72,7 @@ async def completed(pool: Pool, count: int) -> bool:
 
 
 def clocked(ran: list[tuple[float, str]], word: str) -> None:
-    """Write down who ran when."""
+    """Note which process ran a task, and when."""
     ran.append((asyncio.get_running_loop().time(), word))
 
 
@@ -652,7 +652,7 @@ async def test_a_full_pool_is_full_for_all_processes(place: Path | Schema) -> No
 
 
 async def test_room_made_elsewhere_lets_a_blocked_submitter_in(place: Path | Schema) -> None:
-    """Who waits for room in one process gets it when another process made it."""
+    """A submit that waits in one process goes on when another process makes room."""
     from millpond import bounded
 
     fleet = Fleet(place)

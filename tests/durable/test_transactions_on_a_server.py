@@ -96,7 +96,7 @@ def unasked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("driver", BUYERS)
 @pytest.mark.rows("DE-04")
-async def test_with_the_transaction_or_not_at_all(
+async def test_a_task_is_stored_with_the_callers_transaction_or_not_at_all(
     shop: Shop, driver: str, unasked: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It commits, rolls back, or rolls back to a savepoint; an open one blocks no other client."""
@@ -138,7 +138,7 @@ async def test_a_full_pool_refuses_at_once(shop: Shop) -> None:
     assert [1] == full.orders()
 
 
-async def test_keys_are_answered_inside(shop: Shop) -> None:
+async def test_idempotency_keys_are_answered_within_a_transaction(shop: Shop) -> None:
     """A known key gives its task; of two that could not see each other one is rejected."""
     keyed = shop.send.bind(1).options(idempotency_key="one")
     async with shop.mp, asyncio.timeout(20):
@@ -160,8 +160,8 @@ async def test_keys_are_answered_inside(shop: Shop) -> None:
     assert [1] == shop.sent
 
 
-async def test_a_batch_and_what_could_never_be(shop: Shop) -> None:
-    """A batch is one; closures and tasks too heavy are refused before the server is asked."""
+async def test_a_batch_is_stored_whole_and_impossible_tasks_are_refused(shop: Shop) -> None:
+    """Closures and tasks too heavy are refused before the server is asked."""
     async with shop.mp, asyncio.timeout(20):
         with psycopg.connect(shop.url) as own:
             each = [shop.send.bind(n) for n in range(3)]
@@ -177,8 +177,8 @@ async def test_a_batch_and_what_could_never_be(shop: Shop) -> None:
             await heavy.pool.submit(heavy.send.bind(1), weight=9, connection=own)
 
 
-async def test_from_a_thread(shop: Shop) -> None:
-    """With a connection of that thread; one of the loop is refused there."""
+async def test_a_thread_submits_with_a_connection_of_its_own(shop: Shop) -> None:
+    """A connection of the loop is refused there."""
     async with shop.mp, asyncio.timeout(20):
 
         def buy() -> int:
@@ -260,10 +260,10 @@ async def test_a_schema_may_have_an_odd_name(url: str, driver: str) -> None:
 # Connections that cannot be joined
 
 
-async def test_connections_that_are_not_in_a_transaction(
+async def test_a_connection_without_a_transaction_is_refused(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of each driver, as far as it can be in none."""
+    """So it is for each driver that has connections without one."""
     monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
 
     async def refused(given: object) -> None:
@@ -290,8 +290,8 @@ async def test_connections_that_are_not_in_a_transaction(
         assert 0 == await shop.pool.size()
 
 
-async def test_transactions_that_have_failed(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing more can be done in them, and it says so."""
+async def test_a_failed_transaction_is_refused(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error says that nothing more can be done in it."""
     monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
 
     async def refused(given: object) -> None:
@@ -324,10 +324,10 @@ async def test_transactions_that_have_failed(shop: Shop, monkeypatch: pytest.Mon
         engine.dispose()
 
 
-async def test_connections_elsewhere_closed_or_of_no_known_kind(
+async def test_a_connection_to_another_store_closed_or_unknown_is_refused(
     shop: Shop, postgres: Server
 ) -> None:
-    """Each says what it is; an open transaction is as good as before."""
+    """The error says which it is; an open transaction goes on."""
 
     async def refused(given: object, said: str) -> None:
         with pytest.raises(ForeignConnection, match=said):
@@ -356,8 +356,8 @@ async def test_connections_elsewhere_closed_or_of_no_known_kind(
             own.execute("SELECT 1")
 
 
-async def test_rights_are_named(shop: Shop) -> None:
-    """With the statements that would give them, before anything could fail."""
+async def test_missing_rights_are_named(shop: Shop) -> None:
+    """The error has the GRANT statements, before anything could fail."""
     async with shop.mp:
         with psycopg.connect(shop.url) as own:
             own.execute("CREATE ROLE role_without_rights")

@@ -45,7 +45,7 @@ def shop(url: str) -> Millpond:
 
 @pytest.mark.parametrize("driver", ["psycopg", "asyncpg", "sqlalchemy"])
 @pytest.mark.rows("HN-22")
-async def test_an_event_is_committed_or_rolled_back_with_what_caused_it(
+async def test_an_event_is_committed_or_rolled_back_with_its_transaction(
     url: str, driver: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rolled back it makes no task; committed it makes one; emitted again it is a duplicate."""

@@ -91,8 +91,8 @@ async def clean_story() -> Story:
     return story
 
 
-async def test_nothing_wrong_is_clean() -> None:
-    """Twenty in a second before, during and after."""
+async def test_the_judge_calls_correct_work_clean() -> None:
+    """Twenty tasks a second end before, during and after the fault."""
     verdict = (await clean_story()).verdict()
     assert verdict.clean, list(complaints(verdict))
     assert 20.0 == pytest.approx(verdict.baseline, abs=1.0)
@@ -103,8 +103,8 @@ async def test_nothing_wrong_is_clean() -> None:
     assert [] == list(complaints(verdict))
 
 
-async def test_a_standstill_is_seen_and_its_recovery_timed() -> None:
-    """From the end of the fault until nothing is made up for any more."""
+async def test_the_judge_measures_a_standstill_and_its_recovery() -> None:
+    """Recovery lasts from the end of the fault until the backlog is gone."""
     story = await clean_story()
     story.late(7.0, 12.0)
     # The judge would complain of a hundred tasks at once: raise the limit.
@@ -127,8 +127,8 @@ async def test_the_judge_complains_of_a_fleet_that_does_not_recover() -> None:
     assert "never" in row(verdict)
 
 
-async def test_a_task_that_was_accepted_and_is_not_there_is_lost() -> None:
-    """And so is one that did not complete."""
+async def test_the_judge_counts_an_accepted_task_that_is_missing_as_lost() -> None:
+    """It counts one that did not complete, too."""
     story = await clean_story()
     story.rows.pop(story.lines[0].task)  # type: ignore[union-attr]
     other = story.lines[1].task  # type: ignore[union-attr]
@@ -138,8 +138,8 @@ async def test_a_task_that_was_accepted_and_is_not_there_is_lost() -> None:
     assert "2 tasks were lost" in complaints(verdict)
 
 
-async def test_an_item_that_became_two_tasks_is_doubled() -> None:
-    """As is a task that completed twice, and that breaks the lifecycle, too."""
+async def test_the_judge_counts_an_item_that_became_two_tasks_as_doubled() -> None:
+    """So it does a task that completed twice, which breaks the lifecycle, too."""
     story = await clean_story()
     (last,) = [r for r in story.records if r.event is Transition.COMPLETE][-1:]
     story.records.append(last)
@@ -166,8 +166,8 @@ async def test_the_judge_complains_of_a_process_that_ends_by_itself() -> None:
     assert ["1 processes ended by themselves"] == list(complaints(story.verdict()))
 
 
-async def test_the_report_has_a_row_for_each() -> None:
-    """And is clean if all of them are."""
+async def test_the_report_has_a_row_for_each_verdict() -> None:
+    """It is clean if all of them are."""
     verdict = (await clean_story()).verdict()
     lines = list(table([verdict, verdict]))
     assert 4 == len(lines)

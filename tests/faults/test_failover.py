@@ -156,7 +156,7 @@ def submit_in_sql(server: OwnServer, shop: Shop, number: int) -> None:
 @pytest.mark.rows("TR-05")
 @pytest.mark.pg_dump
 @pytest.mark.parametrize("later", [0, 4000])
-async def test_what_is_submitted_in_sql_after_a_restore_is_found_by_workers_that_stayed_open(
+async def test_tasks_submitted_in_sql_after_a_restore_are_found_by_workers_that_stayed_open(
     primary: OwnServer, own: OwnServer, later: int
 ) -> None:
     """Another server takes over at the URL, with a restored copy: its transactions are younger.

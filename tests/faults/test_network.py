@@ -229,7 +229,7 @@ def test_a_server_that_does_not_finish_a_connection_is_given_up(
 async def test_a_silent_listener_is_replaced(
     proxy: FaultProxy, direct: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It did hear itself, and does not: that is no pooler, half of its connection is gone."""
+    """Its own hints came back before and do not now: half of its connection is gone."""
     monkeypatch.setattr("millpond.store.postgres.notify.ECHO_WITHIN", 0.2)
     assert ECHO_WITHIN > 1
     heard: list[Hint] = []

@@ -1,4 +1,4 @@
-"""Who asks for work where there is none changes nothing in the store."""
+"""Asking for work where there is none changes nothing in the store."""
 
 from collections.abc import Callable
 from pathlib import Path

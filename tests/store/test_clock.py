@@ -90,7 +90,7 @@ def test_a_clock_that_no_evidence_agrees_with_is_corrected() -> None:
 
 @pytest.mark.rows("TR-08")
 def test_a_clock_about_which_the_evidence_differs_is_doubtful() -> None:
-    """It is not corrected: who knows which is right."""
+    """It is not corrected, as either may be right."""
     clock = ForwardClock(lambda: 4e7, lambda: 1.0, evidence=lambda: [4e7, 1_001.0])
     assert clock.is_doubtful()
     assert 4e7 == clock.wall()

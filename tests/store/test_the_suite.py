@@ -40,7 +40,7 @@ def defined_in(part: type) -> list[str]:
 
 
 def test_no_part_hides_a_test_of_another() -> None:
-    """Every name stands in one part only: of two, the suite would run just one."""
+    """Each name is in one part only: of two, the suite would run just one."""
     names = Counter(name for part in StoreConformance.__mro__ for name in defined_in(part))
     assert [] == [name for name, count in names.items() if count > 1]
 

@@ -132,7 +132,7 @@ def watched(server: OwnServer, connection: psycopg.Connection) -> Iterator[Seen]
 
 
 def _counted(connection: psycopg.Connection) -> list[tuple[Any, ...]]:
-    """Return the server's own counts; before PostgreSQL 15 a process collects them at leisure."""
+    """Return the server's own counts; before PostgreSQL 15 a process collects them later."""
     if connection.info.server_version < COUNTS_AT_ONCE:
         time.sleep(COLLECTED_WITHIN)  # nothing shows when it has
     else:

@@ -55,7 +55,7 @@ ACTS = 60
 
 
 class Mutant(NamedTuple):
-    """One break: its name, what stands in the SQL, what then stands there, who should notice."""
+    """One break: its name, the text of the SQL, its replacement, and what should notice it."""
 
     name: str
     old: str
@@ -64,7 +64,7 @@ class Mutant(NamedTuple):
 
 
 MUTANTS = (
-    # What is taken in.
+    # Submits.
     Mutant(
         "bound_ignores_the_batch",
         "'backpressure', p.fresh + n.count) THEN",
@@ -806,7 +806,7 @@ _FUNCTION = re.compile(r"^CREATE FUNCTION .*?^(?:END )?\$(?:body)?\$;", re.DOTAL
 
 
 def function_with(mutant: Mutant) -> str:
-    """Return the function that a mutant breaks, sound; its text must stand there just once."""
+    """Return the sound function that a mutant breaks; it must have the text just once."""
     text = "\n".join(sources().values())
     found: list[str] = [one for one in _FUNCTION.findall(text) if mutant.old in one]
     if len(found) != 1 or found[0].count(mutant.old) != 1:
@@ -827,7 +827,7 @@ def install(schema: Schema, function: str) -> None:
 
 
 def noticed(schema: Schema, mutant: Mutant, seeds: Iterable[int] = range(SEEDS)) -> str | None:
-    """Install a mutant and return who noticed it, or None; the sound function is put back."""
+    """Install a mutant; return what noticed it, or None; restore the sound function."""
     sound = function_with(mutant)
     install(schema, sound.replace(mutant.old, mutant.new))
     try:
@@ -1235,7 +1235,7 @@ async def _put(schema: Schema) -> None:
         other = one_batch("q", 3, None, idempotency_key="i", fingerprint=6)
         for batches in (again, other, *INBOX_BATCHES):
             assert put(schema, batches) == await submitted(memory, batches)
-        await server.view.pool("q")  # who looks moves what is in the inbox
+        await server.view.pool("q")  # a view moves the tasks of the inbox to the queue
     finally:
         await server.close()
 

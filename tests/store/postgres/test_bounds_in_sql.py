@@ -63,10 +63,8 @@ async def test_the_function_refuses_what_python_refuses(
 
 
 @pytest.mark.parametrize("where", ["labels", "arguments"])
-async def test_what_a_fair_pool_shares_by_has_the_bound_of_a_key(
-    schema: Schema, where: str
-) -> None:
-    """Whether a label says it or an argument: it is in the same index as the key."""
+async def test_the_share_of_a_fair_pool_has_the_bound_of_a_key(schema: Schema, where: str) -> None:
+    """A label or an argument names it: it is in the same index as the key."""
     async with opened(schema, order=fair_round_robin("tenant"), max_per_key=1) as store:
         with connected(schema, autocommit=True) as own:
             for value in (f"repeat('{WIDE}', 512)", "''"):
@@ -151,7 +149,7 @@ async def test_a_bound_per_key_wants_a_key(schema: Schema) -> None:
         assert [task] == await leased(store)
 
 
-async def test_who_may_only_submit_stops_no_pool(schema: Schema) -> None:
+async def test_a_role_that_may_only_submit_stops_no_pool(schema: Schema) -> None:
     """An unknown function waits for a worker that knows it, and the others are leased."""
     longest = "f" * bounds.MAX_NAME
     async with opened(schema) as store:

@@ -154,7 +154,7 @@ BACK = pytest.mark.parametrize("back", [5.0, 300.0, HOUR, 400 * DAY])
 async def test_a_clock_set_back_loses_no_lease_and_dead_workers_are_found(
     server: Server, back: float
 ) -> None:
-    """Who renews keeps what it has; who does not is found after its lease, not after the step."""
+    """A worker that renews keeps its tasks; a dead one is found after its lease, not the step."""
     one, other = await started(server)
     task = await one.put(1)
     (leased,) = await other.lease()
@@ -269,7 +269,7 @@ async def test_stepping_back_keeps_rates_of_keys_and_moments_of_the_calendar(
 async def test_set_forward_by_400_days_and_right_again_nothing_has_happened(
     server: Server,
 ) -> None:
-    """No lease is lost, nothing is due early, nothing is removed; a new process goes along."""
+    """No lease is lost, no task is due or removed early, and a new process agrees."""
     one, other = await started(server)
     task, later = await one.put(1), await one.put(2, delay=HOUR)
     (leased,) = await other.lease()

@@ -18,7 +18,7 @@ LIVE = (
     "VALUES (1, 1, 1, 0, 1, 0.0, 0.0, 0, %s, 1, 1, 0, 1, 0, %s)"
 )
 WRONG = [(1, None), (2, "w1"), (0, "w1")]
-"""Whether it runs, and who holds it."""
+"""Values of `running` and `worker` that break a guard."""
 
 
 @pytest.fixture
@@ -36,10 +36,10 @@ def connection(address: Address) -> Iterator[Connection]:
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_tables_of_tests_refuse_it(
+def test_tables_of_tests_refuse_a_row_that_breaks_a_guard(
     postgres_schemas: Schemas, wrong: tuple[int, str | None]
 ) -> None:
-    """What runs has a holder: no verb under test may store anything else."""
+    """A running task has a holder: no verb under test may store anything else."""
     schema = postgres_schemas.take()
     lent = schema.connection()
     try:
@@ -52,10 +52,10 @@ def test_tables_of_tests_refuse_it(
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_the_doctor_reports_it(
+def test_the_doctor_reports_a_row_that_breaks_a_guard(
     connection: Connection, address: Address, wrong: tuple[int, str | None]
 ) -> None:
-    """Where they are not refused they are found."""
+    """It finds such rows where the tables do not refuse them."""
     query = dialect_of(address.schema).sql["check_guards"].encode()
     connection.execute(LIVE.format(schema=address.schema).encode(), (1, "w1"))
     assert [] == connection.execute(query).fetchall()

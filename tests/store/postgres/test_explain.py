@@ -44,7 +44,7 @@ _numbers = itertools.count(1)
 
 
 async def filled(url: str, *, later: float = 0.0) -> None:
-    """Make a store and let it take in a thousand tasks of each pool, and run some of them."""
+    """Make a store, submit a thousand tasks to each pool, and run some of them."""
     store = PostgresStore(address_of(url))
     await store.control(DeclareBudget(BUDGET))
     for spec in POOLS:
@@ -157,7 +157,7 @@ def too_much(few: Seen, many: Seen) -> dict[str, str]:
 
 @pytest.mark.rows("CX-09", "CX-T107")
 @pytest.mark.timeout(120)
-async def test_nothing_is_read_that_grows_with_the_backlog(own: OwnServer) -> None:
+async def test_no_verb_reads_more_rows_when_the_backlog_is_larger(own: OwnServer) -> None:
     with own.database() as url:
         await filled(url)
         with own.database(template=url) as other:
@@ -191,7 +191,7 @@ IN_GROUPS = {
         name="lanes", max_concurrent=2, order=fair_round_robin(weights={"k1": 2.0, "k3": 0.5})
     ),
 }
-"""Pools whose tasks stand in groups: a few long ones, or many short ones."""
+"""Pools whose tasks are in groups: a few long ones, or many short ones."""
 
 
 async def used_groups(url: str, spec: PoolSpec) -> None:
@@ -239,7 +239,7 @@ async def test_a_long_lane_costs_no_more_than_a_short_one(own: OwnServer, kind: 
     assert {} == too_much(*seen)
 
 
-async def test_who_is_idle_reads_nothing_that_waits_for_its_time(own: OwnServer) -> None:
+async def test_an_idle_worker_reads_no_delayed_task(own: OwnServer) -> None:
     with own.database() as url:
         await filled(url, later=3600.0)
         with connected(url) as connection:
@@ -251,7 +251,7 @@ async def test_who_is_idle_reads_nothing_that_waits_for_its_time(own: OwnServer)
     assert 100 > seen.rows["millpond_live"]
 
 
-async def test_who_asks_whether_there_is_work_reads_little_of_it(own: OwnServer) -> None:
+async def test_asking_whether_a_task_is_ready_reads_few_rows(own: OwnServer) -> None:
     with own.database() as url:
         await filled(url)
         with connected(url) as connection:
@@ -266,7 +266,7 @@ async def test_who_asks_whether_there_is_work_reads_little_of_it(own: OwnServer)
     assert 100 * len(POOLS) > seen.rows["millpond_live"]
 
 
-async def test_what_is_filled_in_is_what_the_store_would_have_stored(own_url: str) -> None:
+async def test_the_backlog_of_these_tests_is_consistent(own_url: str) -> None:
     await filled(own_url, later=3600.0)
     with connected(own_url) as connection:
         multiply(connection, 12)
@@ -278,7 +278,7 @@ async def test_what_is_filled_in_is_what_the_store_would_have_stored(own_url: st
     counting.close()
 
 
-async def test_a_table_that_is_read_as_a_whole_is_noticed(own: OwnServer, own_url: str) -> None:
+async def test_a_full_scan_of_a_table_is_noticed(own: OwnServer, own_url: str) -> None:
     await filled(own_url)
     with (
         connected(own_url) as connection,

@@ -295,10 +295,10 @@ async def test_the_server_answers_and_records_what_the_verbs_do(
 
 
 @pytest.mark.parametrize(("short", "elsewhere", "weight"), [("slots", 5, 1), ("tokens", 0, 10)])
-async def test_who_takes_the_last_of_a_budget_stands_in_line_for_more(
+async def test_a_pool_that_takes_the_last_of_a_budget_waits_for_more(
     schema: Schema, steps: Counter[bool], short: str, elsewhere: int, weight: int
 ) -> None:
-    """That is not for the server to do by itself; before, it was."""
+    """The verbs do the lease that finds it used up; the server does those before."""
     memory, server = MemoryStore(audit_limit=None), InlinePostgresStore(schema)
     two = Two(1, POOLS["shared"], (memory, server))
     await two.begin()
@@ -325,7 +325,7 @@ async def test_who_takes_the_last_of_a_budget_stands_in_line_for_more(
     # The verbs wait for the rate of a pool; a key that waits for its own holds up no other.
     [({"rates": (Rate(2, per=10.0),)}, 1), ({"rate_per_key": Rate(3, per=10.0)}, 0)],
 )
-async def test_until_a_rate_keeps_something_waiting_the_server_goes_on(
+async def test_the_server_leases_until_a_rate_makes_a_task_wait(
     schema: Schema, steps: Counter[bool], limits: dict[str, Any], by_the_verbs: int
 ) -> None:
     """The answer of the last start that the rate allows says when the next one may start."""

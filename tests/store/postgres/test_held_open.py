@@ -60,7 +60,7 @@ A_MOMENT = 0.001
 """Seconds: what is delayed for that long is due in the next turn, or in the one after it."""
 
 FOR_A_PLAN = 10_000
-"""Rows: who plans a join looks for both ends of an index, in a hundred pages at most."""
+"""Rows: the planner of a join reads both ends of an index, in a hundred pages at most."""
 
 ALLOWED = {"millpond_lease": WATCHED * 8 * 1024}
 """A search for a lease reads the last 1024."""
@@ -139,7 +139,7 @@ class Load:
 
 
 @pytest.mark.parametrize("kind", POOLS)
-async def test_what_a_task_costs_stays_the_same(kind: str, own: OwnServer) -> None:
+async def test_the_rows_read_for_a_task_stay_the_same(kind: str, own: OwnServer) -> None:
     """So it does after many tasks have come and gone since the transaction was opened."""
     with own.database() as url, psycopg.connect(url, autocommit=True) as watching:
         store = PostgresStore(address_of(url))
@@ -189,8 +189,8 @@ def wrong_in(url: str) -> list[str]:
 
 
 @pytest.mark.rows("CX-08", "CX-21")
-async def test_what_is_committed_late_is_found(own_url: str) -> None:
-    """Also if what came after it was found, and the next of it, and marks were set past both."""
+async def test_a_task_committed_late_is_found(own_url: str) -> None:
+    """So it is if later tasks were found before it, and the marks were set past both."""
     store = PostgresStore(address_of(own_url))
     await store.control(Declare(POOLS["plain"]))
     await store.control(Register("w", 3600.0))
@@ -226,7 +226,7 @@ async def test_marks_of_another_server_are_forgotten(own_url: str) -> None:
     assert [task] == [one.fence.task for one in answer.leased]
 
 
-async def test_what_was_due_is_passed_though_something_is_ready(own_url: str) -> None:
+async def test_a_claim_passes_due_tasks_though_others_are_ready(own_url: str) -> None:
     """A claim that looks for due and then for ready tasks has seen where both begin."""
     now = [1000.0]
     store = PostgresStore(address_of(own_url), clock=lambda: now[0])
@@ -237,7 +237,7 @@ async def test_what_was_due_is_passed_though_something_is_ready(own_url: str) ->
     for _ in range(2):
         await store.submit([Batch(tasks=(msgspec.structs.replace(load.new(0), delay=10.0),))])
         now[0] += 20.0
-        await store.close()  # who has it in memory does not look
+        await store.close()  # a store with rows in memory would not read
         store = PostgresStore(address_of(own_url), clock=lambda: now[0])
         assert (await store.lease(LeaseRequest(pool="p", worker="w", want=1))).leased
     await store.close()

@@ -124,8 +124,8 @@ async def test_changed_reports_a_commit_of_another_program(schema: Schema) -> No
 
 
 @pytest.mark.rows("CX-08")
-async def test_a_claim_finds_what_was_committed_before_it(schema: Schema) -> None:
-    """In the order in which it was submitted, as far as it is committed."""
+async def test_a_claim_finds_tasks_committed_before_it(schema: Schema) -> None:
+    """It takes them in the order of their submits, as far as they are committed."""
     async with opened(schema, order=fifo()) as store:
         with connected(schema) as early, connected(schema) as late:
             within(store, early, new(1))
@@ -203,7 +203,7 @@ async def view_of(store: PostgresStore) -> PoolView:
 async def test_more_than_one_transaction_moves(
     schema: Schema, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A reader sees all of it, a writer has the first of it before him."""
+    """A reader sees all tasks of the inbox; a writer moves the first of them to the queue."""
     monkeypatch.setattr(inbox, "MOST", 2)
     async with opened(schema, order=fifo()) as store:
         with connected(schema) as own:
@@ -229,7 +229,7 @@ async def test_delays_count_from_the_submit(schema: Schema) -> None:
 # What is refused, and what ends
 
 
-async def test_a_bound_counts_what_is_committed_and_what_is_ones_own(schema: Schema) -> None:
+async def test_a_bound_counts_committed_tasks_and_those_of_the_transaction(schema: Schema) -> None:
     """Block acts as fail; an accepted task is queued though the pool is full by then."""
     async with opened(schema, backpressure=bounded(3, per_key=2)) as store:
         with connected(schema) as own, connected(schema) as other:
@@ -259,8 +259,8 @@ async def test_a_bound_counts_what_is_committed_and_what_is_ones_own(schema: Sch
         assert ("unknown",) * 2 == await store.view.status([3, 8])
 
 
-async def test_who_cannot_start_at_once_is_refused(schema: Schema) -> None:
-    """A fail-fast pool counts what runs, what waits and what is on its way."""
+async def test_a_fail_fast_pool_refuses_a_task_that_cannot_start_at_once(schema: Schema) -> None:
+    """It counts tasks that run, wait and are on their way."""
     async with opened(schema, backpressure=fail_fast()) as store:
         with connected(schema) as own:
             within(store, own, *(new(n) for n in range(1, 6)))
@@ -309,7 +309,7 @@ async def test_a_known_key_is_answered(schema: Schema) -> None:
 
 
 async def test_a_key_that_no_longer_answers(schema: Schema) -> None:
-    """A finished task is no answer for those who ask for one in flight."""
+    """With dedupe=inflight a finished task does not count as a duplicate."""
     async with opened(schema) as store:
         await store.submit([Batch(tasks=(new(1, idempotency_key="a"),))])
         await store.control(Close("p"))
@@ -418,8 +418,8 @@ async def test_a_removed_pool_does_not_block_the_inbox(schema: Schema) -> None:
 # The function
 
 
-async def test_the_function_says_all_that_a_task_may_say(schema: Schema) -> None:
-    """What is not said is as Python has it."""
+async def test_the_function_takes_every_option_of_a_task(schema: Schema) -> None:
+    """Options left out have the defaults of Python."""
     async with opened(schema) as store:
         with connected(schema) as own:
             plain = own.submit()
@@ -513,8 +513,8 @@ async def test_the_function_shares_fairly(schema: Schema) -> None:
         ("idempotency_key => 'taken'", "ML007"),
     ],
 )
-async def test_the_function_objects(schema: Schema, said: str, code: str) -> None:
-    """With the number of the error in its SQLSTATE, and in its words."""
+async def test_the_function_refuses_bad_arguments(schema: Schema, said: str, code: str) -> None:
+    """The SQLSTATE has the number of the error, and the message its text."""
     async with opened(schema):
         with connected(schema) as own:
             own.submit("idempotency_key => 'taken'", function="another")
@@ -523,7 +523,7 @@ async def test_the_function_objects(schema: Schema, said: str, code: str) -> Non
             assert code == caught.value.sqlstate
 
 
-async def test_the_function_is_refused_as_others_are(schema: Schema) -> None:
+async def test_the_function_refuses_for_the_reasons_of_python(schema: Schema) -> None:
     """Full, closed, unknown, no capacity."""
     async with opened(schema, backpressure=bounded(1)) as store:
         await store.control(Declare(PoolSpec(name="fast", backpressure=fail_fast())))
@@ -540,8 +540,8 @@ async def test_the_function_is_refused_as_others_are(schema: Schema) -> None:
             assert "ML006" == caught.value.sqlstate
 
 
-async def test_a_trigger_submits(schema: Schema) -> None:
-    """Whatever inserts a row has its task submitted with it."""
+async def test_a_trigger_submits_tasks(schema: Schema) -> None:
+    """Any statement that inserts a row submits a task with it."""
     async with opened(schema) as store:
         call = f'"{schema.address.schema}".submit'
         with connected(schema) as own:

@@ -1,4 +1,4 @@
-"""Calls that the event loop sends and hears by itself, and what it leaves to the thread."""
+"""Calls that the event loop sends and whose answers it reads, and those it leaves to the thread."""
 
 import asyncio
 import threading
@@ -128,7 +128,7 @@ async def test_jobs_keep_their_order(address: Address) -> None:
         assert sorted(verbs) == verbs
 
 
-async def test_what_takes_longer_than_a_moment_is_left_to_the_thread(
+async def test_the_loop_leaves_a_slow_call_to_the_thread(
     address: Address, done: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It waits there as long as it may, and the answer is the same."""
@@ -147,7 +147,7 @@ async def test_what_takes_longer_than_a_moment_is_left_to_the_thread(
 async def test_a_thread_that_the_loop_waits_for_does_not_wait_for_the_loop(
     address: Address,
 ) -> None:
-    """Who blocks the loop until something is done has it done, whatever is under way."""
+    """A caller that blocks the loop until a job is done gets it done, whatever call is pending."""
     async with opened(address) as store:
         await submitted(store, 1)
         with held_up(address) as let_go:
@@ -158,7 +158,7 @@ async def test_a_thread_that_the_loop_waits_for_does_not_wait_for_the_loop(
             await task
 
 
-async def test_closing_waits_for_what_is_under_way(address: Address) -> None:
+async def test_closing_waits_for_the_pending_call(address: Address) -> None:
     """It is answered; a later call raises an error that says the store is closed."""
     async with opened(address) as store:
         await submitted(store, 1)
@@ -290,10 +290,10 @@ async def test_behind_a_pooler_a_call_is_one_transaction(
         assert [1, 2] == [one.new.id for one in (await store.view.tasks("p", limit=5)).tasks]
 
 
-async def test_what_does_not_fit_into_the_socket_is_sent_by_the_thread(
+async def test_the_thread_sends_a_call_that_does_not_fit_into_the_socket(
     address: Address, done: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The loop only hears: what is left to send must not wait until a moment is over."""
+    """The loop only reads: it must not wait until the rest is sent."""
     monkeypatch.setattr(module, "_A_MOMENT", 3600.0)
     async with opened(address) as store:
         await submitted(store, 1)

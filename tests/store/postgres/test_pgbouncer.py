@@ -130,7 +130,7 @@ async def test_a_silent_listener_is_logged_once(url: str, caplog: pytest.LogCapt
     assert "listen=" in caplog.text
 
 
-async def test_one_may_listen_at_the_server_itself(pooler: Pooler, url: str) -> None:
+async def test_a_process_may_listen_at_the_server_itself(pooler: Pooler, url: str) -> None:
     """Then it receives hints as without a pooler."""
     ear = quote(direct(pooler, url), safe="")
     async with shop(f"{url}?listen={ear}") as mp, asyncio.timeout(30):
@@ -195,22 +195,22 @@ def test_prepared_statements_that_a_pooler_loses_are_explained(url: str) -> None
         ("?connect_timeout=5&user=stranger", StoreDenied, "user"),
     ],
 )
-def test_what_it_refuses_is_explained(
+def test_a_refusal_of_the_pooler_is_explained(
     url: str, wrong: str, kind: type[MillpondError], words: str
 ) -> None:
-    """It has words of its own."""
+    """The pooler has messages of its own."""
     with pytest.raises(kind, match=words):
         connect(address_of(f"{url}{wrong}"))
 
 
-def test_a_database_that_is_not_there(pooler: Pooler) -> None:
+def test_a_database_that_is_not_there_is_an_error(pooler: Pooler) -> None:
     """Neither the server nor the pooler knows it."""
     with pytest.raises((StoreMissing, StoreUnreachable), match="not_there"):
         connect(address_of(pooler.url_of("not_there")))
 
 
-def test_a_full_house(url: str) -> None:
-    """No further client is let in."""
+def test_a_pooler_with_too_many_clients_is_an_error(url: str) -> None:
+    """It lets no further client in."""
     held = []
     try:
         with pytest.raises(TooManyConnections, match="takes no further connections"):

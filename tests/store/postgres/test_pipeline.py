@@ -115,7 +115,7 @@ def test_no_rows_are_sent_by_no_statement(connection: PostgresConnection, trips:
 def test_an_error_raises_when_queued_statements_are_sent_and_stops_the_rest(
     connection: PostgresConnection,
 ) -> None:
-    """Not even a commit that stands behind it."""
+    """Not even a commit queued behind it takes effect."""
     connection.begin(LOCK, LOOK)
     connection.execute(ADD, (1, None))
     connection.execute(ADD, (1, None))
@@ -183,10 +183,10 @@ def test_changes_are_counted(
     assert grows == (connection.total_changes != before)
 
 
-def test_what_certainly_changes_rows_is_not_waited_for(
+def test_a_statement_that_surely_changes_rows_costs_no_round_trip(
     connection: PostgresConnection, trips: list[int]
 ) -> None:
-    """Only to know that it did."""
+    """Its answer is not needed to know that rows changed."""
     before = connection.total_changes
     connection.executemany(ADD, [(1, None)])
     assert before != connection.total_changes
@@ -219,7 +219,7 @@ def test_a_read_repeated_in_each_transaction_is_sent_with_the_lock(
 
 
 @pytest.mark.parametrize("many", [False, True])
-def test_what_was_read_ahead_is_not_believed_after_a_write(
+def test_a_row_read_ahead_is_read_again_after_a_write(
     connection: PostgresConnection, many: bool
 ) -> None:
     """The transaction asks for it a little later than usual."""
@@ -234,7 +234,7 @@ def test_what_was_read_ahead_is_not_believed_after_a_write(
     connection.commit()
 
 
-def test_what_others_wrote_is_seen_by_what_is_asked_along_with_the_lock(
+def test_a_read_sent_with_the_lock_shows_the_writes_of_others(
     connection: PostgresConnection, address: Address
 ) -> None:
     """They had the lock before."""
@@ -260,10 +260,10 @@ def test_no_read_ahead_without_noted_reads(
 
 
 @pytest.mark.parametrize("rows", [[(n, None) for n in range(300)], [(1, b"x" * 10_000)]])
-def test_much_is_not_read_on_suspicion(
+def test_a_read_of_many_rows_is_not_sent_ahead(
     connection: PostgresConnection, trips: list[int], rows: list[Any]
 ) -> None:
-    """It may not be wanted after all."""
+    """The transaction may not need them."""
     connection.executemany(ADD, rows)
     connection.sync()
     trips.clear()
@@ -329,7 +329,7 @@ def test_a_session_that_was_ended_is_known_as_gone(
 def test_a_session_that_ended_before_its_commit_was_sent_leaves_no_doubt(
     connection: PostgresConnection, address: Address
 ) -> None:
-    """The server gave up on what stands before the commit."""
+    """The server ended at a statement before the commit."""
     connection.begin(LOCK, LOOK)
     end(pid(connection), address)
     connection.execute(ADD, (1, None))

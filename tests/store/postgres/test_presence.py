@@ -59,7 +59,7 @@ def test_a_folder_that_others_can_enter_is_not_used(place: Path, mode: int) -> N
 
 @pytest.mark.rows("TR-06")
 def test_a_folder_of_another_user_is_not_used(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """He made it under our name before we came."""
+    """The other user made it under our name before we did."""
     place.mkdir(mode=0o700)
     ours = os.geteuid()
     first = iter([ours])

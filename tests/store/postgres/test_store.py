@@ -1,4 +1,4 @@
-"""The PostgreSQL store: its writer, its clock, who else writes, and servers that come and go."""
+"""The PostgreSQL store: its writer, its clock, other writers, and servers that come and go."""
 
 import asyncio
 import contextlib
@@ -75,7 +75,7 @@ def task(identifier: int, **options: Any) -> Batch:
 ASK = LeaseRequest(pool="p", worker="w", want=5)
 
 
-async def test_what_is_submitted_is_leased_settled_and_seen(address: Address) -> None:
+async def test_a_task_is_submitted_leased_settled_and_seen(address: Address) -> None:
     """Through the writer's thread and the reader's."""
     async with opened(address) as store:
         await asyncio.gather(*(store.submit([task(n)]) for n in range(1, 41)))
@@ -96,7 +96,7 @@ async def test_what_is_submitted_is_leased_settled_and_seen(address: Address) ->
         assert (30, 5, 5) == (view.queued, view.running, view.kept)
 
 
-async def test_it_is_all_there_when_it_is_opened_again(address: Address) -> None:
+async def test_a_store_that_is_opened_again_has_its_tasks(address: Address) -> None:
     """By a store that may not migrate, too: there is nothing to migrate."""
     async with opened(address) as store:
         await store.submit([task(1)])
@@ -120,8 +120,8 @@ async def test_an_error_of_one_is_not_that_of_the_others(address: Address) -> No
         assert {"w"} == await store.view.workers()
 
 
-async def test_a_closed_store_says_so(address: Address) -> None:
-    """To those who write and to those who read."""
+async def test_a_closed_store_raises_an_error(address: Address) -> None:
+    """It does so for writes and for reads."""
     async with opened(address) as store:
         pass
     with pytest.raises(StoreClosed):
@@ -372,10 +372,10 @@ async def test_a_writer_that_is_frozen_loses_the_lock(address: Address) -> None:
     assert ["job", "job"] == done
 
 
-async def test_who_has_much_to_do_has_more_time(
+async def test_long_transactions_get_more_time_to_hold_the_lock(
     address: Address, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A handler's own part, a transaction that it holds, and many tasks at once."""
+    """With a handler's function, a held transaction, or many tasks at once."""
     slow = 0.9
     monkeypatch.setattr(module, "_LONGEST_PER_TASK", 3 * slow)
     async with opened(address, patience=Patience(turn=0.4)) as store:
@@ -447,7 +447,7 @@ async def test_a_renewal_keeps_leases_and_notifies_no_process(address: Address) 
         renewer.close()
 
 
-async def test_a_server_that_is_away_and_comes_back(own: OwnServer) -> None:
+async def test_a_server_that_comes_back_is_used_again(own: OwnServer) -> None:
     """Verbs raise StoreUnreachable meanwhile, and succeed afterwards."""
     with OwnServer(own.programs) as spare:
         async with opened(address_of(spare.url)) as store:
@@ -569,8 +569,8 @@ async def test_repair_makes_inconsistent_rows_consistent(address: Address) -> No
         assert 1 == len((await store.lease(ASK)).leased)
 
 
-async def test_what_a_handler_writes_is_committed_with_its_completion(address: Address) -> None:
-    """Or not at all, where it raises."""
+async def test_the_writes_of_a_handler_are_committed_with_its_completion(address: Address) -> None:
+    """They are rolled back if it raises."""
     add = "INSERT INTO public.own VALUES (%s)"
     with connect(address) as connection:
         connection.execute("CREATE TABLE public.own (value bigint)")

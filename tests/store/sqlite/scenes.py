@@ -35,7 +35,7 @@ _IDS = 1 << 40
 
 
 class World(msgspec.Struct):
-    """Who holds what when a scene begins."""
+    """Which worker holds which tasks when a scene begins."""
 
     run: int
     plain: list[Leased]

@@ -91,17 +91,17 @@ Jump = Callable[[Process, Process], None]
 
 
 def one_back(one: Process, _: Process) -> None:
-    """The one who leads maintenance is set back."""
+    """Set the clock of the maintenance leader back."""
     one.jump = -HOUR
 
 
 def other_back(_: Process, other: Process) -> None:
-    """The one who works is set back."""
+    """Set the clock of the worker back."""
     other.jump = -HOUR
 
 
 def all_back(one: Process, other: Process) -> None:
-    """Both are."""
+    """Set both clocks back."""
     one.jump = other.jump = -HOUR
 
 
@@ -130,7 +130,7 @@ async def closed(*processes: Process) -> None:
 async def test_a_clock_set_back_loses_no_lease_and_dead_workers_are_found(
     machine: Machine, jump: Jump
 ) -> None:
-    """Who renews keeps what it has; who does not is found out after its lease, not later."""
+    """A worker that renews keeps its tasks; a dead one is found after its lease, not later."""
     one, other = await started(machine)
     task = await one.put()
     (leased,) = await other.lease()

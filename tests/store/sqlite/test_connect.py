@@ -85,7 +85,7 @@ def test_a_missing_folder_is_named(tmp_path: Path) -> None:
 
 
 def test_a_missing_file_is_made_only_if_allowed(tmp_path: Path) -> None:
-    """`create=False` is for those who only look."""
+    """`create=False` is for callers that only read."""
     with pytest.raises(StoreMissing, match="no database at"):
         connect(tmp_path / "work.db", create=False)
     assert [] == list(tmp_path.iterdir())
@@ -280,7 +280,7 @@ def spoken(code: int, name: str) -> sqlite3.Error:
         ("SQLITE_CONSTRAINT_CHECK", StoreError),
     ],
 )
-def test_what_sqlite_says_is_said_in_our_words(
+def test_errors_of_sqlite_become_errors_of_millpond(
     tmp_path: Path, code: str, kind: type[StoreError]
 ) -> None:
     """Extended codes count as what they extend; the file and SQLite's own name are in the text."""
@@ -295,7 +295,7 @@ def test_what_sqlite_says_is_said_in_our_words(
 
 
 def test_a_disk_error_carries_the_name_sqlite_has_for_it(tmp_path: Path) -> None:
-    """For those who write reports about disks."""
+    """Reports about disks need it."""
     ours = translated(spoken(sqlite3.SQLITE_IOERR_WRITE, "SQLITE_IOERR_WRITE"), tmp_path / "w.db")
     assert isinstance(ours, StoreFailing)
     assert "SQLITE_IOERR_WRITE" == ours.sqlite
@@ -309,7 +309,7 @@ def test_a_connection_is_not_trusted_after_some_errors() -> None:
     assert not is_poisonous(ValueError("not SQLite's"))
 
 
-def test_a_forked_child_does_not_close_what_is_its_parents(tmp_path: Path) -> None:
+def test_a_forked_child_does_not_close_its_parents_connection(tmp_path: Path) -> None:
     """Closing there would act on the parent's files without the parent's locks."""
     path = table(tmp_path / "work.db")
     connection = connect(path)

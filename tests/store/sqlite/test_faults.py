@@ -42,7 +42,7 @@ def clear(error: StoreError) -> None:
 @pytest.mark.parametrize("lasts", [1, 4])
 @pytest.mark.real_loop
 async def test_each_job_of_a_group_gets_its_own_answer(stage: Stage, lasts: int) -> None:
-    """Who has an answer is stored, who has an error is not, and all may ask again."""
+    """A task with an answer is stored, one with an error is not; all may be submitted again."""
     ways = itertools.cycle(WAYS)
     unheard = 0
     for number in itertools.count(1, 3):

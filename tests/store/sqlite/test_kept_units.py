@@ -56,7 +56,7 @@ class Grouping(SqliteStore):
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Grouping]:
-    """A store on a fresh file; in the end what its tables say of each other must fit."""
+    """Give a store on a new file; its tables must be consistent at the end."""
     made = Grouping(tmp_path / "work.db", durability="normal", inline=True)
     yield made
     made.commit()

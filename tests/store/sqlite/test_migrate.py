@@ -41,8 +41,8 @@ def migrated(path: Path, *migrations: Migration, allowed: bool = True) -> int:
         connection.close()
 
 
-def test_a_new_file_gets_them_all_in_order(tmp_path: Path) -> None:
-    """And has them written down, each with its digest."""
+def test_a_new_file_gets_all_migrations_in_order(tmp_path: Path) -> None:
+    """It records each with its digest."""
     path = tmp_path / "work.db"
     assert 2 == migrated(path, FIRST, SECOND)
     assert ["millpond_schema", "one", "two"] == tables(path)
@@ -52,8 +52,8 @@ def test_a_new_file_gets_them_all_in_order(tmp_path: Path) -> None:
     assert [(1, "first", FIRST.digest), (2, "second", SECOND.digest)] == noted
 
 
-def test_an_older_file_gets_only_what_it_lacks(tmp_path: Path) -> None:
-    """What is in its tables stays."""
+def test_an_older_file_gets_only_the_missing_migrations(tmp_path: Path) -> None:
+    """The rows in its tables stay."""
     path = tmp_path / "work.db"
     migrated(path, FIRST)
     connection = connect(path)
@@ -107,7 +107,7 @@ def test_migrating_can_be_forbidden(tmp_path: Path) -> None:
     assert ["millpond_schema", "one"] == tables(path)
 
 
-def test_who_may_not_migrate_makes_no_file(tmp_path: Path) -> None:
+def test_a_store_that_may_not_migrate_makes_no_file(tmp_path: Path) -> None:
     """Nor a journal beside it."""
     with pytest.raises(MigrationNeeded, match="migrate=False"):
         SqliteStore(tmp_path / "work.db", may_migrate=False, inline=True)

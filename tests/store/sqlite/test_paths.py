@@ -78,8 +78,8 @@ async def test_a_removed_file_takes_no_writes_and_is_not_made_again(
     assert "work.db" not in names_in(tmp_path)
 
 
-async def test_a_file_that_was_put_in_its_place_is_what_is_used(tmp_path: Path) -> None:
-    """Such as a backup: the others who open it find what is written from now on."""
+async def test_a_file_that_replaced_the_store_is_used(tmp_path: Path) -> None:
+    """Such as a backup: other processes that open it find all later writes."""
     path, backup = tmp_path / "work.db", tmp_path / "backup.db"
     store = SqliteStore(path, owner="me")
     lab = await Lab.around(store)

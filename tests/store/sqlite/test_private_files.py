@@ -140,7 +140,7 @@ async def test_a_volume_open_to_all_users_is_used_with_a_warning(
 async def test_a_stranger_in_a_volume_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, give_away: Give, beside: str
 ) -> None:
-    """A store, or what stands beside it, that another user made there."""
+    """Another user made the store there, or a file beside it."""
     found = tmp_path / f"work.db{beside}"
     if beside == "-alive":
         found.mkdir(0o700)
@@ -176,7 +176,7 @@ async def test_a_database_of_before_that_others_may_read_is_used(tmp_path: Path)
 async def test_a_store_that_another_user_made_in_an_open_folder_is_refused(
     tmp_path: Path, give_away: Give, *, link: bool
 ) -> None:
-    """In a folder like /tmp the store itself may be a stranger's: payloads would be his to read."""
+    """In a folder like /tmp the store may belong to a stranger, who could read the payloads."""
     path, elsewhere = tmp_path / "work.db", tmp_path / "elsewhere.db"
     if link:
         path.symlink_to(elsewhere)
@@ -205,8 +205,8 @@ async def test_users_of_one_group_may_share_a_store(tmp_path: Path, give_away: G
         pass
 
 
-def test_what_is_opened_is_checked_on_its_descriptor(tmp_path: Path, give_away: Give) -> None:
-    """A name may be changed between a look and an opening."""
+def test_a_file_is_checked_by_its_descriptor(tmp_path: Path, give_away: Give) -> None:
+    """The name may be changed between the check and the opening."""
     file = tmp_path / "lock"
     os.close(opened(file, os.O_RDWR | os.O_CREAT, sharing_of(tmp_path / "none")))
     assert 0o600 == mode(file)

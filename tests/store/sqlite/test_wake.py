@@ -129,7 +129,7 @@ async def test_a_later_process_sends_and_receives_at_once(
     assert ENDED == await second.next()
 
 
-async def test_two_who_come_in_one_tick_of_the_clock_are_both_seen(
+async def test_two_processes_that_come_in_one_tick_of_the_clock_are_both_seen(
     path: Path, opened: Opening
 ) -> None:
     """The time of the folder's last change does not tell them apart."""
@@ -259,11 +259,11 @@ async def test_a_slow_receiver_learns_that_it_missed_hints(opened: Opening) -> N
     assert Hint(ended=(5001,)) == await ear.next()
 
 
-# --- those who are gone ------------------------------------------------------------------------
+# --- processes that are gone ---------------------------------------------------------------------
 
 
-async def test_who_closes_leaves_nothing(path: Path, opened: Opening) -> None:
-    """Twice is once."""
+async def test_a_closed_process_leaves_no_socket(path: Path, opened: Opening) -> None:
+    """Closing twice is harmless."""
     wakes = Ear(opened("a")).wakes
     assert 1 == len(sockets(path))
     wakes.close()
@@ -272,7 +272,7 @@ async def test_who_closes_leaves_nothing(path: Path, opened: Opening) -> None:
     assert wakes.send(ENDED) is None
 
 
-async def test_what_waits_is_sent_when_it_closes(
+async def test_closing_sends_the_hints_that_wait(
     opened: Opening, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A process that ends right after its commit still notifies others."""
@@ -330,7 +330,7 @@ async def test_a_long_path_is_no_hindrance_on_linux(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("trouble", ["no folder", "no socket"])
-def test_where_there_can_be_no_socket_it_is_done_without(
+def test_a_process_without_a_socket_polls(
     path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
@@ -366,7 +366,7 @@ def test_a_loop_that_cannot_hear_is_no_trouble(
     assert "no wake-ups between the processes" in caplog.text
 
 
-def test_only_those_who_may_write_the_database_may_send(path: Path, opened: Opening) -> None:
+def test_only_users_who_may_write_the_database_may_send(path: Path, opened: Opening) -> None:
     """The folder is closed to all other users, and so is the socket."""
     path.chmod(0o664)
     loop = asyncio.new_event_loop()

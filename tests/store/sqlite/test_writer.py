@@ -164,10 +164,10 @@ async def test_a_transaction_does_not_take_more_for_ever(
     assert [1, 1, 1] == groups
 
 
-async def test_who_waited_for_its_turn_takes_more_along(
+async def test_a_writer_that_waited_for_the_lock_takes_more_jobs(
     path: Path, opened: Opening, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise what is left would have to wait as long again."""
+    """The jobs left would have to wait as long again."""
     monkeypatch.setattr(writer_module, "LONGEST", 0.0)
     groups: list[int] = []
     begin = SqliteTransactor.begin
@@ -200,7 +200,7 @@ async def test_closing_calls_a_hook_that_is_due_soon(
     assert [1, 0][:calls] == groups
 
 
-def test_a_thread_may_ask_too(path: Path, opened: Opening) -> None:
+def test_a_thread_may_submit_jobs_too(path: Path, opened: Opening) -> None:
     """It waits for its answer."""
     writer = opened()
     assert 1 == writer.do_now(adding("first"))
@@ -265,7 +265,7 @@ async def test_any_other_error_undoes_the_group_and_each_is_tried_alone(
     assert [3] == groups
 
 
-async def test_an_impossible_arrow_is_a_bug_and_no_answer(path: Path, opened: Opening) -> None:
+async def test_an_impossible_transition_is_a_bug_and_no_answer(path: Path, opened: Opening) -> None:
     def half_done(unit: Entries) -> None:
         unit.add("half")
         advance(Status.RUNNING, Transition.LEASE)
@@ -341,10 +341,10 @@ def test_each_failed_job_has_its_own_error(path: Path, opened: Opening) -> None:
     assert {"MILL-020 no unit today"} == {str(error) for error in errors}
 
 
-async def test_what_fails_after_the_commit_does_not_undo_or_repeat_it(
+async def test_an_error_after_the_commit_does_not_undo_or_repeat_it(
     path: Path, opened: Opening, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is stored, and answered as such."""
+    """The job is stored, and its caller gets the answer."""
 
     def failing(unit: Entries) -> None:
         raise ZeroDivisionError
@@ -515,7 +515,7 @@ async def test_every_waiting_job_gets_the_error_of_opening(path: Path, opened: O
 
 
 async def test_a_foreign_transaction_is_waited_for(path: Path, opened: Opening) -> None:
-    """A user's own connection does not stand in line; it is met with short waits."""
+    """A user's own connection takes no writers' lock; the writer polls for its end."""
     foreign = connect(path)
     begin(foreign, path)
     writer = opened(patience=0.05)
@@ -529,7 +529,7 @@ async def test_a_foreign_transaction_is_waited_for(path: Path, opened: Opening) 
 async def test_jobs_behind_a_hanging_process_time_out(
     path: Path, opened: Opening, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Jobs give up, although the thread still stands in line; and they will not be done later."""
+    """Jobs give up while the thread still waits for the lock; the writer never does them."""
     monkeypatch.setattr(writer_module, "_LOOK_EVERY", 0.02)
     hanging = WritersLock(path)
     hanging.acquire()
@@ -545,7 +545,7 @@ async def test_jobs_behind_a_hanging_process_time_out(
 
 
 async def test_two_writers_of_one_file_do_not_meet(path: Path, opened: Opening) -> None:
-    """Two stores in one process stand in line like two processes."""
+    """Two stores in one process wait for the lock like two processes."""
     first, second = opened(), opened()
     jobs = [one.do(adding("x")) for _ in range(50) for one in (first, second)]
     assert list(range(1, 101)) == sorted(await asyncio.gather(*jobs))
@@ -584,7 +584,7 @@ def test_a_transactor_tries_again_after_a_disk_error(path: Path) -> None:
 # --- the end -----------------------------------------------------------------------------------
 
 
-async def test_closing_does_what_waits(path: Path, opened: Opening) -> None:
+async def test_closing_does_the_jobs_that_wait(path: Path, opened: Opening) -> None:
     """A closed writer takes no job; closing it twice is harmless."""
     writer = opened()
     jobs = [writer.do(adding(str(n))) for n in range(300)]

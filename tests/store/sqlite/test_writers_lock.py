@@ -51,7 +51,7 @@ def ended(process: subprocess.Popen[str]) -> None:
     process.communicate()
 
 
-def test_there_is_one_holder(tmp_path: Path) -> None:
+def test_the_lock_has_one_holder(tmp_path: Path) -> None:
     """Also inside a process; the database itself is not touched."""
     first, second = WritersLock(tmp_path / "work.db"), WritersLock(tmp_path / "work.db")
     first.acquire()
@@ -65,7 +65,7 @@ def test_there_is_one_holder(tmp_path: Path) -> None:
     assert ["work.db-writers"] == [file.name for file in tmp_path.iterdir()]
 
 
-def test_those_who_wait_get_it_when_it_is_let_go(tmp_path: Path) -> None:
+def test_waiting_processes_get_the_lock_when_it_is_released(tmp_path: Path) -> None:
     """Each of them gets it."""
     locks = [WritersLock(tmp_path / "work.db") for _ in range(4)]
     locks[0].acquire()
@@ -87,7 +87,7 @@ def test_those_who_wait_get_it_when_it_is_let_go(tmp_path: Path) -> None:
         lock.close()
 
 
-def test_it_goes_with_its_process(tmp_path: Path) -> None:
+def test_the_lock_is_released_when_its_process_ends(tmp_path: Path) -> None:
     """However that ends."""
     lock = WritersLock(tmp_path / "work.db")
     process = taking(tmp_path / "work.db")
@@ -99,7 +99,7 @@ def test_it_goes_with_its_process(tmp_path: Path) -> None:
 
 
 def in_line(process: subprocess.Popen[str]) -> bool:
-    """Whether the kernel has it among those who wait for a lock."""
+    """Return whether the process waits for a lock, by the kernel's list."""
     waiting = [
         line.split() for line in Path("/proc/locks").read_text().splitlines() if "->" in line
     ]
@@ -111,7 +111,7 @@ def is_frozen(process: subprocess.Popen[str]) -> bool:
     return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux who waits for what")
+@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux which process waits for which lock")
 def test_a_process_frozen_while_it_waits_to_write_blocks_no_other(tmp_path: Path) -> None:
     """Those behind it go first."""
     lock = WritersLock(tmp_path / "work.db")
@@ -131,7 +131,7 @@ def test_a_process_frozen_while_it_waits_to_write_blocks_no_other(tmp_path: Path
     lock.close()
 
 
-def test_a_forked_child_does_not_keep_it(tmp_path: Path) -> None:
+def test_a_forked_child_does_not_keep_the_lock(tmp_path: Path) -> None:
     """The parent may die while its children go on."""
     lock, other = WritersLock(tmp_path / "work.db"), WritersLock(tmp_path / "work.db")
     lock.acquire()
@@ -150,7 +150,7 @@ def test_a_forked_child_does_not_keep_it(tmp_path: Path) -> None:
     os.close(writing)
 
 
-def test_where_the_file_cannot_be_made_it_is_done_without(
+def test_a_store_whose_lock_file_cannot_be_made_works_without_it(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """SQLite's own lock still decides. The log says so once."""
