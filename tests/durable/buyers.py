@@ -23,7 +23,7 @@ FOR_ASYNCPG: dict[str, Any] = {"statement_cache_size": 0} if stores.POOLED else 
 
 
 class Buyer:
-    """Somebody with a connection and an open transaction."""
+    """A caller of Millpond that has a connection and an open transaction."""
 
     def __init__(self, given: Any) -> None:
         self.given = given
@@ -37,12 +37,12 @@ class Buyer:
         self.given.commit()
 
     async def rollback(self) -> None:
-        """Think better of it."""
+        """Roll the transaction back."""
         self.given.rollback()
 
 
 class ByHand(Buyer):
-    """Whoever says BEGIN and COMMIT himself."""
+    """A caller that executes BEGIN and COMMIT as statements."""
 
     async def commit(self) -> None:
         await self.execute("COMMIT")
@@ -52,7 +52,7 @@ class ByHand(Buyer):
 
 
 class Awaited(Buyer):
-    """Whoever waits on the loop."""
+    """A caller whose connection is asynchronous."""
 
     async def execute(self, statement: str) -> None:
         await self.given.execute(statement)

@@ -24,7 +24,7 @@ def make(url: str, lease: float, *, work: bool) -> Millpond:
 
 
 def say(word: str) -> None:
-    """Tell the one who started this."""
+    """Print a word for the process that started this one."""
     print(word, flush=True)  # noqa: T201
 
 

@@ -19,7 +19,7 @@ Look = Callable[[str], list[Any]]
 
 @contextmanager
 def looked_at(url: str) -> Iterator[Look]:
-    """Give what asks a store something by hand; all of its tables must fit together."""
+    """Give a function that queries the tables of a store, once they are consistent."""
     with (_on_a_server if is_postgres(url) else _on_a_file)(url) as look:
         yield look
 
@@ -29,7 +29,7 @@ def _on_a_file(url: str) -> Iterator[Look]:
     file = connect_file(Path(url.removeprefix("sqlite:///")))
     try:
         assert [] == check_tables(file)
-        yield lambda asked: file.execute(asked).fetchall()
+        yield lambda query: file.execute(query).fetchall()
     finally:
         file.close()
 
@@ -42,6 +42,6 @@ def _on_a_server(url: str) -> Iterator[Look]:
     try:
         connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         assert [] == check_rows(connection, dialect)
-        yield lambda asked: connection.execute(qualified(asked, address.schema)).fetchall()
+        yield lambda query: connection.execute(qualified(query, address.schema)).fetchall()
     finally:
         connection.close()

@@ -61,7 +61,7 @@ async def stopped(handle: Handle[Any]) -> bool:
 async def test_a_worker_that_stops_past_its_grace_ends_an_only_attempt(
     place: Path | Schema,
 ) -> None:
-    """It failed, reason stopped; nobody begins it again until it is redriven."""
+    """It fails with the reason `stopped`; no worker starts it again until it is redriven."""
     async with Fleet(place).millpond(work=False) as mp:
         once = Once(mp)
         async with mp.worker():
@@ -77,8 +77,8 @@ async def test_a_worker_that_stops_past_its_grace_ends_an_only_attempt(
 
 
 @pytest.mark.rows("CX-T113")
-async def test_what_has_more_attempts_is_given_back_uncharged(place: Path | Schema) -> None:
-    """A stop costs other tasks nothing."""
+async def test_a_task_with_more_attempts_is_given_back_uncharged(place: Path | Schema) -> None:
+    """A stop costs such a task no attempt."""
     async with Fleet(place).millpond(work=False) as mp:
         once = Once(mp)
         async with mp.worker():
@@ -125,8 +125,8 @@ async def test_a_thread_that_does_not_stop_is_an_only_attempt_that_failed(
 
 
 @pytest.mark.rows("CX-T113")
-async def test_claims_ahead_that_never_began_go_back(place: Path | Schema) -> None:
-    """What a worker only held is begun by the next: nothing of it was done."""
+async def test_prefetched_tasks_that_never_began_go_back(place: Path | Schema) -> None:
+    """The next worker starts them: the worker that stopped had only claimed them."""
     async with Fleet(place).millpond(work=False) as mp:
         once = Once(mp, max_concurrent=1, prefetch=5)
         async with mp.worker():
@@ -185,7 +185,7 @@ async def _collected(pool: Pool, fn: Callable[[int], Coroutine[Any, Any, int]]) 
 
 
 async def test_a_handler_may_still_ask_for_another_run_itself(place: Path | Schema) -> None:
-    """Throttled says that nothing was done: the handler knows, and takes it upon itself."""
+    """Throttled says that the handler did nothing, so the task may run again."""
     async with Fleet(place).millpond(work=True) as mp:
         pool = mp.pool("once", retry=Retry.never())
         began: list[int] = []

@@ -32,29 +32,29 @@ def tasks_in(url: str) -> int:
 
 async def test_a_wrong_url_is_refused_where_it_is_given() -> None:
     """Before anything is opened."""
-    with pytest.raises(BadStoreURL) as told:
+    with pytest.raises(BadStoreURL) as caught:
         Millpond("sqlite://work.db")
-    assert "MILL-040" == told.value.code
-    assert "sqlite:///" in str(told.value)
+    assert "MILL-040" == caught.value.code
+    assert "sqlite:///" in str(caught.value)
 
 
 async def test_a_missing_folder_is_named_and_not_made(tmp_path: Path) -> None:
-    """Opening is where it is found out."""
+    """Opening raises the error."""
     folder = tmp_path / "nowhere"
-    with pytest.raises(StoreMissing) as told:
+    with pytest.raises(StoreMissing) as caught:
         await Millpond(f"sqlite:///{folder}/work.db").__aenter__()
-    assert "MILL-041" == told.value.code
-    assert str(folder) in str(told.value)
+    assert "MILL-041" == caught.value.code
+    assert str(folder) in str(caught.value)
     assert [] == list(tmp_path.iterdir())  # noqa: ASYNC240 - a test may
 
 
-async def test_what_is_not_a_database_is_left_as_it_is(tmp_path: Path) -> None:
-    """Also nothing is put beside it."""
+async def test_a_file_that_is_no_database_is_left_as_it_is(tmp_path: Path) -> None:
+    """Nor does Millpond make a file beside it."""
     path = tmp_path / "letter.txt"
     path.write_text("Dear reader, " * 100)
-    with pytest.raises(NotADatabase) as told:
+    with pytest.raises(NotADatabase) as caught:
         await Millpond(f"sqlite:///{path}").__aenter__()
-    assert "MILL-043" == told.value.code
+    assert "MILL-043" == caught.value.code
     assert "Dear reader, " * 100 == path.read_text()
     assert [path] == list(tmp_path.iterdir())  # noqa: ASYNC240
 
@@ -67,10 +67,10 @@ async def test_a_newer_schema_is_left_as_it_is(tmp_path: Path) -> None:
     connection = connect(path)
     connection.execute("INSERT INTO millpond_schema VALUES (99, 'future', 'x', 0.0)")
     connection.close()
-    with pytest.raises(SchemaTooNew) as told:
+    with pytest.raises(SchemaTooNew) as caught:
         await Millpond(f"sqlite:///{path}").__aenter__()
-    assert ("MILL-049", 99) == (told.value.code, told.value.found)
-    assert "newer release" in str(told.value)
+    assert ("MILL-049", 99) == (caught.value.code, caught.value.found)
+    assert "newer release" in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -93,9 +93,9 @@ async def test_an_argument_that_cannot_be_stored_is_refused(
     async def work(first: Any) -> None: ...
 
     async with mp:
-        with pytest.raises(error) as told:
+        with pytest.raises(error) as caught:
             await work.submit(argument)
-        assert "work" in str(told.value)
+        assert "work" in str(caught.value)
     assert 0 == tasks_in(url)
 
 
@@ -174,9 +174,9 @@ async def test_a_result_that_cannot_be_stored_fails_its_task_alone(url: str) -> 
     async with mp:
         handles = [await work.submit(number) for number in range(3)]
         assert 0 == await handles[0]
-        with pytest.raises(TaskFailed) as told:
+        with pytest.raises(TaskFailed) as caught:
             await handles[1]
-        assert "result" in str(told.value)
+        assert "result" in str(caught.value)
         assert 2 == await handles[2]
     assert [0, 1, 2] == sorted(ran)
     assert 3 == tasks_in(url)

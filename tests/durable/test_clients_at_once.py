@@ -37,7 +37,7 @@ def application(url: str, ran: list[int], *, work: bool) -> Millpond:
 
 
 class Hand:
-    """A connection of somebody else's to the tables of a store."""
+    """A connection to the tables of a store that belongs to no Millpond."""
 
     def __init__(self, url: str) -> None:
         self._server = psycopg.connect(url, autocommit=True) if is_postgres(url) else None
@@ -116,7 +116,7 @@ class Answered:
 
 @pytest.mark.rows("DE-T20", "DE-03")
 async def test_submits_of_many_clients_are_numbered_in_the_order_they_are_stored(url: str) -> None:
-    """Every number once; who was answered before another asked has the lower one; starts follow."""
+    """Each number is given once, an earlier answer has the lower one, and starts follow them."""
     answers: list[Answered] = []
 
     async def submits() -> None:
@@ -176,8 +176,8 @@ async def test_workers_that_claim_at_once_take_each_task_once_and_in_order(url: 
 
 
 @pytest.mark.rows("DE-20")
-async def test_a_batch_is_stored_whole_for_whoever_looks(url: str) -> None:
-    """Another connection never counts a part of it; each handle says what is ahead of it."""
+async def test_other_connections_see_all_tasks_of_a_batch_or_none(url: str) -> None:
+    """Another connection never counts a part; each handle has the task's position."""
     size = 50
     async with application(url, [], work=False) as mp:
         pool = mp.get_pool("plain")

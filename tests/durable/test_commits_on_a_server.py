@@ -81,7 +81,7 @@ def add(task: int) -> Callable[[Any], object]:
 
 @pytest.mark.rows("DE-18")
 async def test_others_go_on_while_a_handler_writes(books: Books) -> None:
-    """It takes its turn when it completes: until then nobody waits for it, in either way."""
+    """It locks the tables only when it completes, in a transaction and in a commit function."""
     inside, go = threading.Semaphore(0), threading.Event()
 
     @books.pool.task
@@ -125,8 +125,8 @@ async def test_others_go_on_while_a_handler_writes(books: Books) -> None:
 
 
 @pytest.mark.rows("CX-16")
-async def test_without_the_fence_a_handler_does_not_even_write(books: Books) -> None:
-    """Whoever lost its lease is told so, and the next attempt writes."""
+async def test_a_handler_that_lost_its_lease_does_not_even_write(books: Books) -> None:
+    """The commit of an attempt that lost its lease is refused; the next attempt writes."""
 
     @books.pool.task
     async def note(ctx: Context) -> int:
@@ -150,8 +150,8 @@ async def test_without_the_fence_a_handler_does_not_even_write(books: Books) -> 
 
 
 @pytest.mark.rows("CX-16")
-async def test_a_lease_that_is_lost_in_the_middle(books: Books) -> None:
-    """It is looked at when the turn has come, and not only when the handler began to write."""
+async def test_a_lease_lost_during_the_transaction_is_noticed_at_its_commit(books: Books) -> None:
+    """The server checks the lease at the commit, and not only when the handler began to write."""
 
     @books.pool.task
     async def note(ctx: Context) -> int:
@@ -168,8 +168,8 @@ async def test_a_lease_that_is_lost_in_the_middle(books: Books) -> None:
     assert [handle.id] == books.ledger()
 
 
-async def test_what_fails_has_written_nothing(books: Books) -> None:
-    """An error of the handler's, and one of the server's that the handler did not pass on."""
+async def test_a_handler_that_fails_has_written_nothing(books: Books) -> None:
+    """It raised an error of its own, or suppressed one of the server."""
 
     @books.pool.task(retry=Retry(attempts=1))
     async def fail(ctx: Context) -> None:
@@ -257,14 +257,14 @@ async def test_a_transaction_that_is_held_too_long_is_rolled_back(books: Books) 
     assert [] == books.ledger()
 
 
-async def test_who_waits_for_rows_of_others_is_told(books: Books) -> None:
-    """And keeps none of the writers waiting meanwhile."""
+async def test_a_handler_that_waits_for_locked_rows_gets_the_servers_error(books: Books) -> None:
+    """It holds up none of the other writers meanwhile."""
 
     @books.pool.task(retry=Retry(attempts=1))
     async def note(ctx: Context) -> None:
         with pytest.raises(psycopg.errors.LockNotAvailable):
             await ctx.commit(_add_impatiently)
-        raise StoreLocked("told", path="", waited=0.0)
+        raise StoreLocked("not available", path="", waited=0.0)
 
     def _add_impatiently(connection: Any) -> None:
         connection.execute("SET LOCAL lock_timeout = 50")
@@ -273,7 +273,7 @@ async def test_who_waits_for_rows_of_others_is_told(books: Books) -> None:
     async with books.mp, asyncio.timeout(20):
         with psycopg.connect(books.url) as own:
             own.execute(ADD, [1])
-            with pytest.raises(TaskFailed, match="told"):
+            with pytest.raises(TaskFailed, match="not available"):
                 await (await note.submit())
             own.rollback()
 

@@ -1,4 +1,4 @@
-"""Rows that were edited by hand: set aside, counted, told; slots are freed and nothing hangs."""
+"""Rows edited by hand: the store sets them aside, counts and logs them, and frees their slots."""
 
 import asyncio
 import logging
@@ -20,7 +20,7 @@ from millpond.store.sqlite import SqliteStore
 from millpond.store.sqlite.dialect import SQLITE
 
 OF_NO_WORK = {"keys", "keys too early", "settings", "records", "a gap", "time", "no runs"}
-"""What nobody's work depends on, and is left to whoever looks for it."""
+"""Damage to rows that no claim or settlement reads; only a check finds it."""
 
 
 def edit(place: Path | Schema, statement: str) -> int:
@@ -45,8 +45,8 @@ def edit_on_a_server(schema: Schema, statement: str) -> int:
 
 
 @pytest.mark.parametrize("name", [name for name in DAMAGES if name not in OF_NO_WORK])
-async def test_whatever_was_damaged_fits_together_again(tmp_path: Path, name: str) -> None:
-    """One look finds it and puts it right; a second one finds nothing."""
+async def test_a_repair_makes_damaged_tables_consistent(tmp_path: Path, name: str) -> None:
+    """The first repair finds the damage and corrects it; a second one finds nothing."""
     path = tmp_path / "work.db"
     await make_some_of_everything(path)
     edit(path, DAMAGES[name])
@@ -59,8 +59,8 @@ async def test_whatever_was_damaged_fits_together_again(tmp_path: Path, name: st
     await store.close()
 
 
-async def test_where_all_is_well_nothing_is_mended(tmp_path: Path) -> None:
-    """A look costs the others nothing, and writes nothing."""
+async def test_a_repair_of_consistent_tables_changes_nothing(tmp_path: Path) -> None:
+    """It delays no other client, and writes nothing."""
     path = tmp_path / "work.db"
     await make_some_of_everything(path)
     before = path.read_bytes()
@@ -178,7 +178,7 @@ async def test_a_lease_whose_task_is_gone_frees_its_slot(
 async def test_a_lease_whose_worker_is_gone_is_lost(
     place: Path | Schema, options: dict[str, object]
 ) -> None:
-    """Nobody renews it and nobody is there to be buried: it is found, and the task runs again."""
+    """No worker renews it and no worker row leads to it: maintenance finds it anyway."""
     app = App(place, **options)
     first = app.process()
     await first.__aenter__()
@@ -203,7 +203,7 @@ async def test_a_lease_whose_worker_is_gone_is_lost(
         "DELETE FROM millpond_lane",
         "UPDATE millpond_live SET grp = NULL",
         "UPDATE millpond_pool SET live = 99, running = 7, claimed = 3, ready = 0, later = 5",
-        """UPDATE millpond_pool SET holding = '{"nobody/1": 9}', running = 9, live = 9""",
+        """UPDATE millpond_pool SET holding = '{"unknown/1": 9}', running = 9, live = 9""",
     ],
 )
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ async def test_missing_state_is_made_again(
 def test_a_process_that_ends_does_not_wait_for_a_repair(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Looking through a file may take long, or wait for others: nobody who stops is held up."""
+    """A repair may read a large file or wait for a lock; the process ends meanwhile."""
     begun, over = threading.Event(), threading.Event()
 
     def slow(*_: object, **__: object) -> list[str]:

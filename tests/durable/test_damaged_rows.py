@@ -57,12 +57,12 @@ def damaged(request: pytest.FixtureRequest) -> Iterator[tuple[Store, Edit, bool]
 
     def edit_there(said: str) -> None:
         connection = schema.connection()
-        # What runs may stand in the row of its lease; there it has no columns to be damaged.
+        # A running task may be in the row of its lease, where it has no columns to damage.
         unfold = "SELECT millpond_unfold(NULL)"
         connection.driver.execute(qualified(unfold, schema.address.schema).encode())
         assert connection.driver.execute(qualified(said, schema.address.schema).encode()).rowcount
-        told = "UPDATE millpond_meta SET version = version + 1"
-        connection.driver.execute(qualified(told, schema.address.schema).encode())
+        bump = "UPDATE millpond_meta SET version = version + 1"
+        connection.driver.execute(qualified(bump, schema.address.schema).encode())
         connection.close()
 
     store = InlinePostgresStore(schema, clock)
@@ -191,7 +191,7 @@ OF_OTHERS = {
 async def test_damage_beside_the_tasks_stops_nothing(
     damaged: tuple[Store, Edit, bool], name: str
 ) -> None:
-    """What a pool, a worker or a run has counted is left out or counted anew; all tasks end."""
+    """Wrong counts of a pool, a worker or a run are left out or recounted; all tasks end."""
     store, edit, in_file = damaged
     await begun(store, KINDS["plain"], run=77)
     edit(OF_OTHERS[name].replace("{blob}", "x'c1ff'" if in_file else "'\\xc1ff'::bytea"))

@@ -17,11 +17,11 @@ Place = Path | Schema
 BACKOFF = 5.0
 LEASE = 10.0
 POLL = 1.0
-"""Seconds between two questions of a process that hears no hints."""
+"""Seconds between two polls of a process that gets no hints."""
 
 
 class Shop:
-    """The same program in several processes, one after another; it notes who ran what, and when."""
+    """The same program in one process after another; it notes which ran which task, and when."""
 
     def __init__(self, place: Place) -> None:
         self.fleet = Fleet(place)
@@ -65,7 +65,7 @@ class Shop:
 
 @dataclass(frozen=True)
 class Case:
-    """Where the first process dies, and who runs the task in the end."""
+    """Where the first process dies, and which process completes the task."""
 
     trouble: Trouble | None
     """At which verb; None = not at a verb, but after some seconds."""

@@ -78,7 +78,7 @@ def good_worker(url: str) -> Iterator[subprocess.Popen[bytes]]:
             worker.kill()
 
 
-def told_of(path: Path) -> tuple[float, float]:
+def stored_clock(path: Path) -> tuple[float, float]:
     """Return the store's time as it was last written, and how far it is behind the clock."""
     with contextlib.closing(sqlite3.connect(path)) as connection:
         ((latest, behind),) = connection.execute("SELECT latest, behind FROM millpond_meta")
@@ -112,10 +112,10 @@ async def test_one_process_with_a_false_clock_changes_nothing_for_the_others(
             assert again.duplicate
             assert 3 == await (await work.submit(3))
             assert other.poll() is None
-        assert abs(told_of(tmp_path / "work.db")[0] - time.time()) < 60.0
+        assert abs(stored_clock(tmp_path / "work.db")[0] - time.time()) < 60.0
         with contextlib.closing(sqlite3.connect(tmp_path / "work.db")) as connection:
-            asked = "SELECT running, grp FROM millpond_live WHERE id = ?"
-            assert [(0, 0)] == connection.execute(asked, [later.id]).fetchall()
+            query = "SELECT running, grp FROM millpond_live WHERE id = ?"
+            assert [(0, 0)] == connection.execute(query, [later.id]).fetchall()
     assert b"ahead of the kernel's" in ran.stderr
 
 
@@ -134,7 +134,7 @@ async def test_a_process_that_opens_after_the_machines_clock_was_set_believes_th
         async with mp:
             await pool.pause()
             await pool.resume()
-        latest, _ = told_of(path)
+        latest, _ = stored_clock(path)
     assert abs(latest - time.time()) < 60.0
     said = [line for line in caplog.messages if "ahead of what has passed" in line]
     assert 1 == len(said), caplog.messages
@@ -144,7 +144,7 @@ async def test_a_process_that_opens_after_the_machines_clock_was_set_believes_th
 async def test_a_process_that_opens_when_all_others_are_dead_takes_the_clock_at_its_word(
     tmp_path: Path,
 ) -> None:
-    """They left rows behind, and nobody renews: what is due is due at once."""
+    """The dead processes renew no lease, so all that is due by the clock is due at once."""
     path = tmp_path / "work.db"
     url = f"sqlite:///{path}"
     mp = Millpond(url)
@@ -156,4 +156,4 @@ async def test_a_process_that_opens_when_all_others_are_dead_takes_the_clock_at_
     async with mp:
         await pool.pause()
         await pool.resume()
-    assert abs(told_of(path)[0] - time.time() - 3 * DAY) < 60.0
+    assert abs(stored_clock(path)[0] - time.time() - 3 * DAY) < 60.0

@@ -63,7 +63,7 @@ class Fleet:
 
 @contextmanager
 def fleet_on(url: str) -> Iterator[Fleet]:
-    """Give a fleet of nobody yet; whoever is in it is killed in the end."""
+    """Give a fleet without processes; kill those that the test has started."""
     fleet = Fleet(url)
     try:
         yield fleet
@@ -83,8 +83,8 @@ async def test_a_fleet_keeps_to_budgets_and_rates_though_one_is_killed(url: str)
     assert {} == replay.broken
     assert replay.events[Transition.COMPLETE] == 2 * TASKS
     assert any(limit.endswith("rate of 60 used up") for limit in replay.reached)
-    told = {(record.detail or "").partition(" ")[0] for record in records}
-    assert {"weight", "hold"} <= told
+    details = {(record.detail or "").partition(" ")[0] for record in records}
+    assert {"weight", "hold"} <= details
 
 
 async def lived(mp: Millpond, fleet: Fleet) -> list[Record]:

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.real_loop
 
 PATIENCE = 30.0
 LONG, SHORT = 60.0, 1.5
-"""Leases: one whose renewals are too far apart to tell in time, and one that renews often."""
+"""Seconds of a lease whose renewal comes too late to interrupt, and of one renewed often."""
 
 
 class Runner:
@@ -58,8 +58,8 @@ async def running(url: str, lease: float) -> AsyncIterator[Runner]:
 
 
 @pytest.mark.rows("CX-03")
-async def test_it_stops_a_handler_that_listens_to_nothing(url: str) -> None:
-    """Long before the other process renews."""
+async def test_an_interrupt_stops_a_handler_that_reads_no_signal(url: str) -> None:
+    """It does so long before the other process renews its lease."""
     async with running(url, LONG) as runner, endless.make(url, LONG, work=False) as mp:
         handle = await mp.tasks["endless"].submit()
         await runner.says("begun")
@@ -74,7 +74,7 @@ async def test_it_stops_a_handler_that_listens_to_nothing(url: str) -> None:
 async def test_a_renewal_reports_cancelled_tasks_without_a_hint(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The messages of the one who cancels are lost, all of them."""
+    """All hints of the process that cancels are lost."""
     async with running(url, SHORT) as runner, endless.make(url, SHORT, work=False) as mp:
         handle = await mp.tasks["endless"].submit()
         await runner.says("begun")

@@ -20,7 +20,7 @@ SHORT = Keep(completed=1.0, failed=1.0, keys=2.0, events=1.0, audit=1.0)
 def application(
     fleet: Fleet, pool: str, *, keep: Keep | None = None, own: Keep | None = None
 ) -> Millpond:
-    """Return a program with one pool, and a task that ends as it is told."""
+    """Return an application with one pool, whose task fails for a negative number."""
     mp = fleet.millpond(work=True, keep=keep)
 
     @mp.pool(pool, retry=Retry.never(), keep=own).task
@@ -98,8 +98,8 @@ async def test_a_declaration_that_would_forget_sooner_is_a_conflict(place: Place
         assert ("jobs", "keep") == (conflict.value.pool, conflict.value.field)
         async with application(fleet, "jobs") as other:
             assert long == (await other.get_pool("jobs").snapshot()).keep
-        meant = Keep(completed=60.0, shorten=True)
-        async with application(fleet, "jobs", own=meant) as other:
+        shortened = Keep(completed=60.0, shorten=True)
+        async with application(fleet, "jobs", own=shortened) as other:
             assert short == (await other.get_pool("jobs").snapshot()).keep
         async with application(fleet, "jobs", own=short):
             pass

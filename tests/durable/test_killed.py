@@ -1,4 +1,4 @@
-"""kill -9: what was acknowledged is there, what ran is run again, and the store opens."""
+"""kill -9: acknowledged tasks are stored, running tasks run again, and the store opens."""
 
 import asyncio
 import os
@@ -69,9 +69,9 @@ Kill = Callable[..., list[str]]
 
 
 def survivor(url: str) -> tuple[Millpond, list[str]]:
-    """The same application in this process, where handlers come to their end."""
-    told: list[str] = []
-    return victim.make(url, told), told
+    """Return the same application for this process, where handlers return."""
+    notes: list[str] = []
+    return victim.make(url, notes), notes
 
 
 async def ended(pool: Pool, count: int) -> bool:
@@ -85,11 +85,11 @@ async def ended(pool: Pool, count: int) -> bool:
 async def test_a_named_run_goes_on_in_the_next_process(url: str, kill_at: Kill) -> None:
     """It is not seeded again, and counts what the dead one did; what ran is charged."""
     await asyncio.to_thread(kill_at, "run", "job", 2)
-    mp, told = survivor(url)
+    mp, notes = survivor(url)
     async with mp:
         report = await mp.get_pool("jobs").drain(mp.tasks["job"].each(range(4)), run="nightly")
     assert (True, 4, 4) == (report.resumed, report.total, report.completed)
-    assert ["job 2 2", "job 3 2"] == sorted(told)
+    assert ["job 2 2", "job 3 2"] == sorted(notes)
 
 
 @pytest.mark.rows("HN-19")
@@ -98,7 +98,7 @@ async def test_closures_of_a_killed_process_are_found_stale(url: str, kill_at: K
     """Those that ran and the one that waited: failed, readable, and never run again."""
     said = await asyncio.to_thread(kill_at, "closures", "both run")
     tasks = [int(line.split()[1]) for line in said if line.startswith("closure")]
-    mp, told = survivor(url)
+    mp, notes = survivor(url)
     async with mp:
         pool = mp.get_pool("jobs")
         await until(lambda: ended(pool, len(tasks)), within=PATIENCE)
@@ -106,7 +106,7 @@ async def test_closures_of_a_killed_process_are_found_stale(url: str, kill_at: K
             with pytest.raises(TaskFailed, match="stale"):
                 await (await mp.handle(task))
         assert len(tasks) == (await pool.snapshot()).failed
-    assert [] == told
+    assert [] == notes
 
 
 @pytest.mark.rows("HN-19")
@@ -114,14 +114,14 @@ async def test_closures_of_a_killed_process_are_found_stale(url: str, kill_at: K
 async def test_stored_calls_run_again_and_ended_tasks_are_there(url: str, kill_at: Kill) -> None:
     """A call is data: the next process runs it. What had ended can be read there."""
     await asyncio.to_thread(kill_at, "run", "job", 2)
-    mp, told = survivor(url)
+    mp, notes = survivor(url)
     async with mp:
         pool = mp.get_pool("jobs")
         await until(lambda: ended(pool, 4), within=PATIENCE)
         tasks = await pool.tasks()
         results = {(info.attempt, await (await mp.handle(info.id))) for info in tasks}
     assert {(1, 0), (1, 1), (2, 4), (2, 9)} == results
-    assert ["job 2 2", "job 3 2"] == sorted(told)
+    assert ["job 2 2", "job 3 2"] == sorted(notes)
 
 
 @pytest.mark.rows("CX-17", "CX-18")
@@ -129,10 +129,10 @@ async def test_stored_calls_run_again_and_ended_tasks_are_there(url: str, kill_a
 async def test_the_next_process_runs_the_callback_of_a_killed_one(url: str, kill_at: Kill) -> None:
     """It was stored with the end of its task, so nothing of it was lost."""
     await asyncio.to_thread(kill_at, "callback", "callback")
-    mp, told = survivor(url)
+    mp, notes = survivor(url)
     async with mp:
-        await eventually(lambda: told, within=PATIENCE)
-    assert ["told completed"] == told
+        await eventually(lambda: notes, within=PATIENCE)
+    assert ["callback completed"] == notes
 
 
 @pytest.mark.rows("DP-23", "DP-24")
@@ -163,8 +163,8 @@ async def until_settled(mp: Millpond) -> None:
 
 @pytest.mark.rows("HN-21", "TRAP-10", "DE-04")
 @pytest.mark.real_loop
-async def test_whatever_was_acknowledged_is_there(url: str, kill_at: Kill) -> None:
-    """Killed in the middle of its writes, again and again: the store opens, and holds all of it.
+async def test_every_acknowledged_task_is_there_after_a_kill(url: str, kill_at: Kill) -> None:
+    """Kill the process during its writes, several times: the store opens and holds all tasks.
 
     No task without its place in its lane, no place without its task, no number given twice.
     """
@@ -197,9 +197,9 @@ async def test_a_kill_repeats_running_tasks_and_the_settlements_of_one_store_cal
     """Ends are stored at once, though more is claimed ahead than has ended so far."""
     said = await asyncio.to_thread(kill_at, "ahead", "ended", 12)
     over = {int(line.split()[1]) for line in said if line.startswith("ended")}
-    mp, told = survivor(url)
+    mp, notes = survivor(url)
     async with mp:
         await until(lambda: ended(mp.get_pool("claimed"), 60), within=PATIENCE)
-    again = {int(line.split()[1]) for line in told}
+    again = {int(line.split()[1]) for line in notes}
     assert set(range(60)) == over | again
     assert len(over & again) <= 4

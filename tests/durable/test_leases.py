@@ -1,4 +1,4 @@
-"""Leases of a fleet: who renews keeps its tasks, who does not loses them when the lease expires."""
+"""Leases of a fleet: a worker that renews keeps its tasks, and another loses them in time."""
 
 import asyncio
 from collections import Counter
@@ -15,11 +15,11 @@ Place = Path | Schema
 
 LEASE = 10.0
 POLL = 1.0
-"""Seconds between two questions of a process that hears no hints."""
+"""Seconds between two polls of a process that gets no hints."""
 
 
 class Works:
-    """The same program in several processes, and who started which task when."""
+    """The same program in several processes; it notes which of them started a task, and when."""
 
     def __init__(self, place: Place, **options: object) -> None:
         self.fleet = Fleet(place)
@@ -48,7 +48,7 @@ class Works:
 
     @property
     def ran(self) -> list[tuple[str, int]]:
-        """Who ran, and as which attempt."""
+        """Return which process ran the task, and as which attempt."""
         return [(name, attempt) for name, attempt, _ in self.starts]
 
 
@@ -58,7 +58,7 @@ async def test_a_lease_that_is_renewed_is_left_alone_and_one_that_is_not_is_lost
 ) -> None:
     """One runs for four leases in peace; what a dead one held runs elsewhere when its lease ends.
 
-    Nothing but the lease decides: the dead process left no word, and nobody is asked about it.
+    Only the lease decides: no worker can know of the dead process in another way.
     """
     works = Works(place, max_concurrent=3)
     dead, slow, idle = (works.process(name) for name in ("dead", "slow", "idle"))
@@ -122,7 +122,7 @@ async def test_max_concurrent_is_one_budget_for_every_process(
         await mp.__aenter__()
     pools = [mp.get_pool("jobs") for mp in processes]
     for mp in (*processes, processes[0]):
-        # A process hears of its own submits at once, so each of them is at work.
+        # A process gets hints of its own submits at once, so each of them is at work.
         await mp.tasks["job"].submit(2.0)
         await rounds()
     for mp, pool in zip(processes, pools, strict=True):

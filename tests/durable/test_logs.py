@@ -80,7 +80,7 @@ async def test_a_lost_lease_that_is_tried_again_is_one_warning(
 async def test_an_expired_task_is_one_error(
     place: Path | Schema, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It never started, and nobody may have waited for it."""
+    """It never started, and its submitter may not wait for it."""
     shop = Shop(Fleet(place))
     async with shop.mp:
         await shop.pool.pause()
@@ -93,7 +93,7 @@ async def test_an_expired_task_is_one_error(
 async def test_the_closure_of_a_dead_process_is_one_error(
     place: Path | Schema, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its code is gone: who finds it logs it, even if it closes at once."""
+    """Its code is gone: the process that finds it logs it, even if it closes at once."""
     fleet = Fleet(place)
     dead, alive = Shop(fleet, work=False), Shop(fleet)
 
@@ -150,10 +150,10 @@ async def test_bytes_that_cannot_be_read_are_one_error(
     assert "its record cannot be read" in record.getMessage()
 
 
-async def test_what_was_cancelled_or_dropped_is_no_error(
+async def test_a_cancelled_or_dropped_task_is_no_error(
     place: Path | Schema, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Only failures are: an operator's cancel and purge are not."""
+    """The log has errors for failures, not for an operator's cancel or purge."""
     shop = Shop(Fleet(place))
     async with shop.mp:
         await shop.pool.pause()

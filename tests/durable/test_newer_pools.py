@@ -40,18 +40,18 @@ def refield(place: Path | Schema, table: str, name: str, change: Callable[[str],
     """Change what is stored as the settings of a pool or budget; return what it was."""
     full = f'"{place.address.schema}".{table}' if isinstance(place, Schema) else table
     mark = "%s" if isinstance(place, Schema) else "?"
-    ask = f"SELECT spec FROM {full} WHERE name = {mark}"  # noqa: S608 - our own names
-    tell = f"UPDATE {full} SET spec = {mark} WHERE name = {mark}"  # noqa: S608 - our own names
+    read = f"SELECT spec FROM {full} WHERE name = {mark}"  # noqa: S608 - our own names
+    write = f"UPDATE {full} SET spec = {mark} WHERE name = {mark}"  # noqa: S608 - our own names
     if isinstance(place, Schema):
         lent = place.connection()
-        row = lent.driver.execute(ask.encode(), [name]).fetchone()
+        row = lent.driver.execute(read.encode(), [name]).fetchone()
         assert row is not None
-        lent.driver.execute(tell.encode(), [change(row[0]), name])
+        lent.driver.execute(write.encode(), [change(row[0]), name])
         lent.close()
         return str(row[0])
     with sqlite3.connect(place) as connection:
-        (was,) = connection.execute(ask, [name]).fetchone()
-        connection.execute(tell, [change(was), name])
+        (was,) = connection.execute(read, [name]).fetchone()
+        connection.execute(write, [change(was), name])
     connection.close()
     return str(was)
 
@@ -100,7 +100,7 @@ def task(identifier: int, pool: str) -> Batch:
 async def test_a_pool_of_a_newer_version_is_left_alone_and_the_others_go_on(
     place: Path | Schema, change: Callable[[str], str], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is logged once, by its name and the option; who submits to it is told the same."""
+    """The log names pool and option once; a submit to the pool raises an error that does, too."""
     store = opened(place)
     for name in ("new", "old"):
         await store.control(Declare(PoolSpec(name=name, order=fifo(), max_concurrent=3)))
@@ -154,9 +154,9 @@ async def test_a_dead_worker_of_a_newer_pool_does_not_stop_the_recovery_of_other
     for worker in ("first", "second"):
         await store.control(Register(worker, 10.0), now=0.0)
     await store.submit((task(1, "new"), task(2, "old"), task(3, "old")), now=0.0)
-    fresh = NewTask(id=4, pool="new", call=Call("work"), delay=1e6, expires_in=5.0)
-    also = NewTask(id=5, pool="old", call=Call("work"), delay=1e6, expires_in=6.0)
-    await store.submit((Batch(tasks=(fresh,)), Batch(tasks=(also,))), now=0.0)
+    to_new = NewTask(id=4, pool="new", call=Call("work"), delay=1e6, expires_in=5.0)
+    to_old = NewTask(id=5, pool="old", call=Call("work"), delay=1e6, expires_in=6.0)
+    await store.submit((Batch(tasks=(to_new,)), Batch(tasks=(to_old,))), now=0.0)
     assert len(await lease(store, "new", "first", 0.0)) == 1
     assert len(await lease(store, "old", "first", 0.0, want=1)) == 1
     assert len(await lease(store, "old", "second", 0.0, want=1)) == 1
@@ -229,7 +229,7 @@ async def test_an_older_worker_that_leaves_a_newer_pool_settles_everything_else(
 async def test_views_pruning_and_repair_work_beside_a_newer_pool(
     place: Path | Schema, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whoever lists the pools reads of it in the log; nothing of it is counted anew or removed."""
+    """Listing the pools logs an error; maintenance recounts and removes nothing of that pool."""
     store = opened(place)
     for name in ("new", "old"):
         await store.control(Declare(PoolSpec(name=name, order=fifo(), max_concurrent=3)), now=0.0)

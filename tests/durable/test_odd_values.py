@@ -47,9 +47,9 @@ DO = settings(
 """One example holds many values: to open a store costs more than what is done in it."""
 
 
-def raising(asked: tuple[str, Any], ctx: Context) -> None:
-    """Do what a handler may do with an odd value and without waiting."""
-    what, value = asked
+def raising(deed: tuple[str, Any], ctx: Context) -> None:
+    """Do one thing with an odd value that a handler may do without waiting."""
+    what, value = deed
     match what:
         case "later":
             raise RetryLater(value, spend=False)
@@ -64,15 +64,15 @@ def raising(asked: tuple[str, Any], ctx: Context) -> None:
 
 
 def shop(url: str | None) -> tuple[Millpond, Any, Any, dict[int, tuple[str, Any]]]:
-    """Return an application whose handlers do odd things where they are told to."""
+    """Return an application, and the odd deeds of its handlers by number of the task."""
     mp = Millpond(url, work=True)
     pool = mp.pool("items", max_concurrent=8, queue=fair_round_robin("tenant"), max_per_key=4)
-    asked: dict[int, tuple[str, Any]] = {}
+    deeds: dict[int, tuple[str, Any]] = {}
 
     @pool.task(retry=lambda attempt, error: None)  # noqa: ARG005 - no second attempt
     async def item(ctx: Context, n: int) -> int:
-        if n in asked:
-            what, value = asked[n]
+        if n in deeds:
+            what, value = deeds[n]
             if what == "progress":
                 await ctx.progress(0.5, value)
             elif what == "once":
@@ -80,10 +80,10 @@ def shop(url: str | None) -> tuple[Millpond, Any, Any, dict[int, tuple[str, Any]
             elif what == "submit":
                 await ctx.submit(item.bind(-n), **value)
             else:
-                raising(asked[n], ctx)
+                raising(deeds[n], ctx)
         return n
 
-    return mp, pool, item, asked
+    return mp, pool, item, deeds
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgres"])
@@ -112,24 +112,24 @@ async def test_odd_options_of_a_submit(store: str | None, many: list[dict[str, A
         assert [1_000 + n for n in range(20)] == [await one for one in handles]
 
 
-TOLD = st.one_of(
+DEEDS = st.one_of(
     st.tuples(st.sampled_from(["later", "throttled", "weight"]), NUMBERS),
     st.tuples(st.sampled_from(["message", "type", "progress", "once"]), TEXTS),
     st.tuples(st.just("submit"), OPTIONS),
 )
 
 
-@given(st.lists(TOLD, min_size=25, max_size=25))
+@given(st.lists(DEEDS, min_size=25, max_size=25))
 @DO
 async def test_odd_values_that_come_out_of_handlers(
     store: str | None, many: list[tuple[str, Any]]
 ) -> None:
     """Their tasks end or wait, and every plain task that runs among them is done."""
-    mp, pool, item, asked = shop(store)
-    asked.update(enumerate(many, 1))
+    mp, pool, item, deeds = shop(store)
+    deeds.update(enumerate(many, 1))
     async with mp, asyncio.timeout(60):
-        # A key each: what is throttled holds nobody else back.
-        odd = [await pool.submit(item.bind(n), key=f"odd{n}") for n in asked]
+        # Each task has a key of its own, so a throttled one holds back no other.
+        odd = [await pool.submit(item.bind(n), key=f"odd{n}") for n in deeds]
         plain = [await item.submit(1_000 + n) for n in range(20)]
         assert [1_000 + n for n in range(20)] == [await one for one in plain]
         for n, handle in enumerate(odd, 1):

@@ -25,8 +25,8 @@ def application(url: str, *, work: bool = True) -> Millpond:
     return mp
 
 
-async def test_what_one_process_submits_another_one_does(postgres_url: str) -> None:
-    """And whoever waits hears of it."""
+async def test_a_process_runs_the_tasks_that_another_one_submits(postgres_url: str) -> None:
+    """The process that submits gets the result."""
     script = (
         "import asyncio, sys\n"
         "from tests.durable.test_on_a_server import application\n"

@@ -59,7 +59,7 @@ ERRORS = [
 async def test_a_settlement_that_the_store_refuses_fails_its_own_task(
     where: str | None, error: Exception
 ) -> None:
-    """Also where nothing was wrong with it as far as anybody could tell: others go through."""
+    """So it does for any error of the store; the settlements beside it are stored."""
     mp = Millpond(where, work=True)
     pool, other = mp.pool("items", max_concurrent=8), mp.pool("others", max_concurrent=2)
 
@@ -78,12 +78,12 @@ async def test_a_settlement_that_the_store_refuses_fails_its_own_task(
         good = [n for n in range(8) if n != 3]
         assert good == [await handles[n] for n in good]
         assert [0, -1, -2, -3] == [await one for one in asides]
-        with pytest.raises(TaskFailed) as told:
+        with pytest.raises(TaskFailed) as caught:
             await handles[3]
-        assert ("unstorable", 1) == (told.value.reason, told.value.attempts)
-        assert str(error.args[0]) in told.value.error_message
+        assert ("unstorable", 1) == (caught.value.reason, caught.value.attempts)
+        assert str(error.args[0]) in caught.value.error_message
         assert times
-        # And whoever looks later reads the same.
+        # A handle made later reads the same.
         ended = await (await mp.handle(handles[3].id)).wait()
         assert "failed" == ended.status
 
@@ -180,18 +180,20 @@ async def test_a_delay_beyond_any_date_fails_the_task_that_asks_for_it(
     async with mp, asyncio.timeout(WITHIN):
         handles = [await item.submit(n) for n in range(4)]
         assert [0, 2, 3] == [await handles[n] for n in (0, 2, 3)]
-        with pytest.raises(TaskFailed) as told:
+        with pytest.raises(TaskFailed) as caught:
             await handles[1]
-        assert "MILL-003" in told.value.error_message
+        assert "MILL-003" in caught.value.error_message
 
 
-@pytest.mark.parametrize("asked", [float("inf"), float("nan"), -1.0, 1e300, "soon", 10**400])
-async def test_a_policy_that_answers_nonsense_fails_its_task(where: str | None, asked: Any) -> None:
-    """What a retry function returns is looked at like any other delay."""
+@pytest.mark.parametrize("delay", [float("inf"), float("nan"), -1.0, 1e300, "soon", 10**400])
+async def test_a_policy_that_returns_no_valid_delay_fails_its_task(
+    where: str | None, delay: Any
+) -> None:
+    """The worker checks the delay that a retry function returns like any other."""
     mp = Millpond(where, work=True)
     pool = mp.pool("items", max_concurrent=4)
 
-    @pool.task(retry=lambda _attempt, _error: asked)
+    @pool.task(retry=lambda _attempt, _error: delay)
     async def item(n: int) -> int:
         if n == 1:
             raise OSError("try me")
@@ -254,10 +256,10 @@ async def test_a_value_that_got_past_the_bounds_fails_its_own_task(
     async with mp, asyncio.timeout(WITHIN):
         handles = [await item.submit(n) for n in range(4)]
         assert [0, 2, 3] == [await handles[n] for n in (0, 2, 3)]
-        with pytest.raises(TaskFailed) as told:
+        with pytest.raises(TaskFailed) as caught:
             await handles[1]
-        assert "unstorable" == told.value.reason
-        assert isinstance(told.value.__cause__, Unstorable)
+        assert "unstorable" == caught.value.reason
+        assert isinstance(caught.value.__cause__, Unstorable)
 
 
 @pytest.mark.parametrize(

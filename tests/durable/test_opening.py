@@ -46,7 +46,7 @@ async def test_the_first_submit_needs_no_set_up_and_is_there_afterwards(url: str
 
 @pytest.mark.rows("DE-15", "CX-T25")
 def test_processes_that_open_a_new_store_at_once_make_it_once(url: str) -> None:
-    """Each of them submits; nobody is refused, and nothing is made twice."""
+    """Each of them submits; the store refuses none, and makes no table twice."""
     script = (
         "import asyncio, sys\n"
         "from tests.durable.test_opening import application\n"
@@ -108,15 +108,15 @@ async def test_sequences_are_64_bit_and_are_not_used_again(place: Path | Schema)
 
 
 @pytest.mark.rows("CX-17", "DE-04")
-async def test_what_belongs_together_is_one_transaction(tmp_path: Path) -> None:
-    """A task and its place; an end and its callback: whoever looks in between sees both or none."""
+async def test_rows_that_belong_together_are_written_in_one_transaction(tmp_path: Path) -> None:
+    """Another reader sees a task and its place, or an end and its callback: both or neither."""
     path = tmp_path / "work.db"
     fleet = Fleet(path)
     mp = fleet.millpond(work=True)
     pool = mp.pool("jobs", lanes=1)
 
     @mp.task
-    async def tell(outcome: object) -> None: ...
+    async def report(outcome: object) -> None: ...
 
     @pool.task
     async def job() -> None: ...
@@ -128,19 +128,19 @@ async def test_what_belongs_together_is_one_transaction(tmp_path: Path) -> None:
 
             def look() -> None:
                 """Look at the file from outside, after each of its commits."""
-                asked = (
+                query = (
                     "SELECT (SELECT count(*) FROM millpond_task WHERE place >> 40 = 1),"
                     " (SELECT coalesce(sum(sequence), 0) FROM millpond_lane),"
                     " (SELECT count(*) FROM millpond_ended WHERE pool = 1),"
                     " (SELECT count(*) FROM millpond_task WHERE place >> 40 = 2)"
                 )
-                seen.append(file.execute(asked).fetchone())
+                seen.append(file.execute(query).fetchone())
 
             store = internals_of(mp).runtime.store
             for verb in ("submit", "settle"):
                 _looking_after(store, verb, look)
             for _ in range(3):
-                await job.options(on_complete=tell.bind()).submit()
+                await job.options(on_complete=report.bind()).submit()
             await pool.resume(lane=0)
             await pool.drain()
     assert seen
@@ -150,7 +150,7 @@ async def test_what_belongs_together_is_one_transaction(tmp_path: Path) -> None:
 
 
 def _looking_after(store: object, verb: str, look: object) -> None:
-    """Have somebody look after each call of a verb."""
+    """Call `look` after each call of a verb."""
     inner = getattr(store, verb)
 
     async def looked(*args: object, **kwargs: object) -> object:

@@ -83,7 +83,7 @@ def app(where: str) -> tuple[Millpond, Any]:
 
 
 async def all_end(mp: Millpond, good: list[int], bad: int) -> None:
-    """See the neighbours complete, and the culprit be somewhere where it is in nobody's way."""
+    """Check that the good tasks complete and that the bad one ends or is parked."""
     async with mp.worker(), asyncio.timeout(WITHIN):
         assert list(range(len(good))) == [await (await mp.handle(one)) for one in good]
         while (await mp.status([bad]))[0] in {"queued", "running"}:
@@ -126,14 +126,14 @@ async def test_a_follow_up_past_the_bounds_harms_no_neighbour(where: str, name: 
         settle, spoilt = store.settle, set()
 
         async def spoiling(ends: Any, **options: Any) -> Any:
-            told = []
+            sent = []
             for end in ends:
                 found = end
                 if end.result == b"3" and end.event is Transition.COMPLETE:
                     spoilt.add(end.fence.task)
                     found = msgspec.structs.replace(end, follow_ups=(bad,))
-                told.append(found)
-            return await settle(told, **options)
+                sent.append(found)
+            return await settle(sent, **options)
 
         store.settle = spoiling
         handles = [await item.submit(n) for n in range(6)]
@@ -186,7 +186,7 @@ async def test_a_row_of_the_inbox_past_the_bounds_harms_no_neighbour(
         pool = mp.get_pool("items")
         await pool.submit(item.bind(99), delay=3_000.0)
         said = {"function": "item", **WORDS, **SAID[name]}
-        told = qualified(
+        insert = qualified(
             "INSERT INTO millpond_inbox (id, pool, key, function, fingerprint, spoken, body) "
             "VALUES (%s, 'items', %s, %s, 0, 1, %s)",
             address.schema,
@@ -197,7 +197,7 @@ async def test_a_row_of_the_inbox_past_the_bounds_harms_no_neighbour(
                 if number != 5:
                     words = {**words, "arguments": {"n": number - 1}}
                 row = [number, words["key"], words["function"], json.dumps(words).encode()]
-                own.execute(told, row)
+                own.execute(insert, row)
         await all_end(mp, [1, 2], 5)
 
 
@@ -211,7 +211,7 @@ async def test_a_settlement_past_the_bounds_is_refused_alone(where: str) -> None
             end = Settlement(fence=Fence(handle.id, 1, 1), event=Transition.RETRY)
             for option, value in fields.items():
                 msgspec.structs.force_setattr(end, option, value)
-            (told,) = await asyncio.gather(store.settle([end]), return_exceptions=True)
-            if not isinstance(told, BaseException):
-                assert (Settled.APPLIED,) != told.settled
+            (answer,) = await asyncio.gather(store.settle([end]), return_exceptions=True)
+            if not isinstance(answer, BaseException):
+                assert (Settled.APPLIED,) != answer.settled
         await all_end(mp, [handle.id], handle.id)

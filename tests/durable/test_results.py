@@ -74,7 +74,7 @@ async def test_a_closures_plain_result_is_there_after_a_restart(place: Place, va
 async def test_a_result_that_could_not_be_stored_raises_when_it_is_read_later(
     place: Place, value: Any
 ) -> None:
-    """It says which task and what to do; the task is completed all the same."""
+    """The error names the task and says what to do; the task itself is completed."""
     fleet = Fleet(place)
     task = await ended(fleet, value)
     mp = fleet.millpond(work=True)
@@ -103,7 +103,7 @@ async def test_a_result_that_is_too_large_is_not_stored_either(place: Place) -> 
 
 @pytest.mark.rows("TR-10")
 async def test_a_result_whose_function_is_not_known_here_is_not_made_up(place: Place) -> None:
-    """By its id alone there is no type for it; `of=` tells it."""
+    """A handle made from an id has no type for it; `of=` names the function."""
     fleet = Fleet(place)
     first, second = fleet.millpond(work=True), fleet.millpond(work=False)
     second.pool("jobs")
@@ -144,7 +144,7 @@ async def test_a_closure_of_the_name_of_a_task_is_not_read_as_that_task(place: P
 
 @pytest.mark.rows("TR-10")
 async def test_a_result_that_retention_took_is_an_error(place: Place) -> None:
-    """The key is still known; what it returned is not, and nothing stands in for it."""
+    """The key is still known; its result is gone, and no other value takes its place."""
     fleet = Fleet(place)
     mp = fleet.millpond(work=True, keep=Keep(completed=1.0))
     pool = mp.pool("jobs")
@@ -162,7 +162,7 @@ async def test_a_result_that_retention_took_is_an_error(place: Place) -> None:
 
 @pytest.mark.rows("TR-10")
 async def test_a_callback_sees_whether_a_result_was_stored(place: Place) -> None:
-    """None is what was returned, unless it says otherwise."""
+    """`result` is None for a result that was not stored; `result_stored` says which it is."""
     fleet = Fleet(place)
     mp = fleet.millpond(work=True)
     pool = mp.pool("jobs")

@@ -52,12 +52,12 @@ async def parked(mp: Millpond, count: int, pool: str = "reviews") -> None:
 async def until(happened: Callable[[], Awaitable[bool]]) -> None:
     """Look again and again until something has happened."""
     async with asyncio.timeout(120):
-        while not await happened():  # noqa: ASYNC110 - nobody tells of it
+        while not await happened():  # noqa: ASYNC110 - no event for it
             await asyncio.sleep(0.1)
 
 
-async def _true(asked: Callable[[], bool]) -> bool:
-    return asked()
+async def _true(condition: Callable[[], bool]) -> bool:
+    return condition()
 
 
 async def results(handles: list[Handle[Any]]) -> list[Any]:
@@ -65,8 +65,8 @@ async def results(handles: list[Handle[Any]]) -> list[Any]:
     return [await asyncio.wait_for(result_of(one), 600) for one in handles]
 
 
-def said(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """Return what was logged of arguments that do not fit."""
+def unfit_arguments(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """Return the log messages about arguments that do not fit."""
     return [one.message for one in caplog.records if "MILL-096" in one.message]
 
 
@@ -86,11 +86,11 @@ async def test_a_backlog_waits_for_a_worker_that_understands_it(
             info = await handles[0].refresh()
             assert ("queued", 0) == (info.status, info.attempt)
             assert 1 == new.counts.unfit_arguments
-        assert 1 == len(said(caplog))
-        for told in (why, said(caplog)[0], str(info.error)):
-            assert "'tenant'" in told
-            assert "review" in told
-        assert "review(pr: int, tenant: str)" in said(caplog)[0]
+        assert 1 == len(unfit_arguments(caplog))
+        for message in (why, unfit_arguments(caplog)[0], str(info.error)):
+            assert "'tenant'" in message
+            assert "review" in message
+        assert "review(pr: int, tenant: str)" in unfit_arguments(caplog)[0]
         assert new.counts.corrupt == 0
         async with release(fleet, 1):
             assert [f"first {n}" for n in range(5)] == await results(handles)
@@ -106,8 +106,8 @@ async def test_a_new_argument_met_by_an_old_worker_waits_for_a_new_one(
     async with release(fleet, 1) as old, release(fleet, 2, work=False) as new:
         handle = await new.tasks["review"].submit(1, "acme")
         await parked(old, 1)
-        assert "'tenant'" in said(caplog)[0]
-        assert "does not take" in said(caplog)[0]
+        assert "'tenant'" in unfit_arguments(caplog)[0]
+        assert "does not take" in unfit_arguments(caplog)[0]
         async with release(fleet, 2):
             assert ["second 1 acme"] == await results([handle])
 
@@ -121,7 +121,7 @@ async def test_two_releases_beside_each_other_run_what_each_understands(place: P
         for number in range(6):
             handles.append(await old.tasks["review"].submit(number))
             handles.append(await new.tasks["review"].submit(number, "acme"))
-        expected = [told for n in range(6) for told in (f"first {n}", f"second {n} acme")]
+        expected = [result for n in range(6) for result in (f"first {n}", f"second {n} acme")]
         assert expected == await results(handles)
         await asyncio.sleep(100)
         turns = [worker.turns for mp in (old, new) for worker in internals_of(mp).runtime.workers]
@@ -229,8 +229,10 @@ async def test_after_a_day_it_fails_for_its_own_reason_and_a_redrive_brings_it_b
     [{"prefetch": 4}, {"ordered": True}, {"lanes": 2}, {"max_per_key": 1}, {"queue": fifo()}],
     ids=lambda given: next(iter(given)),
 )
-async def test_it_holds_in_every_kind_of_pool(place: Place, options: dict[str, Any]) -> None:
-    """Claims ahead, lanes and keys: what does not fit waits, uncharged, for who understands it."""
+async def test_tasks_that_do_not_fit_wait_in_every_kind_of_pool(
+    place: Place, options: dict[str, Any]
+) -> None:
+    """With prefetch, lanes and keys such a task waits, uncharged, for a worker that reads it."""
     fleet = Fleet(place)
     async with release(fleet, 1, work=False, **options) as old:
         handles = [await old.tasks["review"].submit(number) for number in range(8)]
@@ -338,8 +340,8 @@ async def test_a_handler_that_ran_is_never_taken_for_one_that_could_not_be_read(
 
 @pytest.mark.rows("TR-11")
 @pytest.mark.real_loop
-async def test_it_holds_between_programs_that_open_the_store_by_themselves(url: str) -> None:
-    """With hints, threads and the server's own steps: parked by one, run by the other."""
+async def test_tasks_that_do_not_fit_wait_for_a_worker_of_another_program(url: str) -> None:
+    """With hints, threads and the fast path: one program parks it, the other runs it."""
 
     def application(number: int, *, work: bool) -> Millpond:
         mp = Millpond(url, work=work)

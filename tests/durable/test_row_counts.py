@@ -32,12 +32,12 @@ async def opened(place: Path | Schema) -> Store:
 async def test_a_write_that_misses_its_row_undoes_its_transaction_and_is_done_again(
     place: Path | Schema, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Everything is counted anew first; what fails once more is said to who asked."""
+    """The store recounts its tables before the retry; the caller gets the second error."""
     store, done = await opened(place), []
 
     def job(tables: SqlTables) -> None:
         done.append(tables)
-        tables.ask("drop_worker", ("nobody",))
+        tables.ask("drop_worker", ("unknown",))
         tables.change("drop_live", (tables.listed([99]),), 1)
         tables.ask("meta").fetchone()
 
@@ -64,10 +64,10 @@ async def test_a_statement_for_each_row_notices_a_row_that_is_not_there(
     await store.close()
 
 
-async def test_what_the_commit_tells_too_late_is_counted_anew_at_once(
+async def test_a_miscount_that_the_commit_reports_is_repaired_at_once(
     place: Path | Schema, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A server answers the last writes with the commit: it is reported, and the rows recounted."""
+    """A server answers the last writes with the commit: the store logs it and recounts the rows."""
     store, mended = await opened(place), []
     mend = store.repair
 

@@ -70,7 +70,7 @@ async def test_pools_of_two_tenants_share_nothing_but_the_file(place: Path | Sch
         assert (1, True) == (await acme.size(), (await acme.snapshot()).paused)
 
 
-async def test_what_a_pool_of_a_scope_can_do_is_what_any_pool_can(place: Path | Schema) -> None:
+async def test_a_pool_of_a_scope_can_do_what_any_pool_can(place: Path | Schema) -> None:
     """Runs, handles, the audit, follow-ups of one worker, and hooks find it by its own name."""
     fleet = Fleet(place)
     ran: list[str] = []

@@ -16,7 +16,7 @@ MILLPONDS: dict[Pool, Millpond] = {}
 def process(
     fleet: Fleet, ran: list[str], name: str, *, work: bool = True, **options: object
 ) -> Pool:
-    """The pool of one process, whose tasks say who ran them."""
+    """Return the pool of one process, whose tasks note which process ran them."""
     mp = fleet.millpond(work=work)
     options.setdefault("max_concurrent", 2)
     pool: Pool = mp.pool("jobs", **options)  # type: ignore[arg-type]
@@ -38,7 +38,7 @@ async def submit(pool: Pool, *words: str, key: str | None = None) -> list[int]:
     return [handle.id for handle in await pool.submit_many(calls)]
 
 
-async def test_a_pause_holds_over_restarts_and_for_everybody(place: Path | Schema) -> None:
+async def test_a_pause_holds_over_restarts_and_for_all_processes(place: Path | Schema) -> None:
     """Paused by one, paused for another, and for one that comes later; resumed by a third."""
     fleet = Fleet(place)
     ran: list[str] = []
@@ -58,8 +58,8 @@ async def test_a_pause_holds_over_restarts_and_for_everybody(place: Path | Schem
         assert not (await there.snapshot()).paused
 
 
-async def test_a_key_is_paused_for_everybody(place: Path | Schema) -> None:
-    """Only that key, over a restart, until somebody resumes it."""
+async def test_a_key_is_paused_for_all_processes(place: Path | Schema) -> None:
+    """Only that key, over a restart, until a process resumes it."""
     fleet = Fleet(place)
     ran: list[str] = []
     first, second = process(fleet, ran, "first"), process(fleet, ran, "second")
@@ -149,7 +149,7 @@ async def test_each_declaration_that_differs_is_a_revision(place: Path | Schema)
 
 
 async def test_a_decision_made_on_old_settings_is_refused(place: Path | Schema) -> None:
-    """Two operators who read the same revision: the second to write is told, and reads again."""
+    """Two operators read the same revision: the second to write gets an error and reads again."""
     fleet = Fleet(place)
     ran: list[str] = []
     one, two = (process(fleet, ran, "p", work=False) for _ in range(2))
@@ -162,7 +162,7 @@ async def test_a_decision_made_on_old_settings_is_refused(place: Path | Schema) 
         assert 5 == (await two.snapshot()).max_concurrent
 
 
-async def test_what_gave_the_queue_its_order_cannot_change_under_it(place: Path | Schema) -> None:
+async def test_the_order_of_a_queue_with_tasks_cannot_change(place: Path | Schema) -> None:
     """ConfigConflict names the field and both values; once the queue is empty it may."""
     fleet = Fleet(place)
     ran: list[str] = []
@@ -170,8 +170,8 @@ async def test_what_gave_the_queue_its_order_cannot_change_under_it(place: Path 
     async with MILLPONDS[before]:
         await submit(before, "a")
     after = process(fleet, ran, "after", work=False, queue=priority())
-    told = "queue of pool 'jobs' cannot change from .* to .* while 1 of its tasks wait or run"
-    with pytest.raises(ConfigConflict, match=told) as caught:
+    message = "queue of pool 'jobs' cannot change from .* to .* while 1 of its tasks wait or run"
+    with pytest.raises(ConfigConflict, match=message) as caught:
         async with MILLPONDS[after]:
             pytest.fail("it was declared")
     assert ("queue", "fifo", "priority") == (
@@ -206,7 +206,7 @@ async def ended(pool: Pool, count: int) -> bool:
     return count == (await pool.snapshot()).completed
 
 
-async def test_a_lane_is_paused_for_everybody(place: Path | Schema) -> None:
+async def test_a_lane_is_paused_for_all_processes(place: Path | Schema) -> None:
     """And goes on in its order when another process resumes it."""
     fleet = Fleet(place)
     ran: list[int] = []

@@ -72,7 +72,7 @@ async def completed(pool: Pool, count: int) -> bool:
 
 
 def clocked(ran: list[tuple[float, str]], word: str) -> None:
-    """Write down who ran when."""
+    """Note which process ran a task, and when."""
     ran.append((asyncio.get_running_loop().time(), word))
 
 
@@ -269,8 +269,10 @@ async def test_give_up_after_counts_from_the_first_start_in_any_process(
     assert [0, 10, 20, 30] == pytest.approx([at - starts[0][0] for at, _ in starts], abs=1.0)
 
 
-async def test_a_client_is_told_of_an_end_by_another_process(place: Path | Schema) -> None:
-    """Who awaits in a process without workers gets the result, or the error with its type."""
+async def test_a_client_gets_the_result_of_a_task_that_another_process_ran(
+    place: Path | Schema,
+) -> None:
+    """Awaiting in a process without workers gives the result, or raises the error."""
     fleet = Fleet(place)
 
     def process(*, work: bool) -> Millpond:
@@ -466,7 +468,7 @@ async def test_a_worker_that_stops_gives_back_all_that_it_holds(place: Path | Sc
 
 
 async def test_two_processes_share_a_rate(place: Path | Schema) -> None:
-    """However many workers there are: so many starts in a minute, and no more."""
+    """All workers together start no more tasks in a minute than the rate allows."""
     fleet = Fleet(place)
     starts: list[tuple[float, str]] = []
 
@@ -521,7 +523,7 @@ async def test_two_processes_share_the_limit_of_a_key(place: Path | Schema) -> N
 
 
 async def test_a_dead_letter_is_driven_again_from_another_process(place: Path | Schema) -> None:
-    """It waits with its error for anybody to look; redriven it has its budget again."""
+    """Any process can read its error; redriven, the task has all its attempts again."""
     fleet = Fleet(place)
     healthy = False
 
@@ -532,7 +534,7 @@ async def test_a_dead_letter_is_driven_again_from_another_process(place: Path | 
         @pool.task
         async def send() -> str:
             if not healthy:
-                raise ConnectionError("nobody answers")
+                raise ConnectionError("no answer")
             return "sent"
 
         return mp
@@ -544,7 +546,7 @@ async def test_a_dead_letter_is_driven_again_from_another_process(place: Path | 
     async with operator:
         (letter,) = await operator.get_pool("mail").tasks(status="failed")
         assert (task, 2) == (letter.id, letter.attempt)
-        assert "nobody answers" in str(letter.error)
+        assert "no answer" in str(letter.error)
         healthy = True
         assert 1 == await operator.get_pool("mail").redrive([task])
     async with worker:
@@ -562,17 +564,17 @@ async def failed(pool: Pool, count: int) -> bool:
 async def test_a_callback_runs_although_its_process_died(
     place: Path | Schema, *, found_dead: bool
 ) -> None:
-    """It was stored with the end of its task: the next process tells of it."""
+    """It was stored with the end of its task: the next process runs it."""
     fleet = Fleet(place)
-    told: list[tuple[str, str, int]] = []
+    reports: list[tuple[str, str, int]] = []
 
     def process(name: str) -> Millpond:
         mp = fleet.millpond(work=True)
         pool = mp.pool("jobs")
 
         @mp.task
-        async def tell(ctx: Context, outcome: Outcome) -> None:
-            told.append((name, outcome.status, ctx.attempt))
+        async def report(ctx: Context, outcome: Outcome) -> None:
+            reports.append((name, outcome.status, ctx.attempt))
             if name == "first":
                 await asyncio.sleep(3600)
 
@@ -583,19 +585,19 @@ async def test_a_callback_runs_although_its_process_died(
 
     first, second = process("first"), process("second")
     await first.__aenter__()
-    await first.tasks["job"].options(on_complete=first.tasks["tell"].bind()).submit()
+    await first.tasks["job"].options(on_complete=first.tasks["report"].bind()).submit()
     await asyncio.sleep(1)
     await fleet.crash(first, found_dead=found_dead)
     async with second:
         await asyncio.sleep(120)
-    assert [("first", "completed", 1), ("second", "completed", 2)] == told
+    assert [("first", "completed", 1), ("second", "completed", 2)] == reports
 
 
 @pytest.mark.parametrize("found_dead", [True, False])
 async def test_a_closure_is_found_stale_after_its_process_died(
     place: Path | Schema, *, found_dead: bool
 ) -> None:
-    """Its code is gone: it is failed in sight of everybody, and never run by anybody else."""
+    """Its code is gone: the task fails, and no other process runs it."""
     fleet = Fleet(place)
     ran: list[str] = []
     first, second = fleet.millpond(work=True), fleet.millpond(work=True)
@@ -620,7 +622,7 @@ async def test_a_closure_is_found_stale_after_its_process_died(
     assert ["closure"] == ran
 
 
-async def test_a_full_pool_is_full_for_everybody(place: Path | Schema) -> None:
+async def test_a_full_pool_is_full_for_all_processes(place: Path | Schema) -> None:
     """The bound is decided where the task is stored: two processes never overfill it."""
     from millpond import PoolFull, bounded
 
@@ -650,7 +652,7 @@ async def test_a_full_pool_is_full_for_everybody(place: Path | Schema) -> None:
 
 
 async def test_room_made_elsewhere_lets_a_blocked_submitter_in(place: Path | Schema) -> None:
-    """Who waits for room in one process gets it when another process made it."""
+    """A submit that waits in one process goes on when another process makes room."""
     from millpond import bounded
 
     fleet = Fleet(place)
@@ -683,22 +685,22 @@ async def test_a_task_registered_while_its_workers_run_is_run_at_once(
 ) -> None:
     """By every worker of its process, also if it was submitted, and parked, before it was known."""
     fleet = Fleet(place)
-    told, worker = fleet.millpond(work=False), fleet.millpond(work=True)
-    asked, served = told.pool("late"), worker.pool("late", max_concurrent=2)
+    client, worker = fleet.millpond(work=False), fleet.millpond(work=True)
+    submits, serves = client.pool("late"), worker.pool("late", max_concurrent=2)
 
-    @asked.task(name="early")
+    @submits.task(name="early")
     async def early_elsewhere() -> str:
         raise NotImplementedError
 
-    async with told, worker, worker.worker():
+    async with client, worker, worker.worker():
         waiting = await early_elsewhere.submit()
         await asyncio.sleep(5.0)
 
-        @served.task
+        @serves.task
         async def early() -> str:
             return "early"
 
-        @served.task
+        @serves.task
         async def late(number: int) -> int:
             return number
 

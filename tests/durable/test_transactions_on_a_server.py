@@ -90,16 +90,16 @@ def shop(url: str) -> Shop:
 
 @pytest.fixture
 def unasked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody polls: what is not told is not heard of in time."""
+    """Let no worker poll in time: only a notification wakes it."""
     monkeypatch.setattr("millpond.runtime.fleet.poll.POLL_FLOOR", 60.0)
 
 
 @pytest.mark.parametrize("driver", BUYERS)
 @pytest.mark.rows("DE-04")
-async def test_with_the_transaction_or_not_at_all(
+async def test_a_task_is_stored_with_the_callers_transaction_or_not_at_all(
     shop: Shop, driver: str, unasked: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Committed, rolled back and taken back in part; and nobody waits while it is open."""
+    """It commits, rolls back, or rolls back to a savepoint; an open one blocks no other client."""
     monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
     connected: Callable[[str], Any] = BUYERS[driver]
     async with shop.mp, asyncio.timeout(20):
@@ -109,7 +109,7 @@ async def test_with_the_transaction_or_not_at_all(
             await buyer.execute("SAVEPOINT part")
             gone = await shop.pool.submit(shop.send.bind(2), connection=buyer.given)
             await buyer.execute("ROLLBACK TO SAVEPOINT part")
-            # The point of it: claims, submits and completions of others go on meanwhile.
+            # Claims, submits and completions of other clients go on meanwhile.
             assert 7 == await (await shop.send.submit(7))
             assert ["unknown"] == await shop.mp.status([kept.id])
             await buyer.commit()
@@ -126,7 +126,7 @@ async def test_with_the_transaction_or_not_at_all(
 
 
 async def test_a_full_pool_refuses_at_once(shop: Shop) -> None:
-    """It waits for nobody: block acts as fail, and the transaction is as it was."""
+    """The submit does not wait: block acts as fail, and the transaction is as before."""
     full = Shop(shop.url, work=False, backpressure=bounded(1))
     async with full.mp:
         with psycopg.connect(full.url) as own:
@@ -138,8 +138,8 @@ async def test_a_full_pool_refuses_at_once(shop: Shop) -> None:
     assert [1] == full.orders()
 
 
-async def test_keys_are_answered_inside(shop: Shop) -> None:
-    """Those that are known; of two that could not see each other one is rejected, and told so."""
+async def test_idempotency_keys_are_answered_within_a_transaction(shop: Shop) -> None:
+    """A known key gives its task; of two that could not see each other one is rejected."""
     keyed = shop.send.bind(1).options(idempotency_key="one")
     async with shop.mp, asyncio.timeout(20):
         with psycopg.connect(shop.url) as one, psycopg.connect(shop.url) as two:
@@ -160,8 +160,8 @@ async def test_keys_are_answered_inside(shop: Shop) -> None:
     assert [1] == shop.sent
 
 
-async def test_a_batch_and_what_could_never_be(shop: Shop) -> None:
-    """A batch is one; closures and what is too heavy are refused before anything is asked."""
+async def test_a_batch_is_stored_whole_and_impossible_tasks_are_refused(shop: Shop) -> None:
+    """Closures and tasks too heavy are refused before the server is asked."""
     async with shop.mp, asyncio.timeout(20):
         with psycopg.connect(shop.url) as own:
             each = [shop.send.bind(n) for n in range(3)]
@@ -177,8 +177,8 @@ async def test_a_batch_and_what_could_never_be(shop: Shop) -> None:
             await heavy.pool.submit(heavy.send.bind(1), weight=9, connection=own)
 
 
-async def test_from_a_thread(shop: Shop) -> None:
-    """With a connection of that thread; one of the loop is refused there."""
+async def test_a_thread_submits_with_a_connection_of_its_own(shop: Shop) -> None:
+    """A connection of the loop is refused there."""
     async with shop.mp, asyncio.timeout(20):
 
         def buy() -> int:
@@ -208,14 +208,14 @@ async def test_a_pool_that_the_store_does_not_know_yet(shop: Shop) -> None:
 
 
 @pytest.mark.listens
-async def test_what_is_said_in_sql_runs(shop: Shop, unasked: None) -> None:
-    """Nobody but the server tells the worker, and it looks at once; arguments are typed."""
-    asked = "SELECT millpond.submit(%s, 'send', '{\"order\": 8}')"
+async def test_a_worker_runs_a_task_that_sql_submits(shop: Shop, unasked: None) -> None:
+    """The server notifies the worker, which claims at once; it checks the arguments' types."""
+    call = "SELECT millpond.submit(%s, 'send', '{\"order\": 8}')"
     async with shop.mp, asyncio.timeout(20):
         await shop.idle()
         with psycopg.connect(shop.url) as own:
-            own.execute(asked, [shop.pool.name])
-            bad = own.execute(asked.replace("8", '"x"'), [shop.pool.name]).fetchone()
+            own.execute(call, [shop.pool.name])
+            bad = own.execute(call.replace("8", '"x"'), [shop.pool.name]).fetchone()
         async with asyncio.timeout(5):
             assert 8 == await shop.ran.get()
         assert bad is not None
@@ -230,15 +230,17 @@ async def test_what_is_said_in_sql_runs(shop: Shop, unasked: None) -> None:
         assert "MILL-096" in str(parked.error)
 
 
-async def test_polling_alone_finds_it(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Through a pooler nobody hears anything."""
+async def test_a_worker_finds_a_task_by_polling_alone(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Through a pooler no notification arrives."""
     monkeypatch.setattr("millpond.runtime.fleet.poll.POLL_FLOOR", 0.05)
     deaf = Shop(f"{url}{'&' if '?' in url else '?'}listen=off")
     async with deaf.mp, asyncio.timeout(20):
         await internals_of(deaf.pool).ready()
         with psycopg.connect(url) as own:
-            asked = "SELECT millpond.submit(%s, 'send', '{\"order\": 9}')"
-            row = own.execute(asked, [deaf.pool.name]).fetchone()
+            call = "SELECT millpond.submit(%s, 'send', '{\"order\": 9}')"
+            row = own.execute(call, [deaf.pool.name]).fetchone()
         assert row is not None
         assert 9 == await (await deaf.mp.handle(row[0]))
 
@@ -258,10 +260,10 @@ async def test_a_schema_may_have_an_odd_name(url: str, driver: str) -> None:
 # Connections that cannot be joined
 
 
-async def test_connections_that_are_not_in_a_transaction(
+async def test_a_connection_without_a_transaction_is_refused(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of each driver, as far as it can be in none."""
+    """So it is for each driver that has connections without one."""
     monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
 
     async def refused(given: object) -> None:
@@ -288,8 +290,8 @@ async def test_connections_that_are_not_in_a_transaction(
         assert 0 == await shop.pool.size()
 
 
-async def test_transactions_that_have_failed(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing more can be done in them, and it says so."""
+async def test_a_failed_transaction_is_refused(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error says that nothing more can be done in it."""
     monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
 
     async def refused(given: object) -> None:
@@ -322,10 +324,10 @@ async def test_transactions_that_have_failed(shop: Shop, monkeypatch: pytest.Mon
         engine.dispose()
 
 
-async def test_connections_elsewhere_closed_or_of_no_known_kind(
+async def test_a_connection_to_another_store_closed_or_unknown_is_refused(
     shop: Shop, postgres: Server
 ) -> None:
-    """Each says what it is; an open transaction is as good as before."""
+    """The error says which it is; an open transaction goes on."""
 
     async def refused(given: object, said: str) -> None:
         with pytest.raises(ForeignConnection, match=said):
@@ -354,17 +356,17 @@ async def test_connections_elsewhere_closed_or_of_no_known_kind(
             own.execute("SELECT 1")
 
 
-async def test_rights_are_named(shop: Shop) -> None:
-    """With the statements that would give them, before anything could fail."""
+async def test_missing_rights_are_named(shop: Shop) -> None:
+    """The error has the GRANT statements, before anything could fail."""
     async with shop.mp:
         with psycopg.connect(shop.url) as own:
-            own.execute("CREATE ROLE nobody_in_particular")
-            own.execute("SET LOCAL ROLE nobody_in_particular")
+            own.execute("CREATE ROLE role_without_rights")
+            own.execute("SET LOCAL ROLE role_without_rights")
             with pytest.raises(MissingRights, match="GRANT USAGE ON SCHEMA"):
                 await shop.pool.submit(shop.send.bind(1), connection=own)
             own.execute("RESET ROLE")
-            own.execute("GRANT USAGE ON SCHEMA millpond TO nobody_in_particular")
-            own.execute("SET LOCAL ROLE nobody_in_particular")
+            own.execute("GRANT USAGE ON SCHEMA millpond TO role_without_rights")
+            own.execute("SET LOCAL ROLE role_without_rights")
             with pytest.raises(MissingRights, match="GRANT EXECUTE"):
                 await shop.pool.submit(shop.send.bind(1), connection=own)
             own.execute("SELECT 1")

@@ -45,10 +45,10 @@ def shop(url: str) -> Millpond:
 
 @pytest.mark.parametrize("driver", ["psycopg", "asyncpg", "sqlalchemy"])
 @pytest.mark.rows("HN-22")
-async def test_an_event_is_committed_or_rolled_back_with_what_caused_it(
+async def test_an_event_is_committed_or_rolled_back_with_its_transaction(
     url: str, driver: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rolled back, it never was; committed, it makes its task; told again, it is the same."""
+    """Rolled back it makes no task; committed it makes one; emitted again it is a duplicate."""
     monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
     connected: Callable[[str], Any] = BUYERS[driver]
     mp = shop(url)
@@ -61,16 +61,16 @@ async def test_an_event_is_committed_or_rolled_back_with_what_caused_it(
                 await undone.receipts()
         async with connected(url) as buyer:
             await buyer.execute("INSERT INTO orders VALUES (1)")
-            told = await mp.emit(NAME, driver, event_id=driver, connection=buyer.given)
+            emitted = await mp.emit(NAME, driver, event_id=driver, connection=buyer.given)
             await buyer.commit()
-            (handle,) = await told.handles()
+            (handle,) = await emitted.handles()
             assert driver == await handle
         again = await mp.emit(NAME, driver, event_id=driver)
         assert (True, handle.id) == (again.duplicate, (await again.receipts())[0].task_id)
 
 
-async def test_two_transactions_that_tell_of_one_event_tell_of_one(url: str) -> None:
-    """Neither can see the other's; both are led to the one task."""
+async def test_an_event_emitted_in_two_transactions_makes_one_task(url: str) -> None:
+    """Neither transaction sees the other's event; both receipts name the one task."""
     mp = shop(url)
     async with mp, asyncio.timeout(30):
         with psycopg.connect(url) as one, psycopg.connect(url) as two:

@@ -8,8 +8,8 @@ from tests.waiting import never_ends
 from millpond import Context, Millpond, Outcome, RunOutcome
 
 
-def make(url: str, told: list[str]) -> Millpond:
-    """Return the application as it is in every process; it notes what its handlers do."""
+def make(url: str, notes: list[str]) -> Millpond:
+    """Return the application that each process has; its handlers append to `notes`."""
     mp = Millpond(url, lease=2.0, work=True)
     jobs = mp.pool("jobs", max_concurrent=2)
     mp.pool("lines", lanes=2, max_concurrent=2)
@@ -18,25 +18,25 @@ def make(url: str, told: list[str]) -> Millpond:
 
     @claimed.task
     async def half_a_second(number: int) -> None:
-        told.append(f"half {number}")
-        if told is SPOKEN:
+        notes.append(f"half {number}")
+        if notes is SPOKEN:
             # Longer than a store takes for a call.
             await asyncio.sleep(0.5)
             say("ended", number)
 
     @mp.task
-    async def tell(outcome: Outcome) -> None:
-        told.append(f"told {outcome.status}")
+    async def report(outcome: Outcome) -> None:
+        notes.append(f"callback {outcome.status}")
         await stay("callback")
 
     @mp.task
     async def sum_up(outcome: RunOutcome) -> None:
-        told.append(f"sum {sum(outcome.results)} of {outcome.completed}")
+        notes.append(f"sum {sum(outcome.results)} of {outcome.completed}")
         await stay("sum")
 
     @jobs.task
     async def job(ctx: Context, number: int) -> int:
-        told.append(f"job {number} {ctx.attempt}")
+        notes.append(f"job {number} {ctx.attempt}")
         if number >= 2:
             await stay(f"job {number}")
         return number * number
@@ -45,7 +45,7 @@ def make(url: str, told: list[str]) -> Millpond:
     async def quick() -> None: ...
 
     async def stay(word: str) -> None:
-        if told is SPOKEN:
+        if notes is SPOKEN:
             say(word)
             await never_ends()
 
@@ -84,7 +84,7 @@ async def closures(mp: Millpond) -> None:
 
 async def callback(mp: Millpond) -> None:
     """End a task whose callback stays."""
-    await mp.tasks["job"].options(on_complete=mp.tasks["tell"].bind()).submit(0)
+    await mp.tasks["job"].options(on_complete=mp.tasks["report"].bind()).submit(0)
 
 
 async def when_all(mp: Millpond) -> None:

@@ -1,4 +1,4 @@
-"""Servers that tests may break, and a network that breaks by itself."""
+"""Servers that tests may break, and a proxy that breaks the network."""
 
 import logging
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from verify.servers.postgres import OwnServer, Server, find_programs
 
 @pytest.fixture(scope="session")
 def own(postgres: Server) -> Iterator[OwnServer]:
-    """Give a server that was started here: roles, settings and all of it are ours."""
+    """Start a server, whose roles and settings the tests may change."""
     if isinstance(postgres, OwnServer):
         yield postgres
         return
@@ -30,13 +30,13 @@ def direct(own: OwnServer) -> Iterator[str]:
 
 @pytest.fixture
 def proxy(own: OwnServer) -> Iterator[FaultProxy]:
-    """Give what stands between a client and that server."""
+    """Give a proxy between clients and that server."""
     with FaultProxy(own.port) as between:
         yield between
 
 
-class Told:
-    """What the log says of a store that is away, and back."""
+class OutageLog:
+    """The log messages of a store that becomes unusable and usable again."""
 
     def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
         caplog.set_level(logging.INFO)
@@ -44,12 +44,12 @@ class Told:
 
     @property
     def away(self) -> int:
-        """How often it was told that the store cannot be used."""
+        """Return how often the log says that the store cannot be used."""
         return sum("the store cannot be used" in line for line in self._lines)
 
     @property
     def back(self) -> int:
-        """How often it was told that it can be used again."""
+        """Return how often the log says that the store can be used again."""
         return sum("the store can be used again" in line for line in self._lines)
 
     @property
@@ -58,6 +58,6 @@ class Told:
 
 
 @pytest.fixture
-def told(caplog: pytest.LogCaptureFixture) -> Told:
-    """Give what the log says."""
-    return Told(caplog)
+def outage_log(caplog: pytest.LogCaptureFixture) -> OutageLog:
+    """Give the log messages about outages of the store."""
+    return OutageLog(caplog)

@@ -15,7 +15,7 @@ IMPATIENT = Patience(connect=2.0, lock=3.0, statement=0.7, idle=3.0, turn=2.0, n
 
 
 class Shop:
-    """One process's view of it; handlers count how often they ran."""
+    """An application of one process; its handlers count how often they ran."""
 
     def __init__(
         self,

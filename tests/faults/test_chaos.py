@@ -1,4 +1,4 @@
-"""The chaos: its judge hears what it should, and a short one comes to a good end."""
+"""The chaos harness: its judge notices each violation, and a short run is clean."""
 
 import asyncio
 from pathlib import Path
@@ -24,7 +24,7 @@ LOAD = Load(url="", home="", slots=4, seconds=0.1)
 
 
 class Story:
-    """What happened in twenty seconds of which nothing is wrong, and can be bent."""
+    """Twenty seconds of correct work; a test changes them before the judge reads them."""
 
     def __init__(self) -> None:
         self.records: list[Record] = []
@@ -34,7 +34,7 @@ class Story:
         self.exits = 0
 
     def verdict(self) -> Verdict:
-        """What the judge says, of a fault from the sixth second to the tenth."""
+        """Return the judge's verdict on a fault from the sixth second to the tenth."""
         start = self.records[0].at
         phases = Phases(start, start + 6.0, start + 10.0, start + 20.0)
         return judged(
@@ -49,7 +49,7 @@ class Story:
         )
 
     def late(self, since: float, until: float) -> None:
-        """Let nothing be done between two moments; what was to be done is done at their end."""
+        """Move all work between two moments to the second of them."""
         start = self.records[0].at
 
         def moved(record: Record) -> Record:
@@ -60,8 +60,8 @@ class Story:
         self.records = sorted(map(moved, self.records), key=lambda record: record.at)
 
 
-async def told() -> Story:
-    """Twenty seconds of a steady load, as a pool in memory records them."""
+async def clean_story() -> Story:
+    """Run a steady load for twenty seconds on a pool in memory; return its records."""
     story, mp = Story(), Millpond()
     pool = LOAD.declare(mp)
 
@@ -91,9 +91,9 @@ async def told() -> Story:
     return story
 
 
-async def test_nothing_wrong_is_clean() -> None:
-    """Twenty in a second before, during and after."""
-    verdict = (await told()).verdict()
+async def test_the_judge_calls_correct_work_clean() -> None:
+    """Twenty tasks a second end before, during and after the fault."""
+    verdict = (await clean_story()).verdict()
     assert verdict.clean, list(complaints(verdict))
     assert 20.0 == pytest.approx(verdict.baseline, abs=1.0)
     assert (400, 0, 0, 0) == (verdict.accepted, verdict.lost, verdict.doubled, verdict.run_again)
@@ -103,11 +103,11 @@ async def test_nothing_wrong_is_clean() -> None:
     assert [] == list(complaints(verdict))
 
 
-async def test_a_standstill_is_seen_and_its_recovery_timed() -> None:
-    """From the end of the fault until nothing is made up for any more."""
-    story = await told()
+async def test_the_judge_measures_a_standstill_and_its_recovery() -> None:
+    """Recovery lasts from the end of the fault until the backlog is gone."""
+    story = await clean_story()
     story.late(7.0, 12.0)
-    # Whoever does a hundred at once keeps no limit.
+    # The judge would complain of a hundred tasks at once: raise the limit.
     story.specs = {POOL: msgspec.structs.replace(story.specs[POOL], max_concurrent=200)}
     verdict = story.verdict()
     assert 5.0 == pytest.approx(verdict.standstill, abs=0.2)
@@ -116,9 +116,9 @@ async def test_a_standstill_is_seen_and_its_recovery_timed() -> None:
     assert 5.0 == pytest.approx(verdict.slowest, abs=0.3)
 
 
-async def test_who_does_not_come_back_is_told() -> None:
-    """Neither what was done before, nor what is piled up, is forgotten."""
-    story = await told()
+async def test_the_judge_complains_of_a_fleet_that_does_not_recover() -> None:
+    """The fleet never reaches its earlier rate, and a backlog is left."""
+    story = await clean_story()
     story.late(8.0, 21.0)
     verdict = story.verdict()
     assert verdict.recovery is None
@@ -127,9 +127,9 @@ async def test_who_does_not_come_back_is_told() -> None:
     assert "never" in row(verdict)
 
 
-async def test_a_task_that_was_accepted_and_is_not_there_is_lost() -> None:
-    """And so is one that did not complete."""
-    story = await told()
+async def test_the_judge_counts_an_accepted_task_that_is_missing_as_lost() -> None:
+    """It counts one that did not complete, too."""
+    story = await clean_story()
     story.rows.pop(story.lines[0].task)  # type: ignore[union-attr]
     other = story.lines[1].task  # type: ignore[union-attr]
     story.rows[other] = msgspec.structs.replace(story.rows[other], status=Status.FAILED)
@@ -138,9 +138,9 @@ async def test_a_task_that_was_accepted_and_is_not_there_is_lost() -> None:
     assert "2 tasks were lost" in complaints(verdict)
 
 
-async def test_an_item_that_became_two_tasks_is_doubled() -> None:
-    """As is a task that completed twice, and that breaks the lifecycle, too."""
-    story = await told()
+async def test_the_judge_counts_an_item_that_became_two_tasks_as_doubled() -> None:
+    """So it does a task that completed twice, which breaks the lifecycle, too."""
+    story = await clean_story()
     (last,) = [r for r in story.records if r.event is Transition.COMPLETE][-1:]
     story.records.append(last)
     story.rows[1] = next(iter(story.rows.values()))
@@ -150,25 +150,25 @@ async def test_an_item_that_became_two_tasks_is_doubled() -> None:
     assert not verdict.clean
 
 
-async def test_a_start_above_a_limit_is_told() -> None:
-    """By the audit, replayed against the limits in force."""
-    story = await told()
+async def test_the_judge_finds_a_start_above_a_limit() -> None:
+    """It replays the audit against the limits in force."""
+    story = await clean_story()
     story.specs = {POOL: msgspec.structs.replace(story.specs[POOL], max_concurrent=1)}
     verdict = story.verdict()
     assert verdict.broken
     assert not verdict.clean
 
 
-async def test_a_process_that_ends_by_itself_is_told() -> None:
-    """Whatever its work came to."""
-    story = await told()
+async def test_the_judge_complains_of_a_process_that_ends_by_itself() -> None:
+    """It does so even if all work completed."""
+    story = await clean_story()
     story.exits = 1
     assert ["1 processes ended by themselves"] == list(complaints(story.verdict()))
 
 
-async def test_the_report_has_a_row_for_each() -> None:
-    """And is clean if all of them are."""
-    verdict = (await told()).verdict()
+async def test_the_report_has_a_row_for_each_verdict() -> None:
+    """It is clean if all of them are."""
+    verdict = (await clean_story()).verdict()
     lines = list(table([verdict, verdict]))
     assert 4 == len(lines)
     assert {len(HEAD)} == {line.count("|") - 1 for line in lines}

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 import psycopg
 import pytest
-from tests.faults.conftest import Told
+from tests.faults.conftest import OutageLog
 from tests.faults.shop import Shop
 from tests.waiting import eventually
 from verify.servers.postgres import QUICK, USER, OwnServer
@@ -55,7 +55,7 @@ def is_synchronous(primary: OwnServer) -> bool:
 
 @pytest.mark.rows("HN-21", "TR-05")
 async def test_a_fleet_goes_on_at_the_promoted_standby(
-    primary: OwnServer, standby: OwnServer, told: Told
+    primary: OwnServer, standby: OwnServer, outage_log: OutageLog
 ) -> None:
     """All that was acknowledged is there, since the standby confirmed it; nothing is done twice."""
     await eventually(lambda: is_synchronous(primary))
@@ -66,7 +66,7 @@ async def test_a_fleet_goes_on_at_the_promoted_standby(
         await submitter.pool.pause()
         waiting = [await submitter.job.submit(number) for number in range(10, 20)]
         await asyncio.to_thread(primary.crash)
-        await eventually(lambda: told.away)
+        await eventually(lambda: outage_log.away)
         standby.execute("SELECT pg_promote()")
         submit_in_sql(standby, submitter, 30)
         async with asyncio.timeout(40):
@@ -75,7 +75,7 @@ async def test_a_fleet_goes_on_at_the_promoted_standby(
             assert 42 == await (await submitter.job.submit(21))
             await eventually(lambda: 30 in worker.runs)
         assert 13 == await submitter.completed()
-        await eventually(lambda: told.away == told.back)
+        await eventually(lambda: outage_log.away == outage_log.back)
     assert set(worker.runs.values()) == {1}
 
 
@@ -148,20 +148,20 @@ async def test_workers_that_stay_open_go_on_when_a_backup_takes_the_servers_plac
 
 def submit_in_sql(server: OwnServer, shop: Shop, number: int) -> None:
     """Submit a task as any program may, in a transaction of its own."""
-    asked = "SELECT millpond.submit(%s, %s, jsonb_build_object('number', %s::int))"
+    call = "SELECT millpond.submit(%s, %s, jsonb_build_object('number', %s::int))"
     with psycopg.connect(server.tcp_url) as connection:
-        connection.execute(asked, [shop.pool.name, shop.job.name, number])
+        connection.execute(call, [shop.pool.name, shop.job.name, number])
 
 
 @pytest.mark.rows("TR-05")
 @pytest.mark.pg_dump
 @pytest.mark.parametrize("later", [0, 4000])
-async def test_what_is_submitted_in_sql_after_a_restore_is_found_by_workers_that_stayed_open(
+async def test_tasks_submitted_in_sql_after_a_restore_are_found_by_workers_that_stayed_open(
     primary: OwnServer, own: OwnServer, later: int
 ) -> None:
     """Another server takes over at the URL, with a restored copy: its transactions are younger.
 
-    By the time that somebody looks, they may be older again.
+    By the time that a client checks, they may be older again.
     """
     with OwnServer(own.programs, QUICK) as other:
         url = both(other, primary)
@@ -184,7 +184,7 @@ async def test_what_is_submitted_in_sql_after_a_restore_is_found_by_workers_that
 async def test_a_server_that_may_only_be_read_by_now_is_left_for_the_next_host(
     own: OwnServer, direct: str
 ) -> None:
-    """Its sessions stand, but it writes no more: that is a reason to look for the primary."""
+    """Its sessions stay open but cannot write, so the client looks for the primary."""
     database = urlsplit(direct).path.removeprefix("/")
     shop = Shop(direct)
     async with shop.mp:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import psycopg
 import pytest
-from tests.faults.conftest import Told
+from tests.faults.conftest import OutageLog
 from tests.faults.shop import IMPATIENT, Shop
 from tests.waiting import eventually
 from verify.servers.fault_proxy import FaultProxy
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.real_loop
 
 
 def refuse(proxy: FaultProxy) -> None:
-    """Let nobody in, and nobody stay."""
+    """Refuse new connections and cut the open ones."""
     proxy.refuse()
     proxy.cut()
 
@@ -46,9 +46,9 @@ FAULTS: dict[str, Callable[[FaultProxy], None]] = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_a_worker_goes_on_when_the_network_does(
-    proxy: FaultProxy, direct: str, fault: str, told: Told
+    proxy: FaultProxy, direct: str, fault: str, outage_log: OutageLog
 ) -> None:
-    """It comes back by itself, does all there is to do, and tells of it once."""
+    """The worker reconnects, completes every task, and logs the outage once."""
     submitter = Shop(direct)
     worker = Shop(proxy.through(direct), work=True, patience=IMPATIENT)
     numbers = range(10, 30)
@@ -57,20 +57,20 @@ async def test_a_worker_goes_on_when_the_network_does(
         FAULTS[fault](proxy)
         handles = [await submitter.job.submit(number) for number in numbers]
         if fault == "refused":
-            await eventually(lambda: told.away)
+            await eventually(lambda: outage_log.away)
             proxy.accept()
         async with asyncio.timeout(40):
             assert [2 * number for number in numbers] == [await one for one in handles]
         assert 21 == await submitter.completed()
-        await eventually(lambda: told.away == told.back)
+        await eventually(lambda: outage_log.away == outage_log.back)
     assert set(worker.runs) == {1, *numbers}
     # Once each; twice where a last try failed just after the first that did not.
-    assert told.away <= 2
+    assert outage_log.away <= 2
 
 
 @pytest.mark.parametrize("slow", ["delay", "trickle"])
 async def test_a_slow_network_is_only_slow(
-    proxy: FaultProxy, direct: str, slow: str, told: Told
+    proxy: FaultProxy, direct: str, slow: str, outage_log: OutageLog
 ) -> None:
     """Nothing is given up, nothing is done twice."""
     submitter, worker = Shop(direct), Shop(proxy.through(direct), work=True)
@@ -81,7 +81,7 @@ async def test_a_slow_network_is_only_slow(
         assert [2 * number for number in range(10, 16)] == [await one for one in handles]
         proxy.heal()
     assert [1] * 7 == list(worker.runs.values())
-    assert 0 == told.away
+    assert 0 == outage_log.away
 
 
 # Answers that are lost
@@ -91,7 +91,7 @@ async def test_a_slow_network_is_only_slow(
 async def test_a_submit_whose_answer_is_lost_is_one_task(
     proxy: FaultProxy, direct: str, key: str | None
 ) -> None:
-    """It is sent again by itself, under the id it had: whoever submits hears nothing of it."""
+    """The client sends it again under the same id; the caller sees no error."""
     shop = Shop(proxy.through(direct))
     async with shop.mp:
         await shop.job.submit(1)
@@ -129,11 +129,11 @@ async def test_a_submit_that_cannot_be_checked_has_an_unknown_outcome(
 async def test_a_step_whose_answer_is_lost_is_taken_once(
     proxy: FaultProxy, direct: str, verb: str
 ) -> None:
-    """What was claimed unheard is given back; what was settled unheard stays settled."""
+    """The worker gives back claims it got no answer for; settled tasks stay settled."""
     submitter, worker = Shop(direct), Shop(proxy.through(direct), work=True)
 
     def lose_the_next_step() -> None:
-        # A new session is told the statement anew, and so it can be seen.
+        # A new session gets the statement's text again, so the proxy can recognise it.
         proxy.cut()
         proxy.lose_answer(request=b"settle_and_lease")
 
@@ -220,7 +220,7 @@ def test_a_driver_without_an_answer_gives_up(proxy: FaultProxy, direct: str) -> 
 def test_a_server_that_does_not_finish_a_connection_is_given_up(
     proxy: FaultProxy, direct: str
 ) -> None:
-    """Who connects through a network that swallows everything is told so."""
+    """Connecting through a network that swallows everything raises StoreUnreachable."""
     proxy.silence()
     with pytest.raises(StoreUnreachable, match="cannot be reached"):
         connect(address_of(proxy.through(direct)), patience=IMPATIENT)
@@ -229,7 +229,7 @@ def test_a_server_that_does_not_finish_a_connection_is_given_up(
 async def test_a_silent_listener_is_replaced(
     proxy: FaultProxy, direct: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It did hear itself, and does not: that is no pooler, half of its connection is gone."""
+    """Its own hints came back before and do not now: half of its connection is gone."""
     monkeypatch.setattr("millpond.store.postgres.notify.ECHO_WITHIN", 0.2)
     assert ECHO_WITHIN > 1
     heard: list[Hint] = []

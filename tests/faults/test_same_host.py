@@ -73,7 +73,7 @@ async def test_a_killed_worker_is_found_long_before_its_lease_and_a_stopped_one_
 async def test_a_worker_that_shares_the_host_but_not_the_folder_is_not_taken_for_gone(
     direct: str, tmp_path: Path
 ) -> None:
-    """Containers have a host's name in common, and no files: a lease tells, and nothing else."""
+    """Containers may share a host's name and no files: then only the lease counts."""
     mp = Millpond(direct, lease=60.0)
     pool = mp.pool("p", max_concurrent=1)
 

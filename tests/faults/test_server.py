@@ -1,4 +1,4 @@
-"""Servers whose settings and moods would end a transaction: ours is done, once, all the same."""
+"""Servers whose settings or errors end transactions: each of ours commits exactly once."""
 
 import asyncio
 import os
@@ -49,12 +49,14 @@ async def crowd_works(url: str, count: int = 120) -> None:
             await shops[2].pool.drain()
         assert count == await shops[2].completed()
         assert [] == await kept(shops[2].mp)
-    runs = shops[0].runs + shops[1].runs + shops[2].runs  # who drains works, too
+    runs = shops[0].runs + shops[1].runs + shops[2].runs  # a process that drains works, too
     assert dict.fromkeys(range(count), 1) == dict(sorted(runs.items()))
 
 
-async def test_timeouts_of_the_database_are_not_ours(own: OwnServer, direct: str) -> None:
-    """They are for those who do not know how long their statements should take."""
+async def test_timeouts_of_the_database_end_no_transaction_of_ours(
+    own: OwnServer, direct: str
+) -> None:
+    """They are for clients that do not know how long their statements should take."""
     hurried = HURRIED
     with psycopg.connect(direct) as connection:
         if connection.info.server_version >= 170_000:
@@ -65,7 +67,7 @@ async def test_timeouts_of_the_database_are_not_ours(own: OwnServer, direct: str
         own.execute(f"ALTER DATABASE \"{urlsplit(direct).path[1:]}\" SET {name} = '{value}'")
     shop = Shop(direct)
     async with shop.mp:
-        # Somebody has the turn for longer than any of them.
+        # Another session holds the lock for longer than any of these timeouts.
         with psycopg.connect(own.url_of(urlsplit(direct).path[1:])) as other:
             other.execute("SET statement_timeout = 0; SET idle_in_transaction_session_timeout = 0")
             if "transaction_timeout" in hurried:
@@ -81,8 +83,10 @@ async def test_timeouts_of_the_database_are_not_ours(own: OwnServer, direct: str
 
 
 @pytest.mark.parametrize("level", ["repeatable read", "serializable"])
-async def test_the_level_of_isolation_is_ours(own: OwnServer, direct: str, level: str) -> None:
-    """A snapshot from before one's turn would show others' work as not done."""
+async def test_transactions_do_not_use_the_isolation_level_of_the_database(
+    own: OwnServer, direct: str, level: str
+) -> None:
+    """A snapshot from before the lock would show tasks that others ended as not done."""
     database = urlsplit(direct).path[1:]
     own.execute(f"ALTER DATABASE \"{database}\" SET default_transaction_isolation = '{level}'")
     await crowd_works(direct)
@@ -93,7 +97,7 @@ async def test_the_level_of_isolation_is_ours(own: OwnServer, direct: str, level
 
 
 async def test_handlers_that_lock_each_other_out_are_tried_again(direct: str) -> None:
-    """The server ends one of the two transactions; nothing of it stays, and it is begun anew."""
+    """The server rolls back one of the two transactions; the worker runs its handler again."""
     shop = Shop(direct, work=True)
     first = {1: asyncio.Event(), 2: asyncio.Event()}
 
@@ -136,10 +140,10 @@ async def test_handlers_that_lock_each_other_out_are_tried_again(direct: str) ->
         psycopg.errors.IoError,
     ],
 )
-async def test_what_a_server_refuses_for_a_while_is_done_afterwards(
+async def test_a_call_that_the_server_refuses_for_a_while_succeeds_afterwards(
     direct: str, monkeypatch: pytest.MonkeyPatch, kind: type[psycopg.Error]
 ) -> None:
-    """Whatever it is that passes: the worker lives, and nothing is lost or done twice."""
+    """After any such error the worker lives, and no task is lost or done twice."""
     submitter, worker = Shop(direct), Shop(direct, work=True)
     left, refused = 12, 0
 

@@ -1,7 +1,7 @@
 """The clock of a PostgreSQL server is set while workers are at work.
 
 All statements ask one function for the server's clock, `millpond_clock`; the tests replace it. So
-the clock steps for all of them at once, as when somebody sets it or another host takes over.
+the clock steps for all of them at once, as when an operator sets it or another host takes over.
 """
 
 import asyncio
@@ -127,9 +127,9 @@ async def test_the_clock_steps_back_and_leases_delays_retries_and_rates_go_on(
 
 def leases(url: str) -> list[tuple[Any, ...]]:
     """Return until when each worker's lease is."""
-    asked = "SELECT id, expires_at FROM millpond.millpond_worker ORDER BY id, turn"
+    query = "SELECT id, expires_at FROM millpond.millpond_worker ORDER BY id, turn"
     with psycopg.connect(url) as connection:
-        return connection.execute(asked).fetchall()
+        return connection.execute(query).fetchall()
 
 
 @pytest.mark.rows("TR-07")

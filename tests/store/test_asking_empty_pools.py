@@ -1,4 +1,4 @@
-"""Who asks for work where there is none changes nothing in the store."""
+"""Asking for work where there is none changes nothing in the store."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -81,7 +81,7 @@ def _file(path: Path, other: Any) -> Any:
 @pytest.mark.rows("TR-19")
 @pytest.mark.real_loop
 async def test_asking_empty_pools_writes_nothing_to_a_server(postgres_schemas: Schemas) -> None:
-    """Not one row is written anew, so nobody else need look, whatever kind of pool is asked."""
+    """It writes no row for any kind of pool, so no other process need poll."""
     schema = postgres_schemas.take()
     store = InlinePostgresStore(schema)
     try:

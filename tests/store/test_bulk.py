@@ -14,7 +14,7 @@ SEEDS = range(300, 312)
 
 @pytest.mark.parametrize("seed", SEEDS)
 async def test_a_history_is_the_same_one_by_one(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether tasks change by the batch or one by one cannot be told from the trace."""
+    """The trace is the same whether tasks change by the batch or one by one."""
     lived = await simulate_on(seed, memory_store())
     together = trace(await replay(memory_store(), lived.history, judged=False))
     monkeypatch.setattr(Backlog, "take", lambda *_: [])

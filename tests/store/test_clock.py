@@ -37,7 +37,7 @@ def forward(clocks: Clocks) -> ForwardClock:
 
 
 def test_the_clock_is_the_time_of_day() -> None:
-    """As long as nobody sets a clock."""
+    """It is, as long as the clock is not set."""
     clocks = Clocks()
     clock = forward(clocks)
     assert 1_000.0 == clock()
@@ -56,7 +56,7 @@ def test_a_process_that_stands_still_while_it_looks_does_not_run_ahead() -> None
 
 
 def test_a_set_wall_clock_does_not_change_the_stores_time() -> None:
-    """Between two words of the store a clock goes on that nobody sets."""
+    """Between two readings of the store's time a steady clock counts."""
     clocks = Clocks()
     clock = forward(clocks)
     clock.set_to(1_010.0, 0)
@@ -90,13 +90,13 @@ def test_a_clock_that_no_evidence_agrees_with_is_corrected() -> None:
 
 @pytest.mark.rows("TR-08")
 def test_a_clock_about_which_the_evidence_differs_is_doubtful() -> None:
-    """It is not corrected: who knows which is right."""
+    """It is not corrected, as either may be right."""
     clock = ForwardClock(lambda: 4e7, lambda: 1.0, evidence=lambda: [4e7, 1_001.0])
     assert clock.is_doubtful()
     assert 4e7 == clock.wall()
 
 
-def test_the_kernel_agrees_with_a_clock_that_nobody_has_set() -> None:
+def test_the_kernel_agrees_with_a_clock_that_was_not_set() -> None:
     """By the time of a file that was just made."""
     assert any(abs(moment - time.time()) < 60.0 for moment in kernel_times())
 

@@ -47,7 +47,7 @@ async def run(
 
 
 async def test_a_record_is_the_same_after_its_task_was_forgotten() -> None:
-    """Retention takes the task, not what the audit tells of it."""
+    """Retention removes the task, and the audit keeps its records."""
     store = await opened()
     await submit(store, new_task(1, key="k", idempotency_key="i", on_complete=Call("notify")))
     await run(store)
@@ -132,7 +132,7 @@ async def test_a_bound_declared_over_a_backlog_knows_the_oldest(per_key: int | N
 
 
 async def test_a_limit_declared_over_running_tasks_counts_them() -> None:
-    """Keys that nobody looked at when their tasks started are looked at from then on."""
+    """It counts keys from then on that had no limit when their tasks started."""
     store = await opened(PoolSpec(name="p", order=fifo(), max_concurrent=9))
     await submit(store, *(new_task(number, key="ab"[number % 2]) for number in range(1, 9)))
     assert [1, 2] == [one.fence.task for one in await lease(store, want=2)]

@@ -1,4 +1,4 @@
-"""The conformance suite itself: it can fail, it hides nothing, and anybody can run it."""
+"""The conformance suite itself: it can fail, it hides nothing, and any project can run it."""
 
 import os
 import subprocess
@@ -40,7 +40,7 @@ def defined_in(part: type) -> list[str]:
 
 
 def test_no_part_hides_a_test_of_another() -> None:
-    """Every name stands in one part only: of two, the suite would run just one."""
+    """Each name is in one part only: of two, the suite would run just one."""
     names = Counter(name for part in StoreConformance.__mro__ for name in defined_in(part))
     assert [] == [name for name, count in names.items() if count > 1]
 
@@ -88,7 +88,7 @@ def test_a_broken_store_fails_the_suite(mutant: Callable[[], Any], test: str) ->
 
 
 def test_the_suite_runs_without_our_plugins_and_settings(tmp_path: Path) -> None:
-    """Somebody else's project needs pytest alone: no conftest, no marks, no warnings."""
+    """Another project needs pytest alone: no conftest, no marks, no warnings."""
     (tmp_path / "test_theirs.py").write_text(THIRD_PARTY, "utf-8")
     alone = ("-W", "error", "--strict-markers", "-p", "no:cacheprovider")
     answer = subprocess.run(

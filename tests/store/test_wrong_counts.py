@@ -1,4 +1,4 @@
-"""A count that is wrong is counted anew by whoever meets it, and nobody is stopped by it."""
+"""The process that meets a wrong count recounts it, and no caller gets an error."""
 
 import asyncio
 from collections.abc import Callable
@@ -50,8 +50,8 @@ async def ends_in_spite_of_a_wrong_count(
 
 @pytest.mark.rows("TR-01")
 @pytest.mark.stores("sqlite")
-async def test_a_wrong_count_in_a_file_is_counted_anew(caplog: pytest.LogCaptureFixture) -> None:
-    """The end of the task is stored, not refused for ever, and the log says what was wrong."""
+async def test_a_wrong_count_in_a_file_is_recounted(caplog: pytest.LogCaptureFixture) -> None:
+    """The store takes the end of the task, and logs which count was wrong."""
     with fresh_file() as path:
         store, other = InlineStore(path), connect(path)
 
@@ -68,10 +68,10 @@ async def test_a_wrong_count_in_a_file_is_counted_anew(caplog: pytest.LogCapture
 
 @pytest.mark.rows("TR-01")
 @pytest.mark.real_loop
-async def test_a_wrong_count_on_a_server_is_counted_anew(
+async def test_a_wrong_count_on_a_server_is_recounted(
     postgres_schemas: Schemas, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The server's own step refuses, the verbs refuse, and after a recount they do not."""
+    """The fast path refuses, the verbs refuse, and after a recount they succeed."""
     schema = postgres_schemas.take()
     store = InlinePostgresStore(schema)
 
@@ -108,12 +108,12 @@ def test_tables_of_users_refuse_a_count_below_zero(postgres_url: str) -> None:
 
 @pytest.mark.rows("TR-01")
 @pytest.mark.real_loop
-async def test_whoever_leads_looks_at_the_counts_now_and_then(
+async def test_the_leader_checks_the_counts_now_and_then(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A count that nothing else would meet is found by maintenance, told, and counted anew."""
+    """Maintenance finds a count that no verb meets, logs it, and recounts it."""
     monkeypatch.setattr(maintain, "CHECK_COUNTS_EVERY", 0.0)
-    # Who takes over looks at everything; that is not what is tested.
+    # A new leader checks everything; this test is not about that.
     monkeypatch.setattr(maintain.Maintenance, "took_over", maintain.Maintenance.nudge)
     mp = Millpond(postgres_url)
     pool = mp.pool("p", max_concurrent=2)

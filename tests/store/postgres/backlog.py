@@ -61,7 +61,7 @@ def new_task(pool: str, number: int, first: int) -> NewTask:
 
 
 async def seed(store: Store) -> None:
-    """Have the store take in the first tasks of each pool."""
+    """Submit the first tasks of each pool to the store."""
     for at, spec in enumerate(POOLS, start=1):
         tasks = tuple(new_task(spec.name, number, at * SEED * 10) for number in range(SEED))
         await store.submit([Batch(tasks=tasks)])

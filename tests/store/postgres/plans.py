@@ -19,8 +19,8 @@ from verify.servers.postgres import OwnServer
 _ENTRY = re.compile(r"^\S+ \S+ \S+ \[(\d+)\] ([A-Z]+):  ", re.MULTILINE)
 _SCAN = re.compile(r"\{([A-Z]*SCAN) .*?:(?:scan\.)?scanrelid (\d+)")
 _TABLE = re.compile(r":relid (\d+)")
-SOMEBODY = "somebody"
-"""The name of sessions that stay, and do nothing that counts."""
+IDLE_SESSION = "idle session"
+"""The application name of sessions that stay open and read no tables of a store."""
 COUNTS_AT_ONCE, COLLECTED_WITHIN = 150_000, 1.5
 _GONE = 30.0
 """Seconds after which sessions that were closed must be gone."""
@@ -35,7 +35,7 @@ class Plan(NamedTuple):
 
 
 def plans_in(log: str) -> Iterator[Plan]:
-    """Yield the plans that a log tells of."""
+    """Yield the plans in a log."""
     found = list(_ENTRY.finditer(log))
     entries = [
         (entry[1], entry[2], log[entry.end() : after.start() if after else len(log)].strip())
@@ -44,12 +44,12 @@ def plans_in(log: str) -> Iterator[Plan]:
     for at, (process, level, text) in enumerate(entries):
         if (level, text) != ("LOG", "plan:"):
             continue
-        told = {}
+        parts = {}
         for other, part, said in entries[at + 1 :]:
             if other != process or part not in ("DETAIL", "CONTEXT", "STATEMENT"):
                 break
-            told[part] = said
-        yield Plan(told.get("CONTEXT", told["STATEMENT"]), tuple(_scans(told["DETAIL"])))
+            parts[part] = said
+        yield Plan(parts.get("CONTEXT", parts["STATEMENT"]), tuple(_scans(parts["DETAIL"])))
 
 
 def _scans(tree: str) -> Iterator[tuple[str, int]]:
@@ -81,14 +81,14 @@ def _entries_of(tree: str, name: str) -> Iterator[str]:
 
 @dataclass
 class Seen:
-    """What was done in a database for a while."""
+    """The plans made and the rows and pages read in a database while it was watched."""
 
     plans: list[Plan] = field(default_factory=list)
     names: dict[int, str] = field(default_factory=dict)
     rows: Counter[str] = field(default_factory=Counter)
-    """How many rows were read, by table; also those that an index named and nobody wanted."""
+    """How many rows were read, by table; also rows that an index led to and a filter dropped."""
     pages: Counter[str] = field(default_factory=Counter)
-    whole: Counter[str] = field(default_factory=Counter)
+    full_scans: Counter[str] = field(default_factory=Counter)
     """How often a table was read as a whole."""
 
     def read_whole(self) -> dict[str, set[str]]:
@@ -114,40 +114,40 @@ SELECT t.relid, t.relname, t.seq_scan,
 
 @contextmanager
 def watched(server: OwnServer, connection: psycopg.Connection) -> Iterator[Seen]:
-    """Give what other sessions do in the database of a connection; it is known in the end."""
+    """Give the work of other sessions in the connection's database; it is filled in at the end."""
     seen = Seen()
     ((database,),) = connection.execute("SELECT quote_ident(current_database())").fetchall()
     connection.execute(f"ALTER DATABASE {database} SET debug_print_plan = on")
     connection.execute(f"ALTER DATABASE {database} SET debug_pretty_print = off")
     _wait_until_alone(connection)
     before = {row[0]: row[2:] for row in _counted(connection)}
-    told = len(server.log)
+    before_log = len(server.log)
     yield seen
     _wait_until_alone(connection)
-    seen.plans = list(plans_in(server.log[told:]))
+    seen.plans = list(plans_in(server.log[before_log:]))
     for table, name, *counts in _counted(connection):
         seen.names[table] = name
         differences = (now - then for now, then in zip(counts, before[table], strict=True))
-        seen.whole[name], seen.rows[name], seen.pages[name] = differences
+        seen.full_scans[name], seen.rows[name], seen.pages[name] = differences
 
 
 def _counted(connection: psycopg.Connection) -> list[tuple[Any, ...]]:
-    """Return the server's own counts; before PostgreSQL 15 a process collects them at leisure."""
+    """Return the server's own counts; before PostgreSQL 15 a process collects them later."""
     if connection.info.server_version < COUNTS_AT_ONCE:
         time.sleep(COLLECTED_WITHIN)  # nothing shows when it has
     else:
-        # What this session did itself is counted at leisure, too, unless it is told otherwise.
+        # The server also delays the counts of this session, unless they are flushed.
         connection.execute("SELECT pg_stat_force_next_flush()")
     return connection.execute(_COUNTS).fetchall()
 
 
 def _wait_until_alone(connection: psycopg.Connection) -> None:
-    """Wait for the other sessions to be gone: what they did is counted by then."""
+    """Wait until the other sessions are gone: the server has counted their work by then."""
     deadline = time.monotonic() + _GONE
     others = (
         "SELECT 1 FROM pg_stat_activity WHERE datname = current_database() "
         "AND pid <> pg_backend_pid() AND backend_type IN ('client backend', 'autovacuum worker') "
         "AND application_name <> %s"
     )
-    while connection.execute(others, [SOMEBODY]).fetchone():
+    while connection.execute(others, [IDLE_SESSION]).fetchone():
         assert time.monotonic() < deadline, "sessions of others are still there"

@@ -1,8 +1,8 @@
 """`make mutants-sql`: break the SQL on purpose, one guard at a time; each break must be noticed.
 
-A mutant is a piece of the text of the server's functions and what stands there instead. Its
-function is put in the place of the sound one, and histories are told to it and to the memory store,
-until the two differ. What no history notices is a guard that no test holds.
+A mutant is a piece of the text of the server's functions and its replacement. The mutated function
+replaces the sound one, and histories run on the server and on the memory store until the two
+differ. A mutant that no history notices breaks a guard that no test checks.
 """
 
 import argparse
@@ -65,7 +65,7 @@ ACTS = 60
 
 
 class Mutant(NamedTuple):
-    """One break: its name, what stands in the SQL, what then stands there, who should notice."""
+    """One break: its name, the text of the SQL, its replacement, and what should notice it."""
 
     name: str
     old: str
@@ -74,7 +74,7 @@ class Mutant(NamedTuple):
 
 
 MUTANTS = (
-    # What is taken in.
+    # Submits.
     Mutant(
         "bound_ignores_the_batch",
         "'backpressure', p.fresh + n.count) THEN",
@@ -877,11 +877,11 @@ _FUNCTION = re.compile(r"^CREATE FUNCTION .*?^(?:END )?\$(?:body)?\$;", re.DOTAL
 
 
 def function_with(mutant: Mutant) -> str:
-    """Return the function that a mutant breaks, sound; its text must stand there just once."""
-    whole = "\n".join(sources().values())
-    found: list[str] = [one for one in _FUNCTION.findall(whole) if mutant.old in one]
+    """Return the sound function that a mutant breaks; it must have the text just once."""
+    text = "\n".join(sources().values())
+    found: list[str] = [one for one in _FUNCTION.findall(text) if mutant.old in one]
     if len(found) != 1 or found[0].count(mutant.old) != 1:
-        message = f"{mutant.name}: its text stands {whole.count(mutant.old)} times"
+        message = f"{mutant.name}: its text stands {text.count(mutant.old)} times"
         raise LookupError(message)
     return found[0]
 
@@ -893,12 +893,12 @@ def install(schema: Schema, function: str) -> None:
     place = quoted(schema.address.schema)
     connection.driver.execute(f"SET search_path = {place}; {made}; RESET search_path".encode())
     connection.close()
-    # What was prepared with the function that was there before is not asked again.
+    # Statements prepared with the function before must not be used again.
     schema.hang_up()
 
 
 def noticed(schema: Schema, mutant: Mutant, seeds: Iterable[int] = range(SEEDS)) -> str | None:
-    """Install a mutant and return who noticed it, or None; the sound function is put back."""
+    """Install a mutant; return what noticed it, or None; restore the sound function."""
     sound = function_with(mutant)
     install(schema, sound.replace(mutant.old, mutant.new))
     try:
@@ -914,9 +914,9 @@ def noticed(schema: Schema, mutant: Mutant, seeds: Iterable[int] = range(SEEDS))
 
 
 def holds(schema: Schema, who: str, seed: int) -> bool:
-    """Tell a history to both stores and return whether nothing was noticed; leave empty tables."""
+    """Run a history on both stores; return whether they agree, and leave empty tables."""
     try:
-        asyncio.run(SCENES[who](schema) if who in SCENES else told_to_both(schema, who, seed))
+        asyncio.run(SCENES[who](schema) if who in SCENES else run_on_both(schema, who, seed))
         return not schema.wrong()
     except (AssertionError, MillpondError, DatabaseError, LookupError, ValueError):
         return False
@@ -924,8 +924,8 @@ def holds(schema: Schema, who: str, seed: int) -> bool:
         schema.empty()
 
 
-async def told_to_both(schema: Schema, kind: str, seed: int) -> None:
-    """Tell a seeded history to the memory store and to the server, and compare all they say."""
+async def run_on_both(schema: Schema, kind: str, seed: int) -> None:
+    """Run a seeded history on the memory store and the server, and compare all answers."""
     memory, server = MemoryStore(audit_limit=None), Undaunted(schema)
     two = Two(seed, KINDS[kind], (memory, server))
     try:
@@ -1121,7 +1121,7 @@ async def _runs(two: Two) -> None:
     await worked()
     await worked()
     await submitted(41, 901, 1)
-    await submitted(51, 903, 2, NewRun(id=903, pool="p", holder="somebody"))
+    await submitted(51, 903, 2, NewRun(id=903, pool="p", holder="another"))
     await worked()
     await submitted(61, 904, 4, NewRun(id=904, pool="p", on_error=OnError.FAIL))
     failing, other = (await two.do("lease", ask)).leased
@@ -1235,7 +1235,7 @@ async def _lows(schema: Schema) -> None:
 
 
 async def _inbox_first(schema: Schema) -> None:
-    """What was put into the inbox stands before what is submitted after it."""
+    """Tasks of the inbox are queued before tasks submitted after them."""
     server = Undaunted(schema)
     try:
         await server.control(orders.Declare(KINDS["fifo"]))
@@ -1252,8 +1252,8 @@ def put(schema: Schema, batches: tuple[Batch, ...]) -> Any:
     """Put tasks into the inbox by the server's own function; return why not, or what they are."""
     connection = schema.connection()
     said = qualified("SELECT millpond_put(%s::jsonb)", schema.address.schema)
-    told = enter_arguments(batches[0], "")
-    (answer,) = connection.driver.execute(said.encode(), [told]).fetchone() or (None,)
+    arguments = enter_arguments(batches[0], "")
+    (answer,) = connection.driver.execute(said.encode(), [arguments]).fetchone() or (None,)
     connection.close()
     if isinstance(answer, str | bytes):
         answer = msgspec.json.decode(answer)
@@ -1306,7 +1306,7 @@ async def _put(schema: Schema) -> None:
         other = one_batch("q", 3, None, idempotency_key="i", fingerprint=6)
         for batches in (again, other, *INBOX_BATCHES):
             assert put(schema, batches) == await submitted(memory, batches)
-        await server.view.pool("q")  # who looks moves what is in the inbox
+        await server.view.pool("q")  # a view moves the tasks of the inbox to the queue
     finally:
         await server.close()
 

@@ -1,4 +1,4 @@
-"""What enters by SQL passes the same checks as what enters by Python."""
+"""Tasks submitted in SQL pass the same checks as tasks submitted in Python."""
 
 from __future__ import annotations
 
@@ -9,15 +9,13 @@ from typing import Any
 
 import psycopg
 import pytest
-from tests.store.postgres.test_inbox import Own, connected, kept, leased, new, opened, schema
+from tests.store.postgres.test_inbox import Own, connected, kept, leased, new, opened
 from verify.servers.schemas import Schema
 
 from millpond.core import bounds
 from millpond.core.spec import bounded, fair_round_robin
 from millpond.store.postgres.server_functions import sources
 from millpond.store.sql.codec import body_of
-
-__all__ = ["schema"]
 
 pytestmark = [pytest.mark.real_loop, pytest.mark.rows("TR-03")]
 
@@ -65,10 +63,8 @@ async def test_the_function_refuses_what_python_refuses(
 
 
 @pytest.mark.parametrize("where", ["labels", "arguments"])
-async def test_what_a_fair_pool_shares_by_has_the_bound_of_a_key(
-    schema: Schema, where: str
-) -> None:
-    """Whether a label says it or an argument: it is in the same index as the key."""
+async def test_the_share_of_a_fair_pool_has_the_bound_of_a_key(schema: Schema, where: str) -> None:
+    """A label or an argument names it: it is in the same index as the key."""
     async with opened(schema, order=fair_round_robin("tenant"), max_per_key=1) as store:
         with connected(schema, autocommit=True) as own:
             for value in (f"repeat('{WIDE}', 512)", "''"):
@@ -83,10 +79,10 @@ async def test_what_a_fair_pool_shares_by_has_the_bound_of_a_key(
         assert [task] == await leased(store)
 
 
-def entered(own: Own, **told: Any) -> Any:
-    """Put a task in as a program does that speaks with the function of the Python side."""
+def entered(own: Own, **fields: Any) -> Any:
+    """Submit a task with the SQL function that the Python side calls."""
     store = own.ask("SELECT millpond_where()")
-    task = {"id": 7, "dedupe": "forever", "function": "work", "fingerprint": 0, **told}
+    task = {"id": 7, "dedupe": "forever", "function": "work", "fingerprint": 0, **fields}
     given = json.dumps({"store": store, "pool": "p", "tasks": [task]})
     statement = f'SELECT "{own.schema}".millpond_enter(%s)'
     row = own.connection.execute(statement.encode(), [given]).fetchone()
@@ -100,7 +96,7 @@ def encoded(identifier: int = 7, **options: Any) -> str:
 
 
 @pytest.mark.parametrize(
-    "told",
+    "fields",
     [
         {"function": "x" * 2800},
         {"function": ""},
@@ -111,16 +107,16 @@ def encoded(identifier: int = 7, **options: Any) -> str:
         {"id": 2**63},
         {"words": {"function": "work"}},
     ],
-    ids=lambda told: next(iter(told)),
+    ids=lambda fields: next(iter(fields)),
 )
-async def test_a_program_of_its_own_is_held_to_the_same(
-    schema: Schema, told: dict[str, Any]
+async def test_the_function_that_python_calls_refuses_the_same_from_any_program(
+    schema: Schema, fields: dict[str, Any]
 ) -> None:
-    """Who may submit may also call what the Python side calls."""
+    """A role that may submit may also call the function that the Python side calls."""
     async with opened(schema) as store:
         with connected(schema, autocommit=True) as own:
             with pytest.raises(psycopg.Error) as caught:
-                entered(own, **{"body": encoded(), **told})
+                entered(own, **{"body": encoded(), **fields})
             assert "ML003" == caught.value.sqlstate
             task = own.submit()
         assert [task] == await leased(store)
@@ -153,7 +149,7 @@ async def test_a_bound_per_key_wants_a_key(schema: Schema) -> None:
         assert [task] == await leased(store)
 
 
-async def test_who_may_only_submit_stops_no_pool(schema: Schema) -> None:
+async def test_a_role_that_may_only_submit_stops_no_pool(schema: Schema) -> None:
     """An unknown function waits for a worker that knows it, and the others are leased."""
     longest = "f" * bounds.MAX_NAME
     async with opened(schema) as store:

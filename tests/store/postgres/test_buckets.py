@@ -28,12 +28,12 @@ _buckets = msgspec.json.Decoder(list[Bucket]).decode
 
 @pytest.fixture
 def ask(postgres_schemas: Schemas) -> Iterator[Callable[..., Any]]:
-    """Ask a function of the server; what is not a number is told as JSON."""
+    """Give what calls a function of the server; arguments other than integers become JSON."""
     schema = postgres_schemas.take()
     connection = schema.connection()
     name = schema.address.schema
 
-    def asked(function: str, *given: Any) -> Any:
+    def call(function: str, *given: Any) -> Any:
         texts = [
             one if isinstance(one, int) else msgspec.json.encode(one).decode() for one in given
         ]
@@ -42,7 +42,7 @@ def ask(postgres_schemas: Schemas) -> Iterator[Callable[..., Any]]:
         connection.driver.execute(f'SET search_path = "{name}"'.encode())
         return connection.driver.execute(called.encode(), texts).fetchone()
 
-    yield asked
+    yield call
     connection.close()
     postgres_schemas.give_back(schema)
 
@@ -70,11 +70,11 @@ def test_a_batch_costs_what_its_tasks_cost(
         weights = [dice.randint(1, 5) for _ in range(dice.choice((1, 1, 2, 7)))]
         after = deepcopy(buckets)
         fits = taken_one_by_one(rates, after, weights, now)
-        told, told_to_fit = ask("charge", rates, buckets, len(weights), sum(weights), ticks(now))
-        assert fits == told_to_fit
+        charged, fits_there = ask("charge", rates, buckets, len(weights), sum(weights), ticks(now))
+        assert fits == fits_there
         if fits:
             fitting += 1
-            assert after == _buckets(msgspec.json.encode(told))
+            assert after == _buckets(msgspec.json.encode(charged))
             buckets = after
             started += [(now, weight) for weight in weights]
         while started and dice.random() < 0.3:
@@ -94,8 +94,8 @@ def test_many_low_points_are_merged_alike(ask: Callable[..., Any]) -> None:
     for _ in range(40):
         now = rounded(now + 0.01)
         weights = [dice.randint(10, 90) for _ in range(3)]
-        told, fits = ask("charge", rates, buckets, len(weights), sum(weights), ticks(now))
+        charged, fits = ask("charge", rates, buckets, len(weights), sum(weights), ticks(now))
         assert taken_one_by_one(rates, buckets, weights, now)
         assert fits
-        assert buckets == _buckets(msgspec.json.encode(told))
+        assert buckets == _buckets(msgspec.json.encode(charged))
     assert len(buckets[0].lows) == 16

@@ -1,4 +1,4 @@
-"""The server's clock is set, or another host takes over whose clock differs: what becomes of work.
+"""Workers while the server's clock is set, or a host with another clock takes over.
 
 The tests let the functions of the server and the verbs read a clock that they can set.
 """
@@ -44,7 +44,7 @@ class Server:
         ((self._honest,),) = self._connection.execute(_DEFINITION, [self._function]).fetchall()
 
     def steady(self) -> float:
-        """Return a clock that nobody sets."""
+        """Return a time that no jump of the clock changes."""
         return time.monotonic() + self.passed
 
     @property
@@ -154,7 +154,7 @@ BACK = pytest.mark.parametrize("back", [5.0, 300.0, HOUR, 400 * DAY])
 async def test_a_clock_set_back_loses_no_lease_and_dead_workers_are_found(
     server: Server, back: float
 ) -> None:
-    """Who renews keeps what it has; who does not is found after its lease, not after the step."""
+    """A worker that renews keeps its tasks; a dead one is found after its lease, not the step."""
     one, other = await started(server)
     task = await one.put(1)
     (leased,) = await other.lease()
@@ -216,8 +216,8 @@ async def test_set_back_the_store_finds_back_to_the_servers_time(
     assert abs(one.store._clock() - now) < 2.0
     with connect(server.address) as connection:
         meta = qualified("millpond_meta", server.address.schema)
-        asked = f"SELECT behind, clock FROM {meta}"  # noqa: S608 - the schema of the test
-        ((behind, text),) = connection.execute(asked).fetchall()
+        query = f"SELECT behind, clock FROM {meta}"  # noqa: S608 - the schema of the test
+        ((behind, text),) = connection.execute(query).fetchall()
     assert 0.0 == behind
     assert (back < 10.0) == ("back" not in text)
     await closed(one, other)
@@ -227,7 +227,7 @@ async def test_set_back_the_store_finds_back_to_the_servers_time(
 async def test_stepping_back_keeps_rates_of_keys_and_moments_of_the_calendar(
     server: Server,
 ) -> None:
-    """A key's rate lasts as long as it should, run_at stays run_at, a schedule is looked at."""
+    """A key's rate lasts its seconds, run_at stays run_at, and schedules fire on time."""
     server.set_by(400 * DAY)
     one, other = await started(server)
     keyed = PoolSpec(name="keyed", max_concurrent=9, rate_per_key=Rate(1, per=200))
@@ -260,8 +260,8 @@ async def test_stepping_back_keeps_rates_of_keys_and_moments_of_the_calendar(
     assert 1 == len(await one.lease(pool="keyed"))
     with connect(server.address) as connection:
         live = qualified("millpond_live", server.address.schema)
-        asked = f"SELECT due FROM {live} WHERE id = 4"  # noqa: S608 - the schema of the test
-        assert [(wrong + 500 * DAY,)] == connection.execute(asked).fetchall()
+        query = f"SELECT due FROM {live} WHERE id = 4"  # noqa: S608 - the schema of the test
+        assert [(wrong + 500 * DAY,)] == connection.execute(query).fetchall()
     await closed(one, other)
 
 
@@ -269,7 +269,7 @@ async def test_stepping_back_keeps_rates_of_keys_and_moments_of_the_calendar(
 async def test_set_forward_by_400_days_and_right_again_nothing_has_happened(
     server: Server,
 ) -> None:
-    """No lease is lost, nothing is due early, nothing is removed; a new process goes along."""
+    """No lease is lost, no task is due or removed early, and a new process agrees."""
     one, other = await started(server)
     task, later = await one.put(1), await one.put(2, delay=HOUR)
     (leased,) = await other.lease()
@@ -307,11 +307,11 @@ async def test_the_functions_of_the_server_leave_a_clock_that_jumped_to_the_verb
         for wall in (latest + behind + off,)
         for vouched in (None, latest, latest + off, latest + 2000.0)
     ]
-    asked = f"SELECT {qualified('millpond_moment', server.address.schema)}(NULL, %s, %s, %s, %s)"
+    query = f"SELECT {qualified('millpond_moment', server.address.schema)}(NULL, %s, %s, %s, %s)"
     with connect(server.address) as connection:
         for wall, latest, behind, vouched in readings:
             at_most = None if vouched is None else vouched + TOLERANCE
-            ((said,),) = connection.execute(asked, [at_most, latest, behind, wall]).fetchall()
+            ((said,),) = connection.execute(query, [at_most, latest, behind, wall]).fetchall()
             # Since this very moment: nothing has been gained, and nothing confirmed.
             known = Timeline(latest, behind, since=wall)
             reading = read(known, wall, vouched)

@@ -1,4 +1,4 @@
-"""Connections: the settings they have, and what is told when one cannot be made or is lost."""
+"""Connections: their settings, and the errors when one cannot be made or is lost."""
 
 import gc
 import os
@@ -79,8 +79,8 @@ def shown(connection: Connection, setting: str) -> Any:
     return value
 
 
-def told(error: MillpondError) -> str:
-    """An error's text, after checks that hold for each of them."""
+def checked_text(error: MillpondError) -> str:
+    """Return an error's text, after checks that hold for every error."""
     assert str(error).startswith(error.code)
     assert "\n" not in str(error)
     assert error.__cause__ is not None
@@ -117,14 +117,14 @@ def test_durability_may_be_traded(address: Address) -> None:
         connect(address, durability="none")  # type: ignore[arg-type]
 
 
-def test_what_the_url_says_goes_first(postgres_url: str) -> None:
-    """Its options are the user's own."""
+def test_options_of_the_url_take_precedence(postgres_url: str) -> None:
+    """They are the user's own."""
     with connect(address_of(more(postgres_url, "application_name=mine"))) as connection:
         assert "mine" == shown(connection, "application_name")
 
 
 def test_behind_a_pooler_a_session_is_left_as_it_is(postgres_url: str) -> None:
-    """The next one who gets it must not find our settings; each transaction brings its own."""
+    """The next client of it must not find our settings; each transaction brings its own."""
     pooled = address_of(more(postgres_url, "pooler=1"))
     with connect(pooled, durability="normal") as connection:
         assert connection.prepare_threshold is None
@@ -141,7 +141,7 @@ def test_behind_a_pooler_a_session_is_left_as_it_is(postgres_url: str) -> None:
 
 
 def test_a_pooler_is_noticed(address: Address, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It tells of a session that is none of the server's; unless the URL says otherwise."""
+    """The server reports another backend than the session's own; the URL can override that."""
     with connect(address) as straight:
         assert not is_pooled(straight)
     monkeypatch.setattr(psycopg.ConnectionInfo, "backend_pid", 0)
@@ -152,8 +152,8 @@ def test_a_pooler_is_noticed(address: Address, monkeypatch: pytest.MonkeyPatch) 
         assert not is_pooled(believed)
 
 
-def test_a_database_that_knows_no_characters(own: OwnServer) -> None:
-    """Only bytes: what is a name in it depends on who asks."""
+def test_a_database_in_sql_ascii_is_refused(own: OwnServer) -> None:
+    """It stores only bytes, so names depend on the client."""
     own.execute(
         "CREATE DATABASE bytes_only ENCODING 'SQL_ASCII' TEMPLATE template0"
         " LC_COLLATE 'C' LC_CTYPE 'C'"
@@ -203,25 +203,25 @@ def test_a_forked_child_does_not_hang_up_for_its_parent(address: Address) -> Non
 # What keeps a connection from being made
 
 
-def test_without_a_listener_sending_works() -> None:
-    """The port is free."""
+def test_a_port_without_a_server_is_unreachable() -> None:
+    """The error says to check that the server runs."""
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
         url = f"postgresql://me:hunter2@127.0.0.1:{unused.getsockname()[1]}/db"
         with pytest.raises(StoreUnreachable, match="see that the server runs") as caught:
             connect(address_of(url))
-    assert "hunter2" not in told(caught.value)
+    assert "hunter2" not in checked_text(caught.value)
     assert "postgresql://me:***@127.0.0.1" in caught.value.path
 
 
-def test_an_unknown_host() -> None:
+def test_an_unknown_host_cannot_be_reached() -> None:
     """It has no address."""
     with pytest.raises(StoreUnreachable, match="cannot be reached"):
         connect(address_of("postgresql://no.such.host.invalid/db"))
 
 
-def test_a_host_that_does_not_answer() -> None:
-    """It takes the connection and says nothing; that is not waited for."""
+def test_connecting_to_a_silent_host_times_out() -> None:
+    """It takes the connection and answers nothing."""
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         silent.listen()
@@ -232,31 +232,31 @@ def test_a_host_that_does_not_answer() -> None:
     assert time.monotonic() - begun < 10
 
 
-def test_a_wrong_password(own: OwnServer) -> None:
+def test_a_wrong_password_is_refused_and_not_shown(own: OwnServer) -> None:
     """Neither the wrong one nor the right one is shown."""
     right = urlsplit(own.tcp_url).password or ""
     url = own.tcp_url.replace(right, "hunter2")
     with pytest.raises(StoreDenied, match=r"user and password in the URL.*pg_hba") as caught:
         connect(address_of(url))
-    assert "hunter2" not in told(caught.value)
+    assert "hunter2" not in checked_text(caught.value)
     assert "MILL-062" == caught.value.code
 
 
-def test_an_unknown_user(own: OwnServer) -> None:
+def test_an_unknown_user_is_refused(own: OwnServer) -> None:
     """There is no such role."""
-    with pytest.raises(StoreDenied, match="nobody_here"):
-        connect(address_of(own.url.replace("millpond@", "nobody_here@")))
+    with pytest.raises(StoreDenied, match="unknown_role"):
+        connect(address_of(own.url.replace("millpond@", "unknown_role@")))
 
 
-def test_an_unknown_database(postgres: Server) -> None:
-    """It is not made: who gives a name that is not there may have mistyped it."""
+def test_an_unknown_database_is_not_made(postgres: Server) -> None:
+    """The user may have mistyped its name."""
     with pytest.raises(StoreMissing, match="createdb") as caught:
         connect(address_of(postgres.url_of("not_here")))
-    assert "not_here" in told(caught.value)
+    assert "not_here" in checked_text(caught.value)
 
 
-def test_a_user_who_may_not_connect(own: OwnServer, own_url: str) -> None:
-    """The grant is named."""
+def test_the_missing_grant_to_connect_is_named(own: OwnServer, own_url: str) -> None:
+    """The user may not connect to the database."""
     name = urlsplit(own_url).path[1:]
     own.execute("DROP ROLE IF EXISTS outsider")
     own.execute("CREATE ROLE outsider LOGIN")
@@ -265,36 +265,36 @@ def test_a_user_who_may_not_connect(own: OwnServer, own_url: str) -> None:
         connect(address_of(own_url.replace("millpond@", "outsider@")))
 
 
-def test_too_many_connections(own: OwnServer, own_url: str) -> None:
+def test_too_many_connections_are_an_error(own: OwnServer, own_url: str) -> None:
     """Here of one role, as it is the same refusal."""
     own.execute("DROP ROLE IF EXISTS lonely")
     own.execute("CREATE ROLE lonely LOGIN CONNECTION LIMIT 0")
     with pytest.raises(TooManyConnections, match="max_connections") as caught:
         connect(address_of(own_url.replace("millpond@", "lonely@")))
-    assert "MILL-064" in told(caught.value)
+    assert "MILL-064" in checked_text(caught.value)
 
 
-def test_an_option_that_libpq_does_not_know(postgres_url: str) -> None:
-    """A misspelt sslmode must not be passed over."""
+def test_an_option_that_libpq_does_not_know_is_refused(postgres_url: str) -> None:
+    """A misspelt sslmode must not be ignored."""
     with pytest.raises(BadStoreURL, match="sslmod"):
         connect(address_of(more(postgres_url, "sslmod=require")))
 
 
-def test_encryption_that_the_server_lacks(own: OwnServer) -> None:
-    """It is not done without."""
+def test_encryption_that_the_server_lacks_is_an_error(own: OwnServer) -> None:
+    """The client does not connect without it."""
     with pytest.raises(StoreUnreachable, match="SSL"):
         connect(address_of(f"{own.tcp_url}?sslmode=require"))
 
 
-def test_a_server_that_is_too_old() -> None:
-    """The first that will do is 14."""
+def test_a_server_that_is_too_old_is_refused() -> None:
+    """The oldest that works is 14."""
     check_version(140000)
     with pytest.raises(PostgresTooOld, match=r"13\.4.*14 or later") as caught:
         check_version(130004)
     assert ("13.4", "14") == (caught.value.found, caught.value.needed)
 
 
-def test_a_replica(spare: OwnServer) -> None:
+def test_a_replica_is_refused(spare: OwnServer) -> None:
     """It is refused by itself, and passed over where the primary is given too."""
     with spare.standby() as standby:
         with pytest.raises(StoreNotWritable, match="primary's address"):
@@ -314,7 +314,7 @@ def test_a_replica(spare: OwnServer) -> None:
             assert str(standby.port) == shown(connection, "port")
 
 
-def test_a_database_that_may_only_be_read(own: OwnServer, own_url: str) -> None:
+def test_a_read_only_database_is_refused(own: OwnServer, own_url: str) -> None:
     """By its settings."""
     name = urlsplit(own_url).path[1:]
     own.execute(f'ALTER DATABASE "{name}" SET default_transaction_read_only = on')
@@ -332,11 +332,11 @@ def refused(connection: Connection, address: Address, statement: str, *given: An
     return translated(caught.value, address)
 
 
-def test_a_nul_character(connection: Connection, address: Address) -> None:
+def test_a_nul_character_cannot_be_stored(connection: Connection, address: Address) -> None:
     """PostgreSQL has no such text."""
     error = refused(connection, address, "SELECT %s::text", "a\0b")
     assert isinstance(error, UnstorableText)
-    assert "NUL" in told(error)
+    assert "NUL" in checked_text(error)
     assert not is_gone(error.__cause__)
 
 
@@ -348,47 +348,47 @@ def test_a_transaction_that_failed_commits_nothing(
     refused(connection, address, "SELECT 1/0")
     error = refused(connection, address, "SELECT 1")
     assert isinstance(error, TransactionAborted)
-    assert "roll it back" in told(error)
+    assert "roll it back" in checked_text(error)
     with pytest.raises(TransactionAborted, match="MILL-066"):
         commit(connection, address)
 
 
-def test_tables_that_are_not_there(connection: Connection, address: Address) -> None:
-    """Somebody dropped them, or the schema is another."""
+def test_missing_tables_are_an_error(connection: Connection, address: Address) -> None:
+    """They were dropped, or the schema is another."""
     for table in ("public.millpond_meta", "nowhere.millpond_meta"):
         error = refused(connection, address, f"TABLE {table}")
         assert isinstance(error, StoreMissing)
-        assert "migrate=True" in told(error)
+        assert "migrate=True" in checked_text(error)
 
 
-def test_a_key_that_no_index_can_hold(connection: Connection, address: Address) -> None:
+def test_a_key_too_long_for_an_index_is_refused(connection: Connection, address: Address) -> None:
     """It is a limit of PostgreSQL's pages."""
     connection.execute("CREATE TABLE public.one (key text PRIMARY KEY)")
     digits = "SELECT string_agg(md5(n::text), '') FROM generate_series(1, 300) n"
     error = refused(connection, address, f"INSERT INTO public.one {digits}")
     assert isinstance(error, UnstorableText)
-    assert "2,600 bytes" in told(error)
+    assert "2,600 bytes" in checked_text(error)
 
 
 def test_a_lock_held_by_another_process_times_out(address: Address) -> None:
-    """It is not waited for without end."""
+    """The wait for it has an end."""
     with connect(address) as holder, connect(address, patience=Patience(lock=0.05)) as waiter:
         holder.execute("BEGIN; SELECT pg_advisory_xact_lock(7)")
         error = refused(waiter, address, "SELECT pg_advisory_xact_lock(7)")
     assert isinstance(error, StoreLocked)
-    assert "pg_stat_activity" in told(error)
+    assert "pg_stat_activity" in checked_text(error)
 
 
-def test_a_statement_that_takes_too_long(address: Address) -> None:
-    """The server gives it up."""
+def test_a_slow_statement_times_out(address: Address) -> None:
+    """The server cancels it."""
     with connect(address, patience=Patience(statement=0.05)) as connection:
         error = refused(connection, address, "SELECT pg_sleep(30)")
     assert isinstance(error, StoreLocked)
-    assert "took too long" in told(error)
+    assert "took too long" in checked_text(error)
 
 
-def test_transactions_in_each_others_way(address: Address) -> None:
-    """One of two that wait for each other is undone, and may be tried again."""
+def test_a_deadlock_may_be_retried(address: Address) -> None:
+    """The server rolls back one of two that wait for each other."""
     with connect(address) as one, connect(address) as other:
         one.execute("BEGIN; SELECT pg_advisory_xact_lock(1)")
         other.execute("BEGIN; SELECT pg_advisory_xact_lock(2)")
@@ -410,11 +410,13 @@ def test_transactions_in_each_others_way(address: Address) -> None:
     assert is_retryable(error)
     assert not is_gone(error)
     assert isinstance(translated(error, address), StoreLocked)
-    assert "try again" in told(translated(error, address))
+    assert "try again" in checked_text(translated(error, address))
 
 
-def test_a_connection_that_an_administrator_ends(connection: Connection, address: Address) -> None:
-    """A new one is needed then."""
+def test_a_connection_that_an_administrator_ends_is_gone(
+    connection: Connection, address: Address
+) -> None:
+    """The store needs a new one then."""
     with connect(address) as admin:
         admin.execute("SELECT pg_terminate_backend(%s, 5000)", [connection.info.backend_pid])
     error = refused(connection, address, "SELECT 1")
@@ -432,12 +434,12 @@ def test_the_server_ends_the_transaction_of_a_frozen_process(address: Address) -
         other.execute("SELECT pg_advisory_xact_lock(7)")  # is had once the frozen one is gone
         error = refused(frozen, address, "SELECT 1")
     assert isinstance(error, StoreUnreachable)
-    assert "frozen" in told(error)
+    assert "frozen" in checked_text(error)
     assert is_gone(error.__cause__)
 
 
-def test_a_server_that_crashes(spare: OwnServer) -> None:
-    """What was not being committed is known not to be stored."""
+def test_a_crash_before_the_commit_stores_nothing(spare: OwnServer) -> None:
+    """A transaction that was not committing is surely not stored."""
     address = address_of(spare.url)
     with connect(address) as connection:
         connection.execute(begin(connection, "full"))
@@ -454,8 +456,8 @@ def test_a_server_that_crashes(spare: OwnServer) -> None:
 
 
 @pytest.mark.parametrize("how", ["crash", "stop"])
-def test_a_commit_whose_answer_is_lost(spare: OwnServer, how: str) -> None:
-    """Whether it happened nobody knows: that is what is told."""
+def test_a_commit_whose_answer_is_lost_has_an_unknown_outcome(spare: OwnServer, how: str) -> None:
+    """The outcome is unknown, and the error says so."""
     address = address_of(spare.url)
     with connect(address) as connection:
         connection.execute(begin(connection, "full"))
@@ -463,11 +465,11 @@ def test_a_commit_whose_answer_is_lost(spare: OwnServer, how: str) -> None:
         getattr(spare, how)()
         with pytest.raises(OutcomeUnknown, match="idempotency key") as caught:
             commit(connection, address)
-    assert "MILL-048" in told(caught.value)
+    assert "MILL-048" in checked_text(caught.value)
 
 
-def test_a_commit_that_the_server_refuses(connection: Connection, address: Address) -> None:
-    """That is no riddle: nothing is stored."""
+def test_a_refused_commit_stores_nothing(connection: Connection, address: Address) -> None:
+    """Its outcome is known."""
     connection.execute(
         "CREATE TABLE public.one (value integer UNIQUE DEFERRABLE INITIALLY DEFERRED)"
     )
@@ -476,10 +478,10 @@ def test_a_commit_that_the_server_refuses(connection: Connection, address: Addre
     with pytest.raises(StoreError) as caught:
         commit(connection, address)
     assert not isinstance(caught.value, OutcomeUnknown)
-    assert "23505" in told(caught.value)
+    assert "23505" in checked_text(caught.value)
 
 
-def test_every_code_of_the_table_is_spoken_of() -> None:
+def test_every_code_of_the_table_has_its_error() -> None:
     """Each error names the server and its code, ends with what it said, and has its own code."""
     address = address_of("postgresql://me:hunter2@host/db")
     expected = {
@@ -503,8 +505,8 @@ def test_every_code_of_the_table_is_spoken_of() -> None:
     for code in expected:
         error = psycopg.errors.lookup(code)("the server\nsaid so")
         ours = translated(error, address)
-        assert "postgresql://me:***@host/db" in told(ours)
-        assert "the server said so" in told(ours)
-        assert "hunter2" not in told(ours)
+        assert "postgresql://me:***@host/db" in checked_text(ours)
+        assert "the server said so" in checked_text(ours)
+        assert "hunter2" not in checked_text(ours)
         seen[code] = ours.code
     assert expected == seen

@@ -1,4 +1,4 @@
-"""What every row holds: the tables of tests refuse what breaks it, and the doctor finds it."""
+"""Guards of every row: the tables of tests refuse to break them, and the doctor finds it."""
 
 from collections.abc import Iterator
 
@@ -18,7 +18,7 @@ LIVE = (
     "VALUES (1, 1, 1, 0, 1, 0.0, 0.0, 0, %s, 1, 1, 0, 1, 0, %s)"
 )
 WRONG = [(1, None), (2, "w1"), (0, "w1")]
-"""Whether it runs, and who holds it."""
+"""Values of `running` and `worker` that break a guard."""
 
 
 @pytest.fixture
@@ -36,10 +36,10 @@ def connection(address: Address) -> Iterator[Connection]:
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_tables_of_tests_refuse_it(
+def test_tables_of_tests_refuse_a_row_that_breaks_a_guard(
     postgres_schemas: Schemas, wrong: tuple[int, str | None]
 ) -> None:
-    """What runs has a holder: no verb under test may store anything else."""
+    """A running task has a holder: no verb under test may store anything else."""
     schema = postgres_schemas.take()
     lent = schema.connection()
     try:
@@ -52,22 +52,22 @@ def test_tables_of_tests_refuse_it(
 
 
 @pytest.mark.parametrize("wrong", WRONG)
-def test_the_doctor_reports_it(
+def test_the_doctor_reports_a_row_that_breaks_a_guard(
     connection: Connection, address: Address, wrong: tuple[int, str | None]
 ) -> None:
-    """Where they are not refused they are found."""
-    asked = dialect_of(address.schema).sql["check_guards"].encode()
+    """It finds such rows where the tables do not refuse them."""
+    query = dialect_of(address.schema).sql["check_guards"].encode()
     connection.execute(LIVE.format(schema=address.schema).encode(), (1, "w1"))
-    assert [] == connection.execute(asked).fetchall()
+    assert [] == connection.execute(query).fetchall()
     connection.execute(b"DELETE FROM millpond.millpond_live")
     connection.execute(LIVE.format(schema=address.schema).encode(), wrong)
-    told = [text for (text,) in connection.execute(asked).fetchall()]
-    assert told
-    assert all("1 row(s) of live are not as they must be: " in text for text in told)
+    reports = [text for (text,) in connection.execute(query).fetchall()]
+    assert reports
+    assert all("1 row(s) of live are not as they must be: " in text for text in reports)
 
 
 def test_rows_of_a_new_store_are_as_they_must_be(connection: Connection, address: Address) -> None:
-    """Every guard can be asked for, of every table."""
-    asked = dialect_of(address.schema).sql["check_guards"]
-    assert asked.count("GROUP BY") == len(GUARDS)
-    assert [] == connection.execute(asked.encode()).fetchall()
+    """One query checks every guard of every table."""
+    query = dialect_of(address.schema).sql["check_guards"]
+    assert query.count("GROUP BY") == len(GUARDS)
+    assert [] == connection.execute(query.encode()).fetchall()

@@ -1,9 +1,7 @@
 """Detours from the fast path: each is counted by verb and reason, and `doctor` shows them."""
 
-from collections.abc import Iterator
-
 import pytest
-from verify.servers.schemas import InlinePostgresStore, Schema, Schemas
+from verify.servers.schemas import InlinePostgresStore, Schema
 
 from millpond.core import control as orders
 from millpond.core.lease import LeaseRequest
@@ -15,14 +13,6 @@ from millpond.store.postgres.connect import connect
 from millpond.store.postgres.detours import Detours
 from millpond.store.postgres.health import health
 from millpond.store.protocol import Batch
-
-
-@pytest.fixture
-def schema(postgres_schemas: Schemas) -> Iterator[Schema]:
-    """Give empty tables."""
-    taken = postgres_schemas.take()
-    yield taken
-    postgres_schemas.give_back(taken)
 
 
 async def opened(schema: Schema) -> InlinePostgresStore:
@@ -42,7 +32,7 @@ def batch(first: int, count: int = 1, **options: object) -> list[Batch]:
     return [Batch(tasks=tuple(tasks))]
 
 
-async def test_the_plain_path_has_none(schema: Schema) -> None:
+async def test_the_fast_path_counts_no_detour(schema: Schema) -> None:
     """Nothing is counted where the server does it all."""
     store = await opened(schema)
     await store.submit(batch(1, 3))
@@ -54,7 +44,7 @@ async def test_the_plain_path_has_none(schema: Schema) -> None:
     await store.close()
 
 
-async def test_each_is_counted_by_its_reason_and_shown_by_the_doctor(schema: Schema) -> None:
+async def test_each_detour_is_counted_by_its_reason_and_shown_by_the_doctor(schema: Schema) -> None:
     """Those that Python knows, those that the server answers, and those that are skipped after."""
     store = await opened(schema)
     await store.submit(batch(1, owner="another"))
@@ -89,7 +79,7 @@ async def test_a_refusal_by_an_error_has_its_reason(schema: Schema) -> None:
     await store.close()
 
 
-def test_they_are_stored_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_detours_are_stored_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
     """Not with every transaction, and each count once."""
     now = 100.0
     monkeypatch.setattr("millpond.store.postgres.detours.time.monotonic", lambda: now)

@@ -41,8 +41,8 @@ def connection(postgres_schemas: Schemas) -> Iterator[psycopg.Connection]:
     postgres_schemas.give_back(schema)
 
 
-def test_both_databases_say_the_same_things() -> None:
-    """What one lacks would be found out when it is first needed."""
+def test_both_databases_have_the_same_statements() -> None:
+    """A missing one would be found out only when it is first used."""
     assert set(SQLITE.sql) - OWN_OF_SQLITE == set(POSTGRES.sql) - OWN
 
 
@@ -81,7 +81,7 @@ def test_the_server_understands_every_statement(postgres_schemas: Schemas) -> No
     assert [] == wrong
 
 
-def test_whatever_is_sent_for_many_rows_is_said_for_many_at_once() -> None:
+def test_each_statement_for_many_rows_takes_them_at_once() -> None:
     """One by one it would still be right, and take far longer."""
     folder = Path(inspect.getfile(sql)).parent
     code = "".join(file.read_text("utf-8") for file in folder.rglob("*.py"))

@@ -1,7 +1,7 @@
 """What the hot statements cost must not depend on how much is queued, whatever the planner knows.
 
 A scenario runs every verb of a working day on 1,000 and on 1,000,000 queued tasks: once with the
-statistics of a table that was empty when it was last looked at, and once with fresh ones.
+statistics of a table that was empty at its last ANALYZE, and once with fresh ones.
 """
 
 import itertools
@@ -44,7 +44,7 @@ _numbers = itertools.count(1)
 
 
 async def filled(url: str, *, later: float = 0.0) -> None:
-    """Make a store and let it take in a thousand tasks of each pool, and run some of them."""
+    """Make a store, submit a thousand tasks to each pool, and run some of them."""
     store = PostgresStore(address_of(url))
     await store.control(DeclareBudget(BUDGET))
     for spec in POOLS:
@@ -112,14 +112,14 @@ async def look(store: PostgresStore, pool: str, task: int) -> None:
 
 @contextmanager
 def connected(url: str) -> Iterator[Connection]:
-    """Connect as somebody who looks at the tables."""
+    """Connect with the schema of the store as the search path."""
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute(f'SET search_path = "{address_of(url).schema}"'.encode())
         yield connection
 
 
 def forget_statistics(connection: Connection) -> None:
-    """Let the planner think that every table is empty, and let nobody tell it otherwise."""
+    """Make the planner think that every table is empty, and keep autovacuum off."""
     for (name,) in connection.execute(
         "SELECT oid::regclass::text FROM pg_class "
         "WHERE relkind = 'r' AND relnamespace = current_schema()::regnamespace"
@@ -157,7 +157,7 @@ def too_much(few: Seen, many: Seen) -> dict[str, str]:
 
 @pytest.mark.rows("CX-09", "CX-T107")
 @pytest.mark.timeout(120)
-async def test_nothing_is_read_that_grows_with_the_backlog(own: OwnServer) -> None:
+async def test_no_verb_reads_more_rows_when_the_backlog_is_larger(own: OwnServer) -> None:
     with own.database() as url:
         await filled(url)
         with own.database(template=url) as other:
@@ -166,11 +166,11 @@ async def test_nothing_is_read_that_grows_with_the_backlog(own: OwnServer) -> No
             many = await seen_at_work(own, other)
         few = await seen_at_work(own, url)
     for seen in (*few, *many):
-        told = " ".join(plan.statement for plan in seen.plans)
+        planned = " ".join(plan.statement for plan in seen.plans)
         assert [] == [
             name
             for name in BY_ITSELF
-            if f"function {installed_name(f'millpond_{name}')}(" not in told
+            if f"function {installed_name(f'millpond_{name}')}(" not in planned
         ]
         assert {} == {
             table: statements
@@ -191,7 +191,7 @@ IN_GROUPS = {
         name="lanes", max_concurrent=2, order=fair_round_robin(weights={"k1": 2.0, "k3": 0.5})
     ),
 }
-"""Pools whose tasks stand in groups: a few long ones, or many short ones."""
+"""Pools whose tasks are in groups: a few long ones, or many short ones."""
 
 
 async def used_groups(url: str, spec: PoolSpec) -> None:
@@ -239,7 +239,7 @@ async def test_a_long_lane_costs_no_more_than_a_short_one(own: OwnServer, kind: 
     assert {} == too_much(*seen)
 
 
-async def test_who_is_idle_reads_nothing_that_waits_for_its_time(own: OwnServer) -> None:
+async def test_an_idle_worker_reads_no_delayed_task(own: OwnServer) -> None:
     with own.database() as url:
         await filled(url, later=3600.0)
         with connected(url) as connection:
@@ -251,14 +251,14 @@ async def test_who_is_idle_reads_nothing_that_waits_for_its_time(own: OwnServer)
     assert 100 > seen.rows["millpond_live"]
 
 
-async def test_who_asks_whether_there_is_work_reads_little_of_it(own: OwnServer) -> None:
+async def test_asking_whether_a_task_is_ready_reads_few_rows(own: OwnServer) -> None:
     with own.database() as url:
         await filled(url)
         with connected(url) as connection:
             multiply(connection, 40)
             with watched(own, connection) as seen:
                 store = PostgresStore(address_of(url))
-                # Under a rate by weight the heaviest task decides, so all are looked at.
+                # Under a rate by weight the heaviest task decides, so the store reads all of them.
                 for pool in (spec for spec in POOLS if not spec.has_flow_control):
                     await store.control(Register("w", 60.0))
                     assert await store.view.ready(pool.name, "w", now=time.time())
@@ -266,7 +266,7 @@ async def test_who_asks_whether_there_is_work_reads_little_of_it(own: OwnServer)
     assert 100 * len(POOLS) > seen.rows["millpond_live"]
 
 
-async def test_what_is_filled_in_is_what_the_store_would_have_stored(own_url: str) -> None:
+async def test_the_backlog_of_these_tests_is_consistent(own_url: str) -> None:
     await filled(own_url, later=3600.0)
     with connected(own_url) as connection:
         multiply(connection, 12)
@@ -278,7 +278,7 @@ async def test_what_is_filled_in_is_what_the_store_would_have_stored(own_url: st
     counting.close()
 
 
-async def test_a_table_that_is_read_as_a_whole_is_noticed(own: OwnServer, own_url: str) -> None:
+async def test_a_full_scan_of_a_table_is_noticed(own: OwnServer, own_url: str) -> None:
     await filled(own_url)
     with (
         connected(own_url) as connection,
@@ -294,5 +294,5 @@ async def test_a_table_that_is_read_as_a_whole_is_noticed(own: OwnServer, own_ur
     ((table, statements),) = seen.read_whole().items()
     assert "millpond_live" == table
     assert any("attempt < 7" in statement for statement in statements)
-    assert 1 == seen.whole[table]
+    assert 1 == seen.full_scans[table]
     assert 2 * SEED < counted <= seen.rows[table]

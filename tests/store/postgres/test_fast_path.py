@@ -2,11 +2,10 @@
 
 import random
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from verify.servers.schemas import InlinePostgresStore, Schema, Schemas
+from verify.servers.schemas import InlinePostgresStore, Schema
 
 from millpond.core import control as orders
 from millpond.core.lease import Leased, LeaseRequest
@@ -79,16 +78,6 @@ BUDGETS = (
 
 
 @pytest.fixture
-def schema(postgres_schemas: Schemas) -> Iterator[Schema]:
-    """Give empty tables; in the end what they say of each other must fit."""
-    taken = postgres_schemas.take()
-    yield taken
-    wrong = taken.wrong()
-    postgres_schemas.give_back(taken)
-    assert [] == wrong
-
-
-@pytest.fixture
 def steps(monkeypatch: pytest.MonkeyPatch) -> Counter[bool]:
     """How many steps the server took, and how many it left to the verbs."""
     counted: Counter[bool] = Counter()
@@ -118,9 +107,9 @@ class Two:
         self.elsewhere: list[Leased] = []
         """What runs of the pools with which this one shares a budget."""
 
-    async def do(self, name: str, asked: Any) -> Any:
+    async def do(self, name: str, argument: Any) -> Any:
         """Carry out a verb on both."""
-        verb = Verb(name, asked, self.now, self.dice.getrandbits(64))
+        verb = Verb(name, argument, self.now, self.dice.getrandbits(64))
         answers = [await carry_out(store, verb) for store in self.stores]
         assert answers[0] == answers[1], f"{verb} at {self.now}"
         return answers[0]
@@ -225,7 +214,7 @@ class Two:
                 self.take_in(worker, answer.lease)
 
     def used(self, leased: Leased) -> int | None:
-        """Make up what an attempt has really used; mostly it says nothing of it."""
+        """Make up the weight that an attempt really used; mostly it reports none."""
         if self.spec.has_flow_control and self.dice.random() < 0.04:
             return self.dice.randint(0, 2 * leased.weight)
         return None
@@ -279,13 +268,13 @@ class Two:
 
 @pytest.mark.parametrize(
     ("kind", "seed"),
-    # The last one asked ahead of an unfolding what was answered otherwise after it.
+    # The last one found a request before an unfolding that got another answer after it.
     [*((kind, seed) for kind in POOLS for seed in range(4)), ("in order", 11)],
 )
-async def test_they_answer_and_tell_what_the_verbs_do(
+async def test_the_server_answers_and_records_what_the_verbs_do(
     schema: Schema, steps: Counter[bool], kind: str, seed: int
 ) -> None:
-    """Whatever came before, and whoever does the next step."""
+    """After any history, whether the server or the verbs take the next step."""
     memory = MemoryStore(audit_limit=None)
     server = InlinePostgresStore(schema)
     two = Two(seed, POOLS[kind], (memory, server))
@@ -306,10 +295,10 @@ async def test_they_answer_and_tell_what_the_verbs_do(
 
 
 @pytest.mark.parametrize(("short", "elsewhere", "weight"), [("slots", 5, 1), ("tokens", 0, 10)])
-async def test_who_takes_the_last_of_a_budget_stands_in_line_for_more(
+async def test_a_pool_that_takes_the_last_of_a_budget_waits_for_more(
     schema: Schema, steps: Counter[bool], short: str, elsewhere: int, weight: int
 ) -> None:
-    """That is not for the server to do by itself; before, it was."""
+    """The verbs do the lease that finds it used up; the server does those before."""
     memory, server = MemoryStore(audit_limit=None), InlinePostgresStore(schema)
     two = Two(1, POOLS["shared"], (memory, server))
     await two.begin()
@@ -336,10 +325,10 @@ async def test_who_takes_the_last_of_a_budget_stands_in_line_for_more(
     # The verbs wait for the rate of a pool; a key that waits for its own holds up no other.
     [({"rates": (Rate(2, per=10.0),)}, 1), ({"rate_per_key": Rate(3, per=10.0)}, 0)],
 )
-async def test_until_a_rate_keeps_something_waiting_the_server_goes_on(
+async def test_the_server_leases_until_a_rate_makes_a_task_wait(
     schema: Schema, steps: Counter[bool], limits: dict[str, Any], by_the_verbs: int
 ) -> None:
-    """With the second start nothing is left, and the answer tells until when; or for a third."""
+    """The answer of the last start that the rate allows says when the next one may start."""
     memory, server = MemoryStore(audit_limit=None), InlinePostgresStore(schema)
     spec = PoolSpec(name="p", order=fair_round_robin(), max_concurrent=9, **limits)
     two = Two(1, spec, (memory, server))
@@ -355,8 +344,10 @@ async def test_until_a_rate_keeps_something_waiting_the_server_goes_on(
     await server.close()
 
 
-async def test_a_relay_in_order_is_told_in_two_halves(schema: Schema, steps: Counter[bool]) -> None:
-    """Of ends and starts; some of what starts ends in the same step, and comes from two claims."""
+async def test_a_relay_in_order_is_recorded_in_two_halves(
+    schema: Schema, steps: Counter[bool]
+) -> None:
+    """Ends, then starts; some tasks of two claims start and end in the same step."""
     memory, server = MemoryStore(audit_limit=None), InlinePostgresStore(schema)
     two = Two(1, POOLS["in order"], (memory, server))
     await two.begin()
@@ -391,11 +382,11 @@ async def test_a_relay_in_order_is_told_in_two_halves(schema: Schema, steps: Cou
 
 
 def relays_in_order(schema: Schema) -> int:
-    """Return how many relays were told in two halves: all ends, and all starts."""
+    """Return how many relays the audit has in two halves: all ends, and all starts."""
     connection = schema.connection()
     table = f'"{schema.address.schema}".millpond_audit'
-    asked = f"SELECT count(*) FROM {table} WHERE starts = '{{t}}' AND records > 1"  # noqa: S608
-    row = connection.driver.execute(asked.encode()).fetchone()
+    query = f"SELECT count(*) FROM {table} WHERE starts = '{{t}}' AND records > 1"  # noqa: S608
+    row = connection.driver.execute(query.encode()).fetchone()
     connection.close()
     return 0 if row is None else int(row[0])
 

@@ -46,7 +46,7 @@ END $$;
 
 @pytest.fixture(scope="module")
 def slow() -> Iterator[OwnServer]:
-    """Give a server on which only those flush the log who wait for it, and slowly."""
+    """Give a server on which only waiting clients flush the log, and slowly."""
     with slow_server(FLUSH, {"wal_writer_delay": "10s", "autovacuum": "off"}) as server:
         yield server
 
@@ -170,7 +170,7 @@ def _transactions_of(connection: PostgresConnection, number: int) -> int:
 
 
 @pytest.mark.parametrize("pooled", [False, True])
-def test_who_writes_alone_waits_for_the_disk_with_its_own_commit(
+def test_a_process_that_writes_alone_waits_for_the_disk_in_its_own_commit(
     address: Address, pooled: bool
 ) -> None:
     """One transaction instead of two; it is on the disk when the call returns."""
@@ -191,7 +191,7 @@ def test_when_another_writes_the_lock_is_free_during_the_flush_again(address: Ad
         assert _is_flushed(one)
 
 
-def test_two_who_write_in_turn_never_hold_the_lock_during_a_flush(address: Address) -> None:
+def test_two_processes_that_write_in_turn_hold_no_lock_during_a_flush(address: Address) -> None:
     """Each sees the numbers of the other."""
     with closing(opened(address)) as one, closing(opened(address)) as other:
         for number in range(0, 30, 2):
@@ -202,8 +202,10 @@ def test_two_who_write_in_turn_never_hold_the_lock_during_a_flush(address: Addre
 
 
 @pytest.mark.parametrize("pooled", [False, True])
-def test_who_writes_alone_also_waits_for_what_others_wrote(address: Address, pooled: bool) -> None:
-    """Its call writes nothing, and rests on what another has just written."""
+def test_a_process_that_writes_alone_also_flushes_the_writes_of_others(
+    address: Address, pooled: bool
+) -> None:
+    """Its call writes nothing, and rests on what another process has just written."""
     with (
         closing(opened(address, flushes=False)) as careless,
         closing(opened(address, pooled=pooled)) as one,
@@ -217,7 +219,7 @@ def test_who_writes_alone_also_waits_for_what_others_wrote(address: Address, poo
         assert _is_flushed(one)
 
 
-def test_a_failed_call_of_who_writes_alone_is_not_in_doubt(address: Address) -> None:
+def test_a_failed_call_of_a_process_that_writes_alone_is_not_in_doubt(address: Address) -> None:
     """The next one works."""
     with closing(opened(address)) as one:
         _alone(one)
@@ -249,7 +251,7 @@ END $$
 
 @pytest.fixture
 def hardened(slow: OwnServer) -> Iterator[tuple[Address, Callable[[], None]]]:
-    """Give the address of a database for a plain user, and what forbids him to flush."""
+    """Give the address of a database for a plain user, and a function that forbids it to flush."""
     slow.execute(
         "DO $$BEGIN CREATE ROLE hardened LOGIN; EXCEPTION WHEN duplicate_object THEN END$$"
     )
@@ -286,7 +288,7 @@ async def test_a_commit_whose_flush_failed_is_in_doubt(
         await store.close()
 
 
-async def test_who_may_not_flush_waits_at_each_commit(
+async def test_a_role_that_may_not_flush_waits_at_each_commit(
     hardened: tuple[Address, Callable[[], None]],
 ) -> None:
     """The promise is the same; the lock is held for longer."""

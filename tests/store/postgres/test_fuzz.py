@@ -42,7 +42,7 @@ def test_every_order_has_histories_of_a_pool_without_other_options(order: OrderK
 
 @pytest.mark.rows("TR-01")
 @pytest.mark.parametrize("saved", FOUND, ids=lambda path: path.stem)
-def test_a_history_that_diverged_once_does_so_no_more(
+def test_a_history_that_diverged_once_gives_equal_answers(
     saved: Path, postgres_schemas: Schemas
 ) -> None:
     """Every answer, record, task and count is that of the memory store, and the tables fit."""
@@ -72,7 +72,7 @@ def test_generated_histories_do_on_the_server_what_they_do_in_memory(
 def test_connections_that_work_at_once_keep_every_count(
     kind: str, postgres_schemas: Schemas
 ) -> None:
-    """Whoever comes first: no limit is exceeded, the tables fit, and nothing is left in the end."""
+    """In any order: no limit is exceeded, the tables are consistent, and every task ends."""
     schema = postgres_schemas.take()
     asyncio.run(play_concurrently(schema, kind, 1, acts=30))
     postgres_schemas.give_back(schema)
@@ -80,7 +80,7 @@ def test_connections_that_work_at_once_keep_every_count(
 
 @pytest.mark.rows("TR-01")
 @pytest.mark.parametrize("kind", ["fifo", "fair", "fair-rate-per-key", "bounded", "lanes"])
-def test_what_callers_commit_is_taken_as_the_memory_store_takes_it(
+def test_tasks_of_callers_transactions_are_queued_as_in_the_memory_store(
     kind: str, postgres_schemas: Schemas
 ) -> None:
     """Callers submit in open transactions, commit in another order or roll back, between verbs."""

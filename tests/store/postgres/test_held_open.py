@@ -1,6 +1,6 @@
-"""Somebody keeps a transaction open: no row that dies can be removed, and nobody may walk them all.
+"""A transaction is kept open, so no dead row can be removed: no statement may read all of them.
 
-What is measured is how many rows and index entries the server reads for a task, not how long it
+The tests measure how many rows and index entries the server reads for a task, not how long it
 takes: before thousands of tasks have come and gone, and after that.
 """
 
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import msgspec
 import psycopg
 import pytest
-from tests.store.postgres.plans import SOMEBODY, watched
+from tests.store.postgres.plans import IDLE_SESSION, watched
 from verify.servers.postgres import OwnServer
 
 from millpond.core.control import Declare, DeclareBudget, Register
@@ -60,18 +60,18 @@ A_MOMENT = 0.001
 """Seconds: what is delayed for that long is due in the next turn, or in the one after it."""
 
 FOR_A_PLAN = 10_000
-"""Rows: who plans a join looks for both ends of an index, in a hundred pages at most."""
+"""Rows: the planner of a join reads both ends of an index, in a hundred pages at most."""
 
 ALLOWED = {"millpond_lease": WATCHED * 8 * 1024}
-"""Of leases the last 1024 are looked at, wherever one is looked for."""
+"""A search for a lease reads the last 1024."""
 
 _ids = itertools.count(1 << 40)
 
 
 @contextmanager
 def held_open(url: str) -> Iterator[None]:
-    """Keep a transaction open that has seen how things are, and has a number itself."""
-    with psycopg.connect(url, application_name=SOMEBODY) as connection:
+    """Keep a transaction open that has a snapshot and a transaction id."""
+    with psycopg.connect(url, application_name=IDLE_SESSION) as connection:
         connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         connection.execute("SELECT pg_current_xact_id(), count(*) FROM pg_class")
         yield
@@ -139,8 +139,8 @@ class Load:
 
 
 @pytest.mark.parametrize("kind", POOLS)
-async def test_what_a_task_costs_stays_the_same(kind: str, own: OwnServer) -> None:
-    """However many have come and gone since somebody opened his transaction."""
+async def test_the_rows_read_for_a_task_stay_the_same(kind: str, own: OwnServer) -> None:
+    """So it does after many tasks have come and gone since the transaction was opened."""
     with own.database() as url, psycopg.connect(url, autocommit=True) as watching:
         store = PostgresStore(address_of(url))
         await store.control(DeclareBudget(BudgetSpec(name="wide", max_concurrent=1000)))
@@ -155,7 +155,7 @@ async def test_what_a_task_costs_stays_the_same(kind: str, own: OwnServer) -> No
                 await load.turns(WATCHED, 1)
             await load.turns(BETWEEN, MANY)
             await compacted(url)
-            await load.turns(1, 1)  # who comes first may have to walk, and tells the others
+            await load.turns(1, 1)  # the first may read dead rows, and marks them
             watching.execute("ANALYZE")
             with watched(own, watching) as late:
                 await load.turns(WATCHED, 1)
@@ -178,7 +178,7 @@ async def compacted(url: str) -> tuple[str, ...]:
 
 
 def wrong_in(url: str) -> list[str]:
-    """Return what the tables say of each other that does not fit together."""
+    """Return the inconsistencies between the tables."""
     address = address_of(url)
     dialect = dialect_of(address.schema)
     counting = PostgresConnection(connect(address), dialect.many)
@@ -189,8 +189,8 @@ def wrong_in(url: str) -> list[str]:
 
 
 @pytest.mark.rows("CX-08", "CX-21")
-async def test_what_is_committed_late_is_found(own_url: str) -> None:
-    """Also if what came after it was found, and the next of it, and marks were set past both."""
+async def test_a_task_committed_late_is_found(own_url: str) -> None:
+    """So it is if later tasks were found before it, and the marks were set past both."""
     store = PostgresStore(address_of(own_url))
     await store.control(Declare(POOLS["plain"]))
     await store.control(Register("w", 3600.0))
@@ -212,7 +212,7 @@ async def test_what_is_committed_late_is_found(own_url: str) -> None:
 
 
 async def test_marks_of_another_server_are_forgotten(own_url: str) -> None:
-    """Tables that were restored elsewhere tell of transactions that are yet to come there."""
+    """Restored tables may name transactions that the new server has not reached yet."""
     store = PostgresStore(address_of(own_url))
     await store.control(Declare(POOLS["plain"]))
     await store.control(Register("w", 3600.0))
@@ -226,8 +226,8 @@ async def test_marks_of_another_server_are_forgotten(own_url: str) -> None:
     assert [task] == [one.fence.task for one in answer.leased]
 
 
-async def test_what_was_due_is_passed_though_something_is_ready(own_url: str) -> None:
-    """Whoever looks for what is due, and then for what is ready, has seen where both begin."""
+async def test_a_claim_passes_due_tasks_though_others_are_ready(own_url: str) -> None:
+    """A claim that looks for due and then for ready tasks has seen where both begin."""
     now = [1000.0]
     store = PostgresStore(address_of(own_url), clock=lambda: now[0])
     await store.control(Declare(POOLS["plain"]))
@@ -237,11 +237,11 @@ async def test_what_was_due_is_passed_though_something_is_ready(own_url: str) ->
     for _ in range(2):
         await store.submit([Batch(tasks=(msgspec.structs.replace(load.new(0), delay=10.0),))])
         now[0] += 20.0
-        await store.close()  # who has it in memory does not look
+        await store.close()  # a store with rows in memory would not read
         store = PostgresStore(address_of(own_url), clock=lambda: now[0])
         assert (await store.lease(LeaseRequest(pool="p", worker="w", want=1))).leased
     await store.close()
     with psycopg.connect(own_url) as connection:
-        asked = "SELECT max(undue_since) FROM millpond.millpond_pool"
-        assert [(1040.0,)] == connection.execute(asked).fetchall()
+        query = "SELECT max(undue_since) FROM millpond.millpond_pool"
+        assert [(1040.0,)] == connection.execute(query).fetchall()
     assert [] == wrong_in(own_url)

@@ -123,8 +123,10 @@ async def test_a_reader_delays_no_writer(own_url: str, clock: Clock) -> None:
     await store.close()
 
 
-async def test_what_no_part_lets_go_is_deleted_by_the_row(own_url: str, clock: Clock) -> None:
-    """As where a reader stays for very long: after an eighth more, old records go."""
+async def test_old_records_are_deleted_by_the_row_where_a_reader_holds_their_part(
+    own_url: str, clock: Clock
+) -> None:
+    """After an eighth more of the time they go, though a reader stays for very long."""
     store = await opened(own_url, clock)
     await go_on(store, clock, 100.0)
     with asking(own_url) as ask, psycopg.connect(own_url) as reading:
@@ -214,8 +216,8 @@ async def test_removed_tasks_are_remembered_by_the_page(
     assert [] == wrong_in(own_url)
 
 
-async def test_what_is_kept_is_not_said_to_be_removed(own_url: str, clock: Clock) -> None:
-    """Mending takes it out of its page, and leaves the others there."""
+async def test_a_repair_takes_a_live_task_from_the_removed_ones(own_url: str, clock: Clock) -> None:
+    """It takes the task out of its page, and leaves the others there."""
     store = await opened(own_url, clock)
     there = new()
     await store.submit([Batch(tasks=(there,))])
@@ -265,7 +267,7 @@ async def test_small_tables_are_copied_without_their_dead_rows(own_url: str, clo
 
 
 async def test_a_copy_never_waits_for_a_reader(own_url: str, clock: Clock) -> None:
-    """And a reader of ours, who has not seen a row yet, will see them all."""
+    """A reader of ours that has read no row yet reads all of them."""
     store = await opened(own_url, clock, FAIR)
     with asking(own_url) as ask, psycopg.connect(own_url, autocommit=True) as reading:
         await grow(own_url, store, clock)
@@ -295,8 +297,10 @@ async def test_a_table_of_many_rows_is_left_as_it_is(
     await store.close()
 
 
-async def test_the_leader_has_them_copied(own_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Now and then, and again after it failed."""
+async def test_the_leader_compacts_small_tables(
+    own_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does so now and then, and again after it failed."""
     calls: list[PostgresStore] = []
 
     async def compacted(store: PostgresStore) -> tuple[str, ...]:

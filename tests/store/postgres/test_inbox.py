@@ -1,14 +1,15 @@
-"""The inbox: what others submit in their own transactions, and how it comes into the queue."""
+"""The inbox: tasks that callers submit in their own transactions, and their way to the queue."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Iterator
+from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import Any
 
 import psycopg
 import pytest
-from verify.servers.schemas import InlinePostgresStore, Schema, Schemas
+from tests.store.postgres.stores import with_pool
+from verify.servers.schemas import InlinePostgresStore, Schema
 
 from millpond.core.admit import Reason
 from millpond.core.control import Close, Declare, Register
@@ -29,16 +30,6 @@ from millpond.store.verbs import api as steps
 pytestmark = pytest.mark.real_loop
 
 ASK = LeaseRequest(pool="p", worker="w", want=5)
-
-
-@pytest.fixture
-def schema(postgres_schemas: Schemas) -> Iterator[Schema]:
-    """Give empty tables; in the end what they say of each other must fit."""
-    taken = postgres_schemas.take()
-    yield taken
-    wrong = taken.wrong()
-    postgres_schemas.give_back(taken)
-    assert [] == wrong
 
 
 class Own:
@@ -74,17 +65,9 @@ def connected(schema: Schema, **options: Any) -> Iterator[Own]:
         connection.close()
 
 
-@asynccontextmanager
-async def opened(schema: Schema, **options: Any) -> AsyncIterator[InlinePostgresStore]:
-    """Open a store, and a pool and a worker in it."""
-    store = InlinePostgresStore(schema)
-    options.setdefault("max_concurrent", 5)
-    try:
-        await store.control(Declare(PoolSpec(name="p", **options)))
-        await store.control(Register("w", 60.0, owner="me"))
-        yield store
-    finally:
-        await store.close()
+def opened(schema: Schema, **options: Any) -> AbstractAsyncContextManager[InlinePostgresStore]:
+    """Open a store with a worker, and with a pool that has these options."""
+    return with_pool(InlinePostgresStore(schema), **options)
 
 
 def new(identifier: int, **options: Any) -> NewTask:
@@ -95,8 +78,8 @@ def new(identifier: int, **options: Any) -> NewTask:
 def within(store: PostgresStore, own: Own, *tasks: NewTask) -> BatchAnswer:
     """Submit inside an application's transaction."""
     answer: Any = store.submit_within(own.connection, (Batch(tasks=tasks),))
-    told: BatchAnswer = answer[0].batches[0]
-    return told
+    first: BatchAnswer = answer[0].batches[0]
+    return first
 
 
 async def leased(store: PostgresStore) -> list[int]:
@@ -114,8 +97,8 @@ async def kept(store: PostgresStore, task: int) -> Task:
 # Coming in
 
 
-async def test_what_is_committed_is_queued_for_whoever_looks(schema: Schema) -> None:
-    """Nobody has written since; status, counts and pages tell of it as of any other."""
+async def test_every_view_shows_a_committed_task_as_queued(schema: Schema) -> None:
+    """No client has written since; status, counts and pages have it like any other task."""
     async with opened(schema) as store:
         with connected(schema) as own:
             within(store, own, new(1), new(2, key="k"))
@@ -128,8 +111,8 @@ async def test_what_is_committed_is_queued_for_whoever_looks(schema: Schema) -> 
         assert ([1, 2], 2, 2) == ([one.new.id for one in page.tasks], view.queued, view.fresh)
 
 
-async def test_who_asks_whether_others_wrote_hears_of_it(schema: Schema) -> None:
-    """Whoever hears no hints looks by this alone."""
+async def test_changed_reports_a_commit_of_another_program(schema: Schema) -> None:
+    """A process that gets no notifications polls with it."""
     async with opened(schema) as store:
         await store.changed()
         assert not await store.changed()
@@ -141,15 +124,15 @@ async def test_who_asks_whether_others_wrote_hears_of_it(schema: Schema) -> None
 
 
 @pytest.mark.rows("CX-08")
-async def test_a_claim_finds_what_was_committed_before_it(schema: Schema) -> None:
-    """In the order in which it was submitted, as far as it is committed."""
+async def test_a_claim_finds_tasks_committed_before_it(schema: Schema) -> None:
+    """It takes them in the order of their submits, as far as they are committed."""
     async with opened(schema, order=fifo()) as store:
         with connected(schema) as early, connected(schema) as late:
             within(store, early, new(1))
             within(store, late, new(2))
             late.connection.commit()
             assert [2] == await leased(store)
-            # It came first and is committed late: nobody has passed it over.
+            # It was submitted first and is committed late: no claim has passed it over.
             early.connection.commit()
             assert [1] == await leased(store)
 
@@ -220,7 +203,7 @@ async def view_of(store: PostgresStore) -> PoolView:
 async def test_more_than_one_transaction_moves(
     schema: Schema, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A reader sees all of it, a writer has the first of it before him."""
+    """A reader sees all tasks of the inbox; a writer moves the first of them to the queue."""
     monkeypatch.setattr(inbox, "MOST", 2)
     async with opened(schema, order=fifo()) as store:
         with connected(schema) as own:
@@ -246,8 +229,8 @@ async def test_delays_count_from_the_submit(schema: Schema) -> None:
 # What is refused, and what ends
 
 
-async def test_a_bound_counts_what_is_committed_and_what_is_ones_own(schema: Schema) -> None:
-    """Block acts as fail; what was accepted is taken in though the pool is full by then."""
+async def test_a_bound_counts_committed_tasks_and_those_of_the_transaction(schema: Schema) -> None:
+    """Block acts as fail; an accepted task is queued though the pool is full by then."""
     async with opened(schema, backpressure=bounded(3, per_key=2)) as store:
         with connected(schema) as own, connected(schema) as other:
             within(store, own, new(1), new(2, key="k"))
@@ -276,8 +259,8 @@ async def test_a_bound_counts_what_is_committed_and_what_is_ones_own(schema: Sch
         assert ("unknown",) * 2 == await store.view.status([3, 8])
 
 
-async def test_who_cannot_start_at_once_is_refused(schema: Schema) -> None:
-    """A fail-fast pool counts what runs, what waits and what is on its way."""
+async def test_a_fail_fast_pool_refuses_a_task_that_cannot_start_at_once(schema: Schema) -> None:
+    """It counts tasks that run, wait and are on their way."""
     async with opened(schema, backpressure=fail_fast()) as store:
         with connected(schema) as own:
             within(store, own, *(new(n) for n in range(1, 6)))
@@ -288,8 +271,8 @@ async def test_who_cannot_start_at_once_is_refused(schema: Schema) -> None:
         assert [1, 2, 3, 4, 5] == sorted(await leased(store))
 
 
-async def test_a_pool_that_is_closed_or_was_never_there(schema: Schema) -> None:
-    """Both are told, and the transaction is as good as before."""
+async def test_a_closed_or_unknown_pool_refuses(schema: Schema) -> None:
+    """The answer has the reason, and the transaction goes on."""
     async with opened(schema) as store:
         with connected(schema) as own:
             gone = NewTask(id=1, pool="nowhere", call=Call("work"))
@@ -310,8 +293,8 @@ async def test_a_known_key_is_answered(schema: Schema) -> None:
         await store.submit([Batch(tasks=(new(1, idempotency_key="a"),))])
         with connected(schema) as own:
             first = within(store, own, new(2, idempotency_key="a"), new(3, idempotency_key="b"))
-            told = [(one.task, one.duplicate) for one in first.admissions]
-            assert [(1, True), (3, False)] == told
+            found = [(one.task, one.duplicate) for one in first.admissions]
+            assert [(1, True), (3, False)] == found
             again = within(store, own, new(4, idempotency_key="b"), new(5, idempotency_key="c"))
             assert [(3, True), (5, False)] == [
                 (one.task, one.duplicate) for one in again.admissions
@@ -326,7 +309,7 @@ async def test_a_known_key_is_answered(schema: Schema) -> None:
 
 
 async def test_a_key_that_no_longer_answers(schema: Schema) -> None:
-    """A finished task is no answer for those who ask for one in flight."""
+    """With dedupe=inflight a finished task does not count as a duplicate."""
     async with opened(schema) as store:
         await store.submit([Batch(tasks=(new(1, idempotency_key="a"),))])
         await store.control(Close("p"))
@@ -337,7 +320,7 @@ async def test_a_key_that_no_longer_answers(schema: Schema) -> None:
 
 
 async def test_of_two_with_one_key_the_second_is_rejected(schema: Schema) -> None:
-    """Neither could see the other; the audit tells, and it never runs."""
+    """Neither could see the other; the audit has the reason, and the second never runs."""
     async with opened(schema) as store:
         with connected(schema) as one, connected(schema) as two:
             for own, task in ((one, 1), (two, 2)):
@@ -350,15 +333,15 @@ async def test_of_two_with_one_key_the_second_is_rejected(schema: Schema) -> Non
         assert ("running", "rejected") == await store.view.status([1, 2])
         assert Reason.DUPLICATE == (await kept(store, 2)).reason
         page = await store.view.audit()
-        told = [(r.task, r.event, r.reason) for r in page.records if r.task == 2]
-        assert [(2, Transition.SUBMIT, None), (2, Transition.EVICT, "duplicate")] == told
+        events = [(r.task, r.event, r.reason) for r in page.records if r.task == 2]
+        assert [(2, Transition.SUBMIT, None), (2, Transition.EVICT, "duplicate")] == events
         # The key stands for the first.
         again = await store.submit([Batch(tasks=(new(3, idempotency_key="a"),))])
         assert 1 == again.batches[0].admissions[0].task
 
 
-async def test_who_drops_does_so_when_it_is_moved(schema: Schema) -> None:
-    """The newest, or the oldest; each is told as rejected, because it was accepted."""
+async def test_a_pool_drops_tasks_when_they_move_to_the_queue(schema: Schema) -> None:
+    """The newest or the oldest; each is recorded as rejected, because it was accepted."""
     async with opened(schema, backpressure=bounded(1, on_full="drop_newest")) as store:
         with connected(schema) as own:
             within(store, own, new(1), new(2))
@@ -374,8 +357,8 @@ async def test_who_drops_does_so_when_it_is_moved(schema: Schema) -> None:
         assert [second] == [one.new.id for one in page.tasks]
 
 
-async def test_what_could_never_start_is_cancelled(schema: Schema) -> None:
-    """Nobody is left to refuse it to."""
+async def test_a_task_that_could_never_start_is_cancelled(schema: Schema) -> None:
+    """Its caller has committed, so it is too late to refuse it."""
     async with opened(schema, rates=(Rate(1, per=1.0, burst=1, of="weight"),)) as store:
         with connected(schema) as own:
             task = own.submit("weight => 5")
@@ -387,7 +370,7 @@ async def test_what_could_never_start_is_cancelled(schema: Schema) -> None:
 # What is wrong with what is there
 
 
-async def test_what_cannot_be_read_is_in_nobodys_way(schema: Schema) -> None:
+async def test_a_task_that_cannot_be_read_holds_up_no_other(schema: Schema) -> None:
     """It fails in its turn, and is reported, as a damaged record in the queue does."""
     async with opened(schema, order=fifo()) as store:
         with connected(schema) as own:
@@ -402,10 +385,10 @@ async def test_what_cannot_be_read_is_in_nobodys_way(schema: Schema) -> None:
             assert (await kept(store, task)).new.call.function == ""
 
 
-async def test_what_cannot_be_stored_is_in_nobodys_way(
+async def test_a_task_that_cannot_be_stored_holds_up_no_other(
     schema: Schema, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever is raised: it is tried alone, then without what was said of it."""
+    """After any error the store tries it alone, then without its arguments."""
     take = steps.take_committed
 
     def taken(tables: Any, tasks: Any, now: float) -> Any:
@@ -423,7 +406,7 @@ async def test_what_cannot_be_stored_is_in_nobodys_way(
 
 
 async def test_a_removed_pool_does_not_block_the_inbox(schema: Schema) -> None:
-    """Somebody has deleted it by hand."""
+    """An operator has deleted it by hand."""
     async with opened(schema) as store:
         with connected(schema) as own:
             within(store, own, new(1), new(2))
@@ -435,8 +418,8 @@ async def test_a_removed_pool_does_not_block_the_inbox(schema: Schema) -> None:
 # The function
 
 
-async def test_the_function_says_all_that_a_task_may_say(schema: Schema) -> None:
-    """What is not said is as Python has it."""
+async def test_the_function_takes_every_option_of_a_task(schema: Schema) -> None:
+    """Options left out have the defaults of Python."""
     async with opened(schema) as store:
         with connected(schema) as own:
             plain = own.submit()
@@ -480,13 +463,13 @@ async def test_a_task_of_the_function_has_the_attempts_that_its_pool_declares(
 
 
 async def test_the_function_and_python_know_each_others_keys(schema: Schema) -> None:
-    """What they were told of the arguments cannot be compared: the function's name can."""
+    """They cannot compare fingerprints of the arguments; they compare the function's name."""
     async with opened(schema) as store:
         with connected(schema) as own:
             said = own.submit("idempotency_key => 'a'")
             own.connection.commit()
-            told = within(store, own, new(1, idempotency_key="a", fingerprint=5))
-            assert (said, True) == (told.admissions[0].task, told.admissions[0].duplicate)
+            known = within(store, own, new(1, idempotency_key="a", fingerprint=5))
+            assert (said, True) == (known.admissions[0].task, known.admissions[0].duplicate)
             within(store, own, new(2, idempotency_key="b", fingerprint=5))
             own.connection.commit()
             assert 2 == own.submit("idempotency_key => 'b'")
@@ -530,8 +513,8 @@ async def test_the_function_shares_fairly(schema: Schema) -> None:
         ("idempotency_key => 'taken'", "ML007"),
     ],
 )
-async def test_the_function_objects(schema: Schema, said: str, code: str) -> None:
-    """With the number of the error in its SQLSTATE, and in its words."""
+async def test_the_function_refuses_bad_arguments(schema: Schema, said: str, code: str) -> None:
+    """The SQLSTATE has the number of the error, and the message its text."""
     async with opened(schema):
         with connected(schema) as own:
             own.submit("idempotency_key => 'taken'", function="another")
@@ -540,7 +523,7 @@ async def test_the_function_objects(schema: Schema, said: str, code: str) -> Non
             assert code == caught.value.sqlstate
 
 
-async def test_the_function_is_refused_as_others_are(schema: Schema) -> None:
+async def test_the_function_refuses_for_the_reasons_of_python(schema: Schema) -> None:
     """Full, closed, unknown, no capacity."""
     async with opened(schema, backpressure=bounded(1)) as store:
         await store.control(Declare(PoolSpec(name="fast", backpressure=fail_fast())))
@@ -557,35 +540,35 @@ async def test_the_function_is_refused_as_others_are(schema: Schema) -> None:
             assert "ML006" == caught.value.sqlstate
 
 
-async def test_a_trigger_submits(schema: Schema) -> None:
-    """Whatever inserts a row has its task submitted with it."""
+async def test_a_trigger_submits_tasks(schema: Schema) -> None:
+    """Any statement that inserts a row submits a task with it."""
     async with opened(schema) as store:
         call = f'"{schema.address.schema}".submit'
         with connected(schema) as own:
             own.connection.execute(
                 """CREATE TEMP TABLE orders (id bigint);
-                CREATE FUNCTION pg_temp.tell() RETURNS trigger LANGUAGE plpgsql AS $$
+                CREATE FUNCTION pg_temp.new_order() RETURNS trigger LANGUAGE plpgsql AS $$
                 BEGIN
                     PERFORM submit('p', 'work', jsonb_build_object('order', NEW.id));
                     RETURN NEW;
                 END $$;
-                CREATE TRIGGER tell AFTER INSERT ON orders
-                    FOR EACH ROW EXECUTE FUNCTION pg_temp.tell();
+                CREATE TRIGGER new_order AFTER INSERT ON orders
+                    FOR EACH ROW EXECUTE FUNCTION pg_temp.new_order();
                 INSERT INTO orders VALUES (1), (2);""".replace("submit", call).encode()
             )
             own.connection.commit()
         page = await store.view.tasks("p")
-        told = [one.new.call.payload for one in page.tasks]
-        assert [b'{"order": 1}', b'{"order": 2}'] == told
+        payloads = [one.new.call.payload for one in page.tasks]
+        assert [b'{"order": 1}', b'{"order": 2}'] == payloads
 
 
 def test_the_channel_is_that_of_hints(schema: Schema) -> None:
-    """What the server makes of the name of a schema and what Python makes of it is the same."""
+    """The server and Python derive the same channel from the name of a schema."""
     with connected(schema) as own:
         assert channel_of(own.schema) == own.ask("SELECT millpond_channel()")
         long = "s" * 60
         own.connection.execute(f"CREATE SCHEMA {long}".encode())
         made = own.ask("SELECT pg_get_functiondef('millpond_channel'::regproc)")
         own.connection.execute(made.replace(own.schema, long).encode())
-        (told,) = own.connection.execute(f"SELECT {long}.millpond_channel_1()".encode()).fetchall()
-        assert channel_of(long) == told[0]
+        (row,) = own.connection.execute(f"SELECT {long}.millpond_channel_1()".encode()).fetchall()
+        assert channel_of(long) == row[0]

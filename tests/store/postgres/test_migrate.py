@@ -67,12 +67,14 @@ def connection(address: Address) -> Iterator[Connection]:
 
 def tables(connection: Connection, schema: str = "millpond") -> list[str]:
     """The tables of a schema, by name."""
-    asked = "SELECT tablename::text FROM pg_tables WHERE schemaname = %s ORDER BY 1"
-    return [name for (name,) in connection.execute(asked, [schema])]
+    query = "SELECT tablename::text FROM pg_tables WHERE schemaname = %s ORDER BY 1"
+    return [name for (name,) in connection.execute(query, [schema])]
 
 
-def test_a_new_database_gets_them_all_in_order(connection: Connection, address: Address) -> None:
-    """And has them written down, each with its digest and the server's time."""
+def test_a_new_database_gets_all_migrations_in_order(
+    connection: Connection, address: Address
+) -> None:
+    """It records each with its digest and the server's time."""
     assert 2 == migrate(connection, address, migrations=(FIRST, SECOND))
     assert ["millpond_one", "millpond_schema", "millpond_two"] == tables(connection)
     noted = connection.execute(
@@ -82,15 +84,17 @@ def test_a_new_database_gets_them_all_in_order(connection: Connection, address: 
     assert [] == tables(connection, "public")
 
 
-def test_an_older_one_gets_only_what_it_lacks(connection: Connection, address: Address) -> None:
-    """What is in its tables stays."""
+def test_an_older_database_gets_only_the_missing_migrations(
+    connection: Connection, address: Address
+) -> None:
+    """The rows in its tables stay."""
     migrate(connection, address, migrations=(FIRST,))
     connection.execute("INSERT INTO millpond.millpond_one VALUES (7)")
     migrate(connection, address, migrations=(FIRST, SECOND))
     assert [(7, None)] == connection.execute("SELECT * FROM millpond.millpond_one").fetchall()
 
 
-def test_what_fails_leaves_nothing(connection: Connection, address: Address) -> None:
+def test_a_migration_that_fails_leaves_nothing(connection: Connection, address: Address) -> None:
     """A migration is one transaction; the one before it stays."""
     with pytest.raises(StoreError, match="42P07"):
         migrate(connection, address, migrations=(FIRST, BROKEN))
@@ -115,13 +119,13 @@ def test_another_builds_schema_is_left_alone(connection: Connection, address: Ad
         migrate(connection, address, migrations=(Migration(1, "first", "SELECT 1;"),))
 
 
-def test_it_may_be_forbidden(connection: Connection, address: Address) -> None:
+def test_migrating_can_be_forbidden(connection: Connection, address: Address) -> None:
     """Then nothing is made, not even the schema."""
     with pytest.raises(MigrationNeeded, match="migrate=True") as caught:
         migrate(connection, address, allowed=False)
     assert (0, known_migrations()[-1].version) == (caught.value.found, caught.value.needed)
-    asked = "SELECT count(*) FROM pg_namespace WHERE nspname = 'millpond'"
-    assert (0,) == connection.execute(asked).fetchone()
+    query = "SELECT count(*) FROM pg_namespace WHERE nspname = 'millpond'"
+    assert (0,) == connection.execute(query).fetchone()
     version = migrate(connection, address)
     assert version == migrate(connection, address, allowed=False)
 
@@ -167,8 +171,8 @@ def test_settings_of_the_session_are_as_before(connection: Connection, address: 
 # At once
 
 
-def test_eight_processes_at_once(postgres_url: str) -> None:
-    """One of them migrates; all find it done."""
+def test_of_eight_processes_at_once_one_migrates(postgres_url: str) -> None:
+    """All find the migrations done."""
     processes = [
         subprocess.Popen(
             [sys.executable, "-c", OPEN, postgres_url],
@@ -189,8 +193,8 @@ def test_eight_processes_at_once(postgres_url: str) -> None:
     answers = [process.communicate(timeout=50) for process in processes]
     assert [(f"{NEWEST}\n", "")] * 8 == answers
     with psycopg.connect(postgres_url) as connection:
-        asked = "SELECT count(*) FROM millpond.millpond_schema"
-        assert (NEWEST,) == connection.execute(asked).fetchone()
+        query = "SELECT count(*) FROM millpond.millpond_schema"
+        assert (NEWEST,) == connection.execute(query).fetchone()
 
 
 def test_many_threads_at_once_and_again(postgres: Server) -> None:
@@ -222,7 +226,7 @@ def test_many_threads_at_once_and_again(postgres: Server) -> None:
 
 
 def test_a_migration_that_does_not_end_is_not_waited_for(address: Address) -> None:
-    """It is somebody else's, and has not committed."""
+    """Another process runs it, and has not committed."""
     with connect(address) as holder, connect(address, patience=Patience(lock=0.05)) as waiter:
         holder.execute("BEGIN")
         holder.execute("CREATE SCHEMA millpond")
@@ -237,14 +241,14 @@ def test_a_migration_that_does_not_end_is_not_waited_for(address: Address) -> No
 
 @pytest.fixture
 def admin(own_url: str) -> Iterator[Connection]:
-    """Give a connection of somebody who may do anything."""
+    """Give a connection of a superuser."""
     with connect(address_of(own_url)) as opened:
         yield opened
 
 
 @pytest.fixture
 def plain_url(own: OwnServer, own_url: str) -> str:
-    """Give the same database as a user sees it who has no rights there."""
+    """Give the URL of the same database for a user without rights there."""
     own.execute(
         'DO $$BEGIN CREATE ROLE "pla\'in" LOGIN; EXCEPTION WHEN duplicate_object THEN END$$'
     )
@@ -259,7 +263,9 @@ def grant(connection: Connection, error: MissingRights) -> None:
         connection.execute(statement.encode())
 
 
-def test_what_a_user_lacks_is_named_and_helps(admin: Connection, plain_url: str) -> None:
+def test_missing_rights_are_named_and_granting_them_helps(
+    admin: Connection, plain_url: str
+) -> None:
     """Each grant that an error names takes the user one step on."""
     address = address_of(plain_url)
     with connect(address) as plain:
@@ -272,7 +278,7 @@ def test_what_a_user_lacks_is_named_and_helps(admin: Connection, plain_url: str)
 
 
 def test_a_schema_that_was_made_for_the_user_will_do(admin: Connection, plain_url: str) -> None:
-    """He need not be let create any."""
+    """The user needs no right to create one."""
     admin.execute('CREATE SCHEMA millpond AUTHORIZATION "pla\'in"')
     address = address_of(plain_url)
     with connect(address) as plain:
@@ -340,15 +346,17 @@ def plain(text: str) -> str:
     return re.sub(r"[\s()]|USING btree|::(double precision|\w+)", "", text.replace("millpond.", ""))
 
 
-def test_they_have_the_columns_of_those_on_sqlite(connection: Connection, address: Address) -> None:
-    """In the same order: the same verbs work on both. What only a server needs stands behind."""
+def test_the_tables_have_the_columns_of_those_on_sqlite(
+    connection: Connection, address: Address
+) -> None:
+    """In the same order: the same verbs work on both. Columns only for a server come last."""
     migrate(connection, address)
     found: dict[str, list[str]] = {}
-    asked = (
+    query = (
         "SELECT table_name::text, column_name::text FROM information_schema.columns "
         "WHERE table_schema = 'millpond' ORDER BY table_name, ordinal_position"
     )
-    for table, column in connection.execute(asked):
+    for table, column in connection.execute(query):
         found.setdefault(table, []).append(column)
     for own in ("schema", "functions", "detour", "lease", "folded", "alive", "inbox"):
         del found[f"millpond_{own}"]
@@ -372,11 +380,13 @@ def test_they_have_the_columns_of_those_on_sqlite(connection: Connection, addres
     assert {} == found
 
 
-def test_they_have_the_indexes_of_those_on_sqlite(connection: Connection, address: Address) -> None:
+def test_the_tables_have_the_indexes_of_those_on_sqlite(
+    connection: Connection, address: Address
+) -> None:
     """With the same columns and conditions."""
     migrate(connection, address)
-    asked = "SELECT indexname::text, indexdef FROM pg_indexes WHERE schemaname = 'millpond'"
-    found = {name: plain(sql.partition(" ON ")[2]) for name, sql in connection.execute(asked)}
+    query = "SELECT indexname::text, indexdef FROM pg_indexes WHERE schemaname = 'millpond'"
+    found = {name: plain(sql.partition(" ON ")[2]) for name, sql in connection.execute(query)}
     expected = indexes_of_sqlite()
     assert expected == {name: found[name] for name in expected}
 
@@ -384,13 +394,13 @@ def test_they_have_the_indexes_of_those_on_sqlite(connection: Connection, addres
 def test_texts_are_ordered_by_code_points(connection: Connection, address: Address) -> None:
     """Whatever the locale of the database: as Python and SQLite order them."""
     migrate(connection, address)
-    asked = (
+    query = (
         "SELECT c.relname || '.' || a.attname FROM pg_attribute a "
         "JOIN pg_class c ON c.oid = a.attrelid JOIN pg_collation o ON o.oid = a.attcollation "
         "WHERE c.relnamespace = 'millpond'::regnamespace AND c.relkind = 'r' "
         "AND c.relname <> 'millpond_schema' AND o.collname <> 'C'"
     )
-    assert [] == connection.execute(asked).fetchall()
+    assert [] == connection.execute(query).fetchall()
 
 
 def test_rows_that_are_rewritten_are_vacuumed_soon(
@@ -398,16 +408,16 @@ def test_rows_that_are_rewritten_are_vacuumed_soon(
 ) -> None:
     """Whatever the size of their table."""
     migrate(connection, address)
-    asked = (
+    query = (
         "SELECT relname::text FROM pg_class WHERE relnamespace = 'millpond'::regnamespace "
         "AND 'autovacuum_vacuum_scale_factor=0' = ANY (reloptions) "
         "AND 'vacuum_truncate=off' = ANY (reloptions) ORDER BY 1"
     )
     expected = ["group", "lease", "live", "meta", "pool", "seat", "unit"]
-    assert [(f"millpond_{name}",) for name in expected] == connection.execute(asked).fetchall()
+    assert [(f"millpond_{name}",) for name in expected] == connection.execute(query).fetchall()
 
 
-def test_they_are_part_of_what_is_installed() -> None:
+def test_the_migrations_are_in_the_installed_package() -> None:
     """The files are read as resources of the package."""
     (first, *_) = known_migrations()
     file = ROOT / "src/millpond/store/postgres/migrations/0001_tables.sql"

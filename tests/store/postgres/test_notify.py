@@ -1,4 +1,4 @@
-"""Wakes: hints cross a real server, and trouble with them is nobody's trouble."""
+"""Wakes: hints cross a real server, and no trouble with them reaches a caller."""
 
 import asyncio
 import json
@@ -150,8 +150,8 @@ def test_every_schema_has_a_channel_with_a_name_of_its_own() -> None:
     assert "millpond:millpond" == channel_of("millpond")
 
 
-async def test_what_arrives_together_is_heard_together(opened: Opening) -> None:
-    """One call for all of it: the earliest wake of each pool, everybody once."""
+async def test_hints_that_arrive_together_are_one_call(opened: Opening) -> None:
+    """It has the earliest wake of each pool, and each task once."""
     ear, speaker = await opened("a").listening(), opened("b")
     for hint in (
         Hint(wakes=(Wake("mail", 2.0),), ended=(1, 2)),
@@ -169,7 +169,7 @@ async def test_what_arrives_together_is_heard_together(opened: Opening) -> None:
 
 
 async def test_nonsense_is_passed_over(opened: Opening, postgres_url: str) -> None:
-    """Whoever may connect may also notify nonsense; the next hint is heard."""
+    """Any client may notify nonsense; the listener still gets the next hint."""
     ear, speaker = await opened("a").listening(), opened("b")
     channel = channel_of(ear.address.schema)
     with psycopg.connect(postgres_url, autocommit=True) as stranger:
@@ -220,8 +220,8 @@ async def test_a_slow_network_has_fewer_messages(
     assert pytest.approx(0.039) == speaker.wakes.send(ENDED)
 
 
-def test_nothing_to_say_is_not_said(opened: Opening) -> None:
-    """An empty hint wakes nobody, and costs no round trip."""
+def test_an_empty_hint_is_not_sent(opened: Opening) -> None:
+    """It wakes no process, and costs no round trip."""
     speaker = opened("b")
     speaker.hang_up()
     assert speaker.wakes.send(Hint()) is None
@@ -235,11 +235,11 @@ def test_a_large_hint_is_split_and_a_huge_one_says_that_there_is_more() -> None:
     big = 2**62
     many = Hint(ended=tuple(range(big, big + 1200)), cancelled=(5,), wakes=(Wake("ü", 1.0),))
     parts = messages(many, "me")
-    told = [json.loads(part.partition(" ")[2]) for part in parts]
+    contents = [json.loads(part.partition(" ")[2]) for part in parts]
     assert 1 < len(parts) <= 4
-    assert list(many.ended) == [task for part in told for task in part.get("ended", ())]
-    assert [5] == [task for part in told for task in part.get("cancelled", ())]
-    assert not any("more" in part for part in told)
+    assert list(many.ended) == [task for part in contents for task in part.get("ended", ())]
+    assert [5] == [task for part in contents for task in part.get("cancelled", ())]
+    assert not any("more" in part for part in contents)
     huge = Hint(ended=tuple(range(big, big + 100_000)))
     long = Hint(wakes=(Wake("x" * 9000, 0.0),), cancelled=(5,))
     for hint in (huge, long):
@@ -274,8 +274,8 @@ async def test_inside_a_transaction_the_commit_notifies(opened: Opening, postgre
     assert ENDED == await ear.next()
 
 
-async def test_what_could_not_be_sent_is_made_good(opened: Opening) -> None:
-    """The writer has lost its connection; by the next one it says all of it."""
+async def test_a_hint_that_could_not_be_sent_is_sent_later(opened: Opening) -> None:
+    """The writer has lost its connection; it sends the hint with the next one."""
     ear, speaker = await opened("a").listening(), opened("b")
     assert speaker.writer is not None
     with connect(speaker.address) as other:
@@ -324,7 +324,7 @@ async def test_notifications_that_do_not_arrive_are_logged_once(
 async def test_a_terminated_listener_reconnects(
     opened: Opening, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is told to look at everything. One line tells of the loss, one of the return."""
+    """It then polls every pool. One line of the log has the loss, one the return."""
     caplog.set_level(logging.INFO, "millpond.postgres")
     ear, speaker = await opened("a").listening(), opened("b")
     for _ in range(2):
@@ -352,7 +352,7 @@ def spare(own: OwnServer) -> Iterator[OwnServer]:
 async def test_a_listener_survives_a_restart_of_the_server(
     spare: OwnServer, opened: Opening, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """While it is away it is asked for again and again, and one line tells."""
+    """The listener tries to reconnect while it is away, and logs that once."""
     caplog.set_level(logging.INFO, "millpond.postgres")
     ear, speaker = await opened("a", url=spare.url).listening(), opened("b", url=spare.url)
     await asyncio.to_thread(spare.crash)
@@ -392,7 +392,7 @@ async def test_a_server_that_is_away_at_first_is_waited_for(
 
 
 def test_pauses_double_up_to_the_longest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """And begin anew after a connection that lasted."""
+    """They start from the shortest after a connection that lasted."""
     waits: list[float] = []
     now = [0.0]
 
@@ -421,10 +421,10 @@ def test_pauses_double_up_to_the_longest(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 @pytest.mark.parametrize("how", ["off", "pooler"])
-async def test_without_an_ear_one_is_still_heard_by_others(
+async def test_a_process_that_does_not_listen_still_notifies_others(
     opened: Opening, postgres_url: str, how: str
 ) -> None:
-    """And relies on nobody."""
+    """It gets no hints itself."""
     mark = "&" if "?" in postgres_url else "?"
     option = "listen=off" if how == "off" else "pooler=1"
     deaf, ear = opened("a", url=f"{postgres_url}{mark}{option}"), await opened("b").listening()
@@ -450,8 +450,8 @@ async def test_a_listener_may_use_another_address(
     await eventually(ear.wakes.receives_hints)
 
 
-async def test_who_closes_is_told_nothing_more(opened: Opening) -> None:
-    """Twice is once, and closing while it connects is no trouble."""
+async def test_a_closed_listener_gets_no_hint(opened: Opening) -> None:
+    """Closing twice, or while it connects, is harmless."""
     process, early = await opened("a").listening(), opened("b")
     early.wakes.listen(early.hints.put_nowait, asyncio.get_running_loop())
     early.wakes.close()
@@ -460,11 +460,11 @@ async def test_who_closes_is_told_nothing_more(opened: Opening) -> None:
     process.wakes.close()
     assert process.wakes.send(ENDED) is None
     assert not process.wakes.receives_hints()
-    asked = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'millpond listener'"
+    query = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'millpond listener'"
     assert process.writer is not None
     writer = process.writer
     await eventually(
-        lambda: writer.execute(f"{asked} AND datname = current_database()").fetchone() == (0,)
+        lambda: writer.execute(f"{query} AND datname = current_database()").fetchone() == (0,)
     )
     assert early.hints.empty()
 
@@ -486,7 +486,7 @@ async def test_a_loop_that_cannot_hear_is_no_trouble(
 
 
 def test_a_loop_that_is_closed_meanwhile_is_no_trouble(opened: Opening) -> None:
-    """Whoever connects for it hangs up again."""
+    """The thread that connects for it closes the connection again."""
     process = opened("a")
     loop = asyncio.new_event_loop()
     loop.close()
@@ -570,7 +570,7 @@ async def test_a_hint_crosses_from_process_to_process_and_back(
 async def test_the_message_of_a_submit_may_go_along_with_it(
     opened: Opening, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of one after a pause; the others are gathered, as ever."""
+    """So does that of the first after a pause; the next ones are gathered as before."""
     monkeypatch.setattr(wake_module, "PAUSE", 60.0)
     ear, speaker = await opened("a").listening(), opened("b")
     along = speaker.wakes.along("mail")
@@ -586,7 +586,7 @@ async def test_the_message_of_a_submit_may_go_along_with_it(
 async def test_the_ends_of_many_tasks_are_sent_together(
     opened: Opening, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They can wait a little; something to start, or a few that somebody waits for, cannot."""
+    """They can wait a little; a task to start, or a few ends that a caller awaits, cannot."""
     monkeypatch.setattr(wake_module, "BULK_PAUSE", 60.0)
     ear, speaker = await opened("a").listening(), opened("b")
     many = Hint(ended=tuple(range(1, 50)))

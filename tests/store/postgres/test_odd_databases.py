@@ -63,7 +63,7 @@ def made(own: OwnServer, options: str = "") -> Iterator[str]:
 
 
 async def used(url: str) -> None:
-    """Use a pool as an application does, and see that nothing is otherwise than elsewhere."""
+    """Use a pool as an application does, and check that it works as in any database."""
     mp = Millpond(url, work=True)
     pool = mp.pool("jobs", max_concurrent=4, max_per_key=1)
 
@@ -80,10 +80,10 @@ async def used(url: str) -> None:
         assert [one.id for one in handles] == [one.id for one in again]
         assert sorted(["jobs", *NAMES]) == list(await internals_of(mp).runtime.view.names())
         with psycopg.connect(address_of(url).conninfo, autocommit=True) as own:
-            asked = "SELECT millpond.submit('jobs', 'echo', jsonb_build_object('value', %s::text))"
-            rows = [own.execute(asked, [key]).fetchone() for key in KEYS]
-        told = [await mp.handle(row[0]) for row in rows if row is not None]
-        assert KEYS == [await handle for handle in told]
+            call = "SELECT millpond.submit('jobs', 'echo', jsonb_build_object('value', %s::text))"
+            rows = [own.execute(call, [key]).fetchone() for key in KEYS]
+        by_sql = [await mp.handle(row[0]) for row in rows if row is not None]
+        assert KEYS == [await handle for handle in by_sql]
         assert [] == list(await internals_of(mp).runtime.shared_store.repair())  # type: ignore[misc]
 
 
@@ -138,7 +138,7 @@ async def test_an_encoding_with_fewer_characters(own: OwnServer) -> None:
 
 
 def test_a_role_that_only_reads(own: OwnServer, own_url: str) -> None:
-    """It is told what stands in its way, and that it is a setting."""
+    """The error names the setting that makes it read only."""
     own.execute("CREATE ROLE hesitant LOGIN SUPERUSER")
     own.execute("ALTER ROLE hesitant SET default_transaction_read_only = on")
     try:

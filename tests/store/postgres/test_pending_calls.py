@@ -1,18 +1,19 @@
-"""Calls that the event loop sends and hears by itself, and what it leaves to the thread."""
+"""Calls that the event loop sends and whose answers it reads, and those it leaves to the thread."""
 
 import asyncio
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
 import pytest
+from tests.store.postgres.stores import opened
 from tests.waiting import eventually
-from verify.servers.schemas import Schema, Schemas
+from verify.servers.schemas import Schema
 
-from millpond.core.control import Declare, Register
+from millpond.core.control import Declare
 from millpond.core.lease import LeaseRequest
 from millpond.core.lifecycle import Transition
 from millpond.core.settle import Settled, Settlement
@@ -31,16 +32,6 @@ pytestmark = pytest.mark.real_loop
 
 SECONDS = 30
 """For which something is waited for that happens at once."""
-
-
-@pytest.fixture
-def schema(postgres_schemas: Schemas) -> Iterator[Schema]:
-    """Give empty tables; in the end what they say of each other must fit."""
-    taken = postgres_schemas.take()
-    yield taken
-    wrong = taken.wrong()
-    postgres_schemas.give_back(taken)
-    assert [] == wrong
 
 
 @pytest.fixture
@@ -68,18 +59,6 @@ def done(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     return counted
 
 
-@asynccontextmanager
-async def opened(address: Address, **options: Any) -> AsyncIterator[PostgresStore]:
-    """Open a store with its threads, and a pool and a worker in it."""
-    store = PostgresStore(address, **options)
-    try:
-        await store.control(Declare(PoolSpec(name="p", max_concurrent=5)))
-        await store.control(Register("w", 60.0, owner="me"))
-        yield store
-    finally:
-        await store.close()
-
-
 def submitted(store: PostgresStore, first: int, count: int = 1) -> "asyncio.Task[SubmitAnswer]":
     """Submit some tasks."""
     tasks = tuple(NewTask(id=first + n, pool="p", call=Call("f", b"x")) for n in range(count))
@@ -88,7 +67,7 @@ def submitted(store: PostgresStore, first: int, count: int = 1) -> "asyncio.Task
 
 @contextmanager
 def held_up(address: Address) -> Iterator[Callable[[], None]]:
-    """Keep everybody from writing, until what is given is called."""
+    """Hold the lock of writers until the given function is called."""
     connection = connect(address, durability="normal")
     connection.execute("BEGIN")
     connection.execute(to_write(address.schema).encode())
@@ -103,7 +82,7 @@ async def until_flying(store: PostgresStore) -> None:
     writer = store._writer
     assert isinstance(writer, PostgresWriter)
     async with asyncio.timeout(SECONDS):
-        while writer._pending is None or not writer._pending.in_flight:  # noqa: ASYNC110 - no event tells
+        while writer._pending is None or not writer._pending.in_flight:  # noqa: ASYNC110 - no event for it
             await asyncio.sleep(0)
 
 
@@ -125,7 +104,7 @@ async def test_a_plain_life_needs_no_thread(address: Address, done: Counter[str]
 
 
 async def test_jobs_keep_their_order(address: Address) -> None:
-    """Whether the loop does them or the thread: nobody overtakes."""
+    """Whether the loop or the thread does them, none overtakes another."""
     async with opened(address) as store:
         order: list[int] = []
 
@@ -149,7 +128,7 @@ async def test_jobs_keep_their_order(address: Address) -> None:
         assert sorted(verbs) == verbs
 
 
-async def test_what_takes_longer_than_a_moment_is_left_to_the_thread(
+async def test_the_loop_leaves_a_slow_call_to_the_thread(
     address: Address, done: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It waits there as long as it may, and the answer is the same."""
@@ -168,7 +147,7 @@ async def test_what_takes_longer_than_a_moment_is_left_to_the_thread(
 async def test_a_thread_that_the_loop_waits_for_does_not_wait_for_the_loop(
     address: Address,
 ) -> None:
-    """Who blocks the loop until something is done has it done, whatever is under way."""
+    """A caller that blocks the loop until a job is done gets it done, whatever call is pending."""
     async with opened(address) as store:
         await submitted(store, 1)
         with held_up(address) as let_go:
@@ -179,8 +158,8 @@ async def test_a_thread_that_the_loop_waits_for_does_not_wait_for_the_loop(
             await task
 
 
-async def test_closing_waits_for_what_is_under_way(address: Address) -> None:
-    """It is answered, and who comes later is told that it is closed."""
+async def test_closing_waits_for_the_pending_call(address: Address) -> None:
+    """It is answered; a later call raises an error that says the store is closed."""
     async with opened(address) as store:
         await submitted(store, 1)
         with held_up(address) as let_go:
@@ -211,7 +190,7 @@ async def test_a_lost_connection_is_found_before_anything_is_sent(
 
 
 async def test_a_connection_lost_under_way_leaves_a_doubt(address: Address, schema: Schema) -> None:
-    """Nobody knows whether it was done, and the next one is done."""
+    """Its outcome is unknown, and the next call succeeds."""
     async with opened(address) as store:
         await submitted(store, 1)
         with held_up(address):
@@ -235,7 +214,7 @@ def _end_session(store: PostgresStore, schema: Schema) -> None:
 
 
 async def test_a_refusal_goes_to_the_verbs(address: Address, done: Counter[str]) -> None:
-    """Also one that the server tells by undoing what it had begun."""
+    """So does a refusal after which the server rolls back what it had begun."""
     async with opened(address) as store:
         await submitted(store, 1)
         done.clear()
@@ -299,7 +278,7 @@ def test_another_loop_goes_on_where_the_first_one_ended(address: Address) -> Non
 async def test_behind_a_pooler_a_call_is_one_transaction(
     address: Address, done: Counter[str]
 ) -> None:
-    """With settings of its own before and a commit behind, and heard by the loop all the same."""
+    """It has its settings before it and a commit behind it; the loop still reads the answer."""
     behind = msgspec.structs.replace(address, pooler=True)
     async with opened(behind) as store:
         await submitted(store, 1)
@@ -311,10 +290,10 @@ async def test_behind_a_pooler_a_call_is_one_transaction(
         assert [1, 2] == [one.new.id for one in (await store.view.tasks("p", limit=5)).tasks]
 
 
-async def test_what_does_not_fit_into_the_socket_is_sent_by_the_thread(
+async def test_the_thread_sends_a_call_that_does_not_fit_into_the_socket(
     address: Address, done: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The loop only hears: what is left to send must not wait until a moment is over."""
+    """The loop only reads: it must not wait until the rest is sent."""
     monkeypatch.setattr(module, "_A_MOMENT", 3600.0)
     async with opened(address) as store:
         await submitted(store, 1)

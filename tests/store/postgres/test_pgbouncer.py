@@ -34,7 +34,7 @@ pytestmark = [pytest.mark.real_loop, pytest.mark.pgbouncer]
 
 @pytest.fixture(scope="module")
 def pooler(own: OwnServer) -> Iterator[Pooler]:
-    """Give a pooler with two sessions, so that nobody has one of his own."""
+    """Give a pooler with two sessions, so that no client has a session of its own."""
     program = find_pgbouncer()
     assert program is not None
     settings = {"default_pool_size": "2", "max_client_conn": "40"}
@@ -83,7 +83,7 @@ async def test_tasks_run_with_and_without_hints(url: str, said: str) -> None:
 
 
 async def test_every_transaction_brings_its_settings(pooler: Pooler, url: str) -> None:
-    """Whoever had the session before: nobody waits for a lock or for an answer for ever."""
+    """Lock and statement timeouts hold, whichever client had the session before."""
     async with shop(url, work=False):
         pass
     with psycopg.connect(direct(pooler, url), autocommit=True) as admin:
@@ -116,21 +116,21 @@ def test_a_pooler_is_detected(pooler: Pooler, url: str) -> None:
 
 async def test_a_silent_listener_is_logged_once(url: str, caplog: pytest.LogCaptureFixture) -> None:
     """With what to write into the URL; and where one listens elsewhere there is nothing to say."""
-    told = threading.Event()
+    logged = threading.Event()
     handler = logging.Handler()
-    handler.emit = lambda _: told.set()  # type: ignore[assignment, method-assign]
+    handler.emit = lambda _: logged.set()  # type: ignore[assignment, method-assign]
     logger = logging.getLogger("millpond.postgres")
     logger.addHandler(handler)
     try:
         async with shop(url, work=False):
-            assert await asyncio.to_thread(told.wait, 30.0)
+            assert await asyncio.to_thread(logged.wait, 30.0)
     finally:
         logger.removeHandler(handler)
     assert 1 == caplog.text.count("LISTEN is not available through the pooler")
     assert "listen=" in caplog.text
 
 
-async def test_one_may_listen_at_the_server_itself(pooler: Pooler, url: str) -> None:
+async def test_a_process_may_listen_at_the_server_itself(pooler: Pooler, url: str) -> None:
     """Then it receives hints as without a pooler."""
     ear = quote(direct(pooler, url), safe="")
     async with shop(f"{url}?listen={ear}") as mp, asyncio.timeout(30):
@@ -195,22 +195,22 @@ def test_prepared_statements_that_a_pooler_loses_are_explained(url: str) -> None
         ("?connect_timeout=5&user=stranger", StoreDenied, "user"),
     ],
 )
-def test_what_it_refuses_is_explained(
+def test_a_refusal_of_the_pooler_is_explained(
     url: str, wrong: str, kind: type[MillpondError], words: str
 ) -> None:
-    """It has words of its own."""
+    """The pooler has messages of its own."""
     with pytest.raises(kind, match=words):
         connect(address_of(f"{url}{wrong}"))
 
 
-def test_a_database_that_is_not_there(pooler: Pooler) -> None:
+def test_a_database_that_is_not_there_is_an_error(pooler: Pooler) -> None:
     """Neither the server nor the pooler knows it."""
     with pytest.raises((StoreMissing, StoreUnreachable), match="not_there"):
         connect(address_of(pooler.url_of("not_there")))
 
 
-def test_a_full_house(url: str) -> None:
-    """No further client is let in."""
+def test_a_pooler_with_too_many_clients_is_an_error(url: str) -> None:
+    """It lets no further client in."""
     held = []
     try:
         with pytest.raises(TooManyConnections, match="takes no further connections"):

@@ -1,4 +1,4 @@
-"""A connection of rows: statements go together, and whatever fails is told once and for all."""
+"""A pipelined connection: it sends statements together, and raises each failure once."""
 
 import select
 import threading
@@ -84,8 +84,8 @@ def test_a_transaction_begins_in_one_go_and_writes_with_its_commit(
     assert connection.begun is None
 
 
-def test_what_was_not_committed_is_not_there(connection: PostgresConnection) -> None:
-    """Neither what was sent nor what stood in line."""
+def test_a_rollback_undoes_sent_and_queued_statements(connection: PostgresConnection) -> None:
+    """Neither statements that were sent nor statements that were queued take effect."""
     connection.begin(LOCK, LOOK)
     connection.execute(ADD, (1, None))
     connection.sync()
@@ -106,7 +106,7 @@ def test_rows_are_had_one_by_one_or_all(connection: PostgresConnection) -> None:
 
 
 def test_no_rows_are_sent_by_no_statement(connection: PostgresConnection, trips: list[int]) -> None:
-    """Of columns that have no values nobody knows how many there are."""
+    """Without rows it cannot know how many columns there are."""
     connection.executemany(ADD, [])
     connection.sync()
     assert [] == trips
@@ -115,7 +115,7 @@ def test_no_rows_are_sent_by_no_statement(connection: PostgresConnection, trips:
 def test_an_error_raises_when_queued_statements_are_sent_and_stops_the_rest(
     connection: PostgresConnection,
 ) -> None:
-    """Not even a commit that stands behind it."""
+    """Not even a commit queued behind it takes effect."""
     connection.begin(LOCK, LOOK)
     connection.execute(ADD, (1, None))
     connection.execute(ADD, (1, None))
@@ -130,10 +130,10 @@ def test_an_error_raises_when_queued_statements_are_sent_and_stops_the_rest(
     assert [] == connection.execute(ALL).fetchall()
 
 
-def test_what_a_failed_line_did_not_prepare_is_prepared_anew(
+def test_statements_that_a_failed_pipeline_did_not_prepare_are_prepared_later(
     connection: PostgresConnection,
 ) -> None:
-    """And what it did prepare is not prepared twice."""
+    """Those that it did prepare are not prepared twice."""
     connection.execute(ALL)
     connection.execute("SELECT 1 / $1::integer", (0,))
     connection.execute("SELECT 7")
@@ -173,7 +173,7 @@ def test_a_rollback_works_with_queued_statements(connection: PostgresConnection)
 def test_changes_are_counted(
     connection: PostgresConnection, statement: str, values: tuple[Any, ...], grows: bool
 ) -> None:
-    """Those of rows: who changed none need not tell that he was there."""
+    """Only changes of rows count: a transaction without them notifies no other process."""
     connection.execute(ADD, (1, None))
     connection.sync()
     before = connection.total_changes
@@ -183,10 +183,10 @@ def test_changes_are_counted(
     assert grows == (connection.total_changes != before)
 
 
-def test_what_certainly_changes_rows_is_not_waited_for(
+def test_a_statement_that_surely_changes_rows_costs_no_round_trip(
     connection: PostgresConnection, trips: list[int]
 ) -> None:
-    """Only to know that it did."""
+    """Its answer is not needed to know that rows changed."""
     before = connection.total_changes
     connection.executemany(ADD, [(1, None)])
     assert before != connection.total_changes
@@ -208,10 +208,10 @@ def transaction(connection: PostgresConnection, *values: int) -> list[Any]:
     return found
 
 
-def test_what_is_asked_twice_in_a_row_is_asked_along_with_the_lock(
+def test_a_read_repeated_in_each_transaction_is_sent_with_the_lock(
     connection: PostgresConnection, trips: list[int]
 ) -> None:
-    """What is asked with other values each time is not, and what was written meanwhile is seen."""
+    """A read with other values each time is not; a read shows the writes of others."""
     for number in range(4):
         assert [(number,), None, (number + 1,)] == transaction(connection, number)
     #       lock, count, one, add and count, commit; then the count goes with the lock
@@ -219,10 +219,10 @@ def test_what_is_asked_twice_in_a_row_is_asked_along_with_the_lock(
 
 
 @pytest.mark.parametrize("many", [False, True])
-def test_what_was_read_ahead_is_not_believed_after_a_write(
+def test_a_row_read_ahead_is_read_again_after_a_write(
     connection: PostgresConnection, many: bool
 ) -> None:
-    """Somebody asks a little later than usual."""
+    """The transaction asks for it a little later than usual."""
     for number in range(3):
         transaction(connection, number)
     connection.begin(LOCK, LOOK)
@@ -234,7 +234,7 @@ def test_what_was_read_ahead_is_not_believed_after_a_write(
     connection.commit()
 
 
-def test_what_others_wrote_is_seen_by_what_is_asked_along_with_the_lock(
+def test_a_read_sent_with_the_lock_shows_the_writes_of_others(
     connection: PostgresConnection, address: Address
 ) -> None:
     """They had the lock before."""
@@ -248,7 +248,7 @@ def test_what_others_wrote_is_seen_by_what_is_asked_along_with_the_lock(
 def test_no_read_ahead_without_noted_reads(
     connection: PostgresConnection, trips: list[int]
 ) -> None:
-    """Whoever has the store to himself knows what is in it."""
+    """A process that has the store to itself keeps the rows in memory."""
     for _ in range(3):
         transaction(connection, len(trips))
     trips.clear()
@@ -260,10 +260,10 @@ def test_no_read_ahead_without_noted_reads(
 
 
 @pytest.mark.parametrize("rows", [[(n, None) for n in range(300)], [(1, b"x" * 10_000)]])
-def test_much_is_not_read_on_suspicion(
+def test_a_read_of_many_rows_is_not_sent_ahead(
     connection: PostgresConnection, trips: list[int], rows: list[Any]
 ) -> None:
-    """It may not be wanted after all."""
+    """The transaction may not need them."""
     connection.executemany(ADD, rows)
     connection.sync()
     trips.clear()
@@ -275,10 +275,10 @@ def test_much_is_not_read_on_suspicion(
     assert [3, 1, 1] * 3 == trips
 
 
-def test_the_end_of_reading_is_not_waited_for(
+def test_the_end_of_a_read_transaction_costs_no_round_trip(
     connection: PostgresConnection, trips: list[int]
 ) -> None:
-    """Nobody needs to know that a transaction is over that changed nothing."""
+    """No caller needs the answer to a transaction that changed nothing."""
     for number in range(3):
         connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         assert (number,) == connection.execute(COUNT).fetchone()
@@ -291,10 +291,10 @@ def test_the_end_of_reading_is_not_waited_for(
     assert connection.driver.execute(COUNT).fetchone() == (3,)
 
 
-def test_a_session_that_ends_while_idle_is_known_as_closed(
+def test_a_session_that_ended_while_idle_is_found_closed(
     connection: PostgresConnection, address: Address
 ) -> None:
-    """By whoever comes next."""
+    """The next statement finds it."""
     number = pid(connection)
     connection.execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
     connection.execute(COUNT).fetchone()
@@ -329,7 +329,7 @@ def test_a_session_that_was_ended_is_known_as_gone(
 def test_a_session_that_ended_before_its_commit_was_sent_leaves_no_doubt(
     connection: PostgresConnection, address: Address
 ) -> None:
-    """The server gave up on what stands before the commit."""
+    """The server ended at a statement before the commit."""
     connection.begin(LOCK, LOOK)
     end(pid(connection), address)
     connection.execute(ADD, (1, None))
@@ -354,7 +354,7 @@ def test_a_commit_without_an_answer_is_in_doubt(
 
 
 def test_a_transaction_that_stood_idle_for_too_long_leaves_no_doubt(address: Address) -> None:
-    """It was ended before anybody asked for its commit."""
+    """The server ended it before the commit was sent."""
     frozen = PostgresConnection(connect(address, patience=Patience(idle=0.05)), MANY)
     other = PostgresConnection(connect(address), MANY)
     frozen.begin(LOCK, LOOK)
@@ -433,9 +433,9 @@ def test_through_a_pooler_each_transaction_has_its_settings_and_nothing_is_prepa
             connection.begin(LOCK, LOOK)
         else:
             connection.execute(statement)
-        asked = "SELECT current_setting($1)"
-        assert ("7s",) == connection.execute(asked, ("lock_timeout",)).fetchone()
-        assert ("off",) == connection.execute(asked, ("synchronous_commit",)).fetchone()
+        query = "SELECT current_setting($1)"
+        assert ("7s",) == connection.execute(query, ("lock_timeout",)).fetchone()
+        assert ("off",) == connection.execute(query, ("synchronous_commit",)).fetchone()
         connection.execute("ROLLBACK")
     assert ("0",) == connection.execute("SELECT current_setting('lock_timeout')").fetchone()
     prepared = connection.execute("SELECT count(*) FROM pg_prepared_statements").fetchone()

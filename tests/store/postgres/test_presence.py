@@ -36,10 +36,10 @@ def test_a_folder_is_made_that_only_this_user_can_enter(place: Path) -> None:
 
 
 @pytest.mark.rows("TR-06")
-def test_a_link_that_another_user_laid_is_not_followed(
+def test_a_link_that_another_user_made_is_not_followed(
     place: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It would lead to lock files of a stranger: then leases tell who is gone."""
+    """It would lead to lock files of a stranger; leases then show which workers are gone."""
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir(mode=0o700)
     place.symlink_to(elsewhere)
@@ -51,7 +51,7 @@ def test_a_link_that_another_user_laid_is_not_followed(
 @pytest.mark.rows("TR-06")
 @pytest.mark.parametrize("mode", [0o777, 0o755, 0o750])
 def test_a_folder_that_others_can_enter_is_not_used(place: Path, mode: int) -> None:
-    """Whoever can write there could free or hold the locks of others."""
+    """Any user who can write there could free or hold the locks of others."""
     place.mkdir()
     place.chmod(mode)
     assert presence_of("store") is None
@@ -59,10 +59,10 @@ def test_a_folder_that_others_can_enter_is_not_used(place: Path, mode: int) -> N
 
 @pytest.mark.rows("TR-06")
 def test_a_folder_of_another_user_is_not_used(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """He made it under our name before we came."""
+    """The other user made it under our name before we did."""
     place.mkdir(mode=0o700)
     ours = os.geteuid()
-    asked = iter([ours])
+    first = iter([ours])
     # The name is made from our own number; the folder turns out to be of another.
-    monkeypatch.setattr(os, "geteuid", lambda: next(asked, ours + 1))
+    monkeypatch.setattr(os, "geteuid", lambda: next(first, ours + 1))
     assert presence_of("store") is None

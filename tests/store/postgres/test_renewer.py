@@ -21,11 +21,11 @@ LEASE = 60.0
 
 
 @contextmanager
-def nobody_writes(address: Address) -> Iterator[None]:
-    """Keep the turn of those who write."""
-    with connect(address) as somebody:
-        somebody.execute("BEGIN")
-        somebody.execute(to_write(address.schema).encode())
+def writers_locked_out(address: Address) -> Iterator[None]:
+    """Hold the lock of writers."""
+    with connect(address) as holder:
+        holder.execute("BEGIN")
+        holder.execute(to_write(address.schema).encode())
         yield
 
 
@@ -47,7 +47,7 @@ async def test_a_slow_server_is_waited_for_longer_each_time(
     store = PostgresStore(address)
     await store.control(Register("w", LEASE))
     for waits in ("0.05", "0.1", "0.2", "0.2"), ("0.05",):
-        with nobody_writes(address):
+        with writers_locked_out(address):
             for seconds in waits:
                 with pytest.raises(OutcomeUnknown, match=f"silent for {seconds} s"):
                     await renewed(store)

@@ -1,4 +1,4 @@
-"""Roles with the least rights: each does what it may, and is told what it lacks for the rest."""
+"""Roles with the least rights: each does what it may; an error names the grant for the rest."""
 
 import asyncio
 import json
@@ -70,7 +70,7 @@ def at(users: OwnServer) -> Iterator[At]:
 
 def disown(admin: psycopg.Connection, *users: str) -> None:
     """Take all rights from users, so that they can be dropped."""
-    # Who has just hung up may still hold locks.
+    # A session that has just closed may still hold locks.
     admin.execute(
         "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity"
         " WHERE datname = current_database() AND pid <> pg_backend_pid()"
@@ -80,7 +80,7 @@ def disown(admin: psycopg.Connection, *users: str) -> None:
 
 
 def by_hand(url: str) -> psycopg.Connection:
-    """Connect as somebody who writes SQL."""
+    """Connect as an application that writes SQL."""
     return psycopg.connect(address_of(url).conninfo, autocommit=True)
 
 
@@ -103,8 +103,8 @@ async def done(url: str, *numbers: int) -> list[int]:
 
 
 @pytest.mark.parametrize("role", Role)
-def test_who_one_is_is_known(at: At, role: Role) -> None:
-    """By the rights one has."""
+def test_the_role_of_a_connection_is_known(at: At, role: Role) -> None:
+    """By the rights that it has."""
     address = address_of(at(role))
     with connect(address) as connection:
         assert role is role_of(connection, address)
@@ -131,18 +131,18 @@ async def test_a_worker_works_and_does_not_migrate(at: At) -> None:
                 connection.execute(statement.encode())
 
 
-async def test_a_submitter_submits_and_asks_what_became_of_it(at: At) -> None:
-    """By two functions, and by nothing else."""
+async def test_a_submitter_submits_and_reads_the_status(at: At) -> None:
+    """It may call two functions, and nothing else."""
     await done(at(Role.WORKER))
     place = 'SELECT "Work\'s ""pool""".'
     with by_hand(at(Role.SUBMITTER)) as own:
         ((task,),) = own.execute(f"{place}submit('jobs', 'double', '{{\"number\": 4}}')".encode())
-        asked = f"{place}status({task})".encode()
-        assert [("queued",)] == own.execute(asked).fetchall()
+        status = f"{place}status({task})".encode()
+        assert [("queued",)] == own.execute(status).fetchall()
         assert [(None,)] == own.execute(f"{place}status(1)".encode()).fetchall()
         async with shop(at(Role.WORKER), work=True, migrate=False) as mp:
             assert 8 == await (await mp.handle(task))
-        assert [("completed",)] == own.execute(asked).fetchall()
+        assert [("completed",)] == own.execute(status).fetchall()
         for statement in (
             'SELECT * FROM "Work\'s ""pool""".millpond_task',
             'INSERT INTO "Work\'s ""pool""".millpond_inbox (id) VALUES (1)',
@@ -154,7 +154,7 @@ async def test_a_submitter_submits_and_asks_what_became_of_it(at: At) -> None:
 
 @pytest.mark.rows("TR-03")
 async def test_a_submitter_cannot_stop_a_pool(at: At) -> None:
-    """A name that no index could hold is refused, and one that nobody knows is in nobody's way."""
+    """A name too long for an index is refused; a task of an unknown name holds up no other."""
     await done(at(Role.WORKER))
     place = 'SELECT "Work\'s ""pool""".submit('
     with by_hand(at(Role.SUBMITTER)) as own:
@@ -189,7 +189,7 @@ async def test_a_submitter_may_store_at_most_a_mebibyte(at: At) -> None:
 
 
 async def test_a_submitter_joins_its_own_transaction(at: At) -> None:
-    """The Millpond is opened by a worker; the connection is that of somebody who may less."""
+    """A worker opens the Millpond; the connection is that of a role with fewer rights."""
     async with shop(at(Role.WORKER), work=True, migrate=False) as mp:
         with by_hand(at(Role.SUBMITTER)) as own, own.transaction():
             handle = await mp.get_pool("jobs").submit(
@@ -226,8 +226,8 @@ async def test_a_submitter_opens_no_pools(at: At) -> None:
         await done(at(Role.SUBMITTER))
 
 
-async def test_a_reader_looks_and_changes_nothing(at: At) -> None:
-    """Also at what was submitted and not taken in yet; what would write names the grant."""
+async def test_a_reader_reads_every_view_and_changes_nothing(at: At) -> None:
+    """It also reads tasks in the inbox; the error of a write names the grant."""
     assert [2] == await done(at(Role.WORKER), 1)
     with by_hand(at(Role.SUBMITTER)) as own:
         own.execute('SELECT "Work\'s ""pool""".submit(\'jobs\', \'double\')')
@@ -250,18 +250,18 @@ async def test_a_reader_looks_and_changes_nothing(at: At) -> None:
     ("role", "may"),
     {Role.WORKER: True, Role.SUBMITTER: True, Role.READER: False}.items(),
 )
-def test_what_acts_with_the_owners_rights_is_for_those_who_were_let(
+def test_only_granted_roles_may_call_functions_with_the_owners_rights(
     at: At, role: Role, may: bool
 ) -> None:
-    """And nothing else does: whoever calls another function has his own rights there."""
+    """No other function has them: it runs with the rights of its caller."""
     expected = dict.fromkeys(FOR_SUBMITTERS, may)
     expected |= dict.fromkeys(map(installed_name, FOR_WORKERS), role is Role.WORKER)
-    asked = (
+    query = (
         "SELECT proname, has_function_privilege(oid, 'EXECUTE') FROM pg_proc"
         " WHERE pronamespace = %s::regnamespace AND prosecdef"
     )
     with by_hand(at(role)) as own:
-        found = own.execute(asked, [quoted(SCHEMA)]).fetchall()
+        found = own.execute(query, [quoted(SCHEMA)]).fetchall()
     assert set(expected.items()) == set(found)
 
 
@@ -271,13 +271,13 @@ def test_the_doctor_knows_them(at: At, role: Role) -> None:
     url = at(role)
     found = check_server(url, address_of(url))
     assert ([], role) == (found.wrong, found.facts["role"])
-    told = {
+    notes = {
         Role.OWNER: "owns the store",
         Role.WORKER: "has the rights of a worker",
         Role.SUBMITTER: "may read no table",
         Role.READER: "may read the store",
     }
-    assert told[role] in "\n".join(found.notes)
+    assert notes[role] in "\n".join(found.notes)
 
 
 def test_tables_of_a_later_release_are_there_for_all(at: At) -> None:
@@ -303,7 +303,7 @@ def test_tables_of_a_later_release_are_there_for_all(at: At) -> None:
 
 
 async def test_a_reader_makes_no_tables(users: OwnServer) -> None:
-    """Where there are none it is told so."""
+    """Where there are none, the error says so."""
     with users.database() as url:
         mine = url.replace("millpond@", f"{USERS[Role.READER].replace(' ', '%20')}@")
         with pytest.raises(MissingRights, match="GRANT CREATE ON DATABASE"):

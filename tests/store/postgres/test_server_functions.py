@@ -116,16 +116,16 @@ def test_every_function_is_short() -> None:
 
 
 def test_a_released_version_is_never_changed() -> None:
-    """Old workers call it; who changes a function raises VERSION."""
+    """Old workers call it; a change of a function needs a higher VERSION."""
     assert max(server_functions.RELEASED, default=0) <= server_functions.VERSION
     known = server_functions.RELEASED.get(server_functions.VERSION, server_functions.digest())
     assert known == server_functions.digest()
 
 
-def test_they_are_installed_once_and_again_where_they_differ(
+def test_functions_are_installed_once_and_again_where_they_differ(
     connection: Connection, address: Address
 ) -> None:
-    """By their digest."""
+    """The store compares their digests."""
     migrate(connection, address)
     assert {server_functions.VERSION: server_functions.digest()} == installed_functions(
         connection, address
@@ -140,7 +140,7 @@ def test_they_are_installed_once_and_again_where_they_differ(
     assert server_functions.digest() in installed_functions(connection, address).values()
 
 
-def test_where_they_are_missing_and_may_not_be_installed_it_is_refused(
+def test_a_schema_without_functions_is_refused_where_they_may_not_be_installed(
     connection: Connection, address: Address
 ) -> None:
     """New code on an old schema: it says what to do, and changes nothing."""

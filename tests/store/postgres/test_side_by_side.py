@@ -11,7 +11,7 @@ from typing import Any
 import psycopg
 import pytest
 from tests.waiting import eventually
-from verify.servers.schemas import InlinePostgresStore, Schema, Schemas
+from verify.servers.schemas import InlinePostgresStore, Schema
 
 from millpond.core.control import Declare, DeclareBudget, Register
 from millpond.core.lease import Leased, LeaseRequest
@@ -29,16 +29,6 @@ from millpond.store.protocol import Batch
 pytestmark = pytest.mark.real_loop
 
 Act = Callable[[InlinePostgresStore], Awaitable[Any]]
-
-
-@pytest.fixture
-def schema(postgres_schemas: Schemas) -> Iterator[Schema]:
-    """Give empty tables; in the end what they say of each other must fit."""
-    taken = postgres_schemas.take()
-    yield taken
-    wrong = taken.wrong()
-    postgres_schemas.give_back(taken)
-    assert [] == wrong
 
 
 class Side(threading.Thread):

@@ -46,7 +46,7 @@ NUMBERS = {
     "place of a task": (r"<< (\d+)\) (?:- 1|\+ last_seq)|\(p\.id << (\d+)\)", SEQ_BITS, 5),
     "turn of a row": (r"\(\w*\.?(?:version|writes) \+ 1\) >> (\d+)", TURN_BITS, 10),
     "leases looked at": (r"s\.leases - s\.first_lease >= (\d+)\b", LEASES_LOOKED_AT, 1),
-    "leases numbered anew": (r"\blast - (5\d\d)\b", LEASES_LOOKED_AT // 2, 3),
+    "leases renumbered": (r"\blast - (5\d\d)\b", LEASES_LOOKED_AT // 2, 3),
     "locks of pools": (r"CASE the_pool & (\d+)", len(POOLS) - 1, 1),
     "ranks with a place": (
         r"cardinality\((?:bands|b\.ranks)\)(?:, 0\))? (?:>|<=) (\d+)",
@@ -151,7 +151,7 @@ def test_names_in_the_sql_are_those_of_python(pattern: str, names: list[str]) ->
 
 @pytest.mark.rows("TR-01")
 def test_the_inbox_refuses_with_reasons_that_python_knows() -> None:
-    """Whoever reads a refusal makes a Reason of it, but for three that have errors of their own."""
+    """The client makes a Reason of each refusal, except where it has an error of its own."""
     said = set(re.findall(r"'refused', '(\w+)'", FUNCTIONS))
     assert said >= {"unknown_pool", "queue_full", "no_capacity", "closed"}
     assert said <= {*map(str, Reason), "foreign", "read_only", "unknown_option", "per_lane"}

@@ -47,7 +47,7 @@ def schema(postgres_schemas: Schemas) -> Iterator[Schema]:
 
 @pytest.mark.rows("TR-01")
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_what_a_mutant_breaks_stands_once_in_the_text(mutant: Mutant) -> None:
+def test_the_text_that_a_mutant_replaces_is_there_once(mutant: Mutant) -> None:
     """A guard that was rewritten needs its mutant rewritten, too, or nothing holds it any more."""
     assert mutant.new not in (mutant.old, function_with(mutant))
     assert set(mutant.notices) <= KINDS.keys() | SCENES.keys()

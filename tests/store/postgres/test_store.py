@@ -1,20 +1,19 @@
-"""The PostgreSQL store: its writer, its clock, who else writes, and servers that come and go."""
+"""The PostgreSQL store: its writer, its clock, other writers, and servers that come and go."""
 
 import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
 from typing import Any, cast
 
 import msgspec
 import psycopg
 import pytest
+from tests.store.postgres.stores import opened
 from tests.waiting import eventually
 from verify.live import simulate_live
 from verify.servers.postgres import OwnServer
-from verify.servers.schemas import InlinePostgresStore, Schema, Schemas
+from verify.servers.schemas import InlinePostgresStore, Schema
 from verify.servers.sqlite_files import TakingTurns
 
 from millpond.core.control import Cancel, ClaimLeadership, Declare, Deregister, Pause, Register
@@ -63,31 +62,9 @@ pytestmark = pytest.mark.real_loop
 
 
 @pytest.fixture
-def schema(postgres_schemas: Schemas) -> Iterator[Schema]:
-    """Give empty tables; in the end what they say of each other must fit."""
-    taken = postgres_schemas.take()
-    yield taken
-    wrong = taken.wrong()
-    postgres_schemas.give_back(taken)
-    assert [] == wrong
-
-
-@pytest.fixture
 def address(schema: Schema) -> Address:
     """Give their address."""
     return schema.address
-
-
-@asynccontextmanager
-async def opened(address: Address, **options: Any) -> AsyncIterator[PostgresStore]:
-    """Open a store with its threads, and a pool and a worker in it."""
-    store = PostgresStore(address, **options)
-    try:
-        await store.control(Declare(PoolSpec(name="p", max_concurrent=5)))
-        await store.control(Register("w", 60.0, owner="me"))
-        yield store
-    finally:
-        await store.close()
 
 
 def task(identifier: int, **options: Any) -> Batch:
@@ -98,7 +75,7 @@ def task(identifier: int, **options: Any) -> Batch:
 ASK = LeaseRequest(pool="p", worker="w", want=5)
 
 
-async def test_what_is_submitted_is_leased_settled_and_seen(address: Address) -> None:
+async def test_a_task_is_submitted_leased_settled_and_seen(address: Address) -> None:
     """Through the writer's thread and the reader's."""
     async with opened(address) as store:
         await asyncio.gather(*(store.submit([task(n)]) for n in range(1, 41)))
@@ -119,7 +96,7 @@ async def test_what_is_submitted_is_leased_settled_and_seen(address: Address) ->
         assert (30, 5, 5) == (view.queued, view.running, view.kept)
 
 
-async def test_it_is_all_there_when_it_is_opened_again(address: Address) -> None:
+async def test_a_store_that_is_opened_again_has_its_tasks(address: Address) -> None:
     """By a store that may not migrate, too: there is nothing to migrate."""
     async with opened(address) as store:
         await store.submit([task(1)])
@@ -143,8 +120,8 @@ async def test_an_error_of_one_is_not_that_of_the_others(address: Address) -> No
         assert {"w"} == await store.view.workers()
 
 
-async def test_a_closed_store_says_so(address: Address) -> None:
-    """To those who write and to those who read."""
+async def test_a_closed_store_raises_an_error(address: Address) -> None:
+    """It does so for writes and for reads."""
     async with opened(address) as store:
         pass
     with pytest.raises(StoreClosed):
@@ -156,10 +133,10 @@ async def test_a_closed_store_says_so(address: Address) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("verbs_each", [1, 3])
-async def test_two_stores_in_turns_tell_the_story_of_one(
+async def test_two_stores_in_turns_do_what_one_store_does(
     schema: Schema, seed: int, verbs_each: int
 ) -> None:
-    """Whoever wrote last, the other sees it: the story is the memory store's."""
+    """Each sees what the other wrote: answers and audit are those of the memory store."""
     lived = await simulate_on(seed, memory_store(), steps=60)
     both = TakingTurns([InlinePostgresStore(schema) for _ in range(2)], verbs_each=verbs_each)
     try:
@@ -169,9 +146,7 @@ async def test_two_stores_in_turns_tell_the_story_of_one(
 
 
 @pytest.mark.parametrize("seed", FLOW_SEEDS[2:])
-async def test_two_stores_in_turns_tell_one_story_of_rates_and_budgets(
-    schema: Schema, seed: int
-) -> None:
+async def test_two_stores_in_turns_share_rates_and_budgets(schema: Schema, seed: int) -> None:
     """I12 where every start asks rates, by count, by weight and by key, and a shared budget."""
     lived = await simulate_on(seed, memory_store(), steps=FLOW_STEPS, make_specs=flow_specs)
     both = TakingTurns([InlinePostgresStore(schema) for _ in range(2)], verbs_each=1)
@@ -183,11 +158,11 @@ async def test_two_stores_in_turns_tell_one_story_of_rates_and_budgets(
 
 @pytest.fixture(scope="module")
 def story_of_events() -> list[Verb]:
-    """What processes lived through that tell of events: the first of it."""
+    """The first verbs of a simulation whose processes emit events."""
     return simulate_live(2).history[:250]
 
 
-async def test_two_stores_in_turns_tell_one_story_of_events_and_triggers(
+async def test_two_stores_in_turns_share_events_and_triggers(
     schema: Schema, story_of_events: list[Verb]
 ) -> None:
     """I12 for what emit, dispatch and delivery are made of."""
@@ -199,17 +174,17 @@ async def test_two_stores_in_turns_tell_one_story_of_events_and_triggers(
         await both.close()
 
 
-async def test_what_is_known_is_kept_while_nobody_else_writes(
+async def test_a_store_keeps_its_rows_until_another_process_writes(
     schema: Schema, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its own writes are no news; those of another are, also where they undid what it knew."""
+    """It keeps them after its own writes, and reads again after those of another."""
     mine, other = InlinePostgresStore(schema), InlinePostgresStore(schema)
     made: list[object] = []
     new_unit = PostgresStore._new_unit
 
-    def noted(store: PostgresStore, *asked: Any) -> Any:
+    def noted(store: PostgresStore, *arguments: Any) -> Any:
         made.append(store)
-        return new_unit(store, *asked)
+        return new_unit(store, *arguments)
 
     monkeypatch.setattr(PostgresStore, "_new_unit", noted)
     await mine.control(Declare(PoolSpec(name="p", max_concurrent=5)))
@@ -230,7 +205,7 @@ async def test_what_is_known_is_kept_while_nobody_else_writes(
 async def test_changed_is_true_after_another_process_wrote(
     address: Address, schema: Schema
 ) -> None:
-    """Once for all of it; who did nothing wrote nothing."""
+    """One call reports all writes; a verb that changes nothing is no write."""
     async with opened(address) as store:
         other = InlinePostgresStore(schema)
         await store.changed()
@@ -246,7 +221,7 @@ async def test_changed_is_true_after_another_process_wrote(
 
 @pytest.mark.listens
 async def test_other_processes_get_a_hint_after_a_commit(address: Address) -> None:
-    """By the writer, after its commit; who sent it hears nothing of it."""
+    """The writer sends it after its commit; the sender does not get it."""
     async with opened(address, owner="one") as one, opened(address, owner="two") as two:
         heard: asyncio.Queue[Hint] = asyncio.Queue()
         own: list[Hint] = []
@@ -356,17 +331,17 @@ async def test_the_store_uses_the_servers_clock(address: Address) -> None:
     async with opened(address, clock=clock) as store:
         clock.set_to(clock() + 1_000_000.0)
         with connect(address) as connection:
-            asked = "SELECT extract(epoch FROM clock_timestamp())::double precision"
-            ((before,),) = connection.execute(asked).fetchall()
+            query = "SELECT extract(epoch FROM clock_timestamp())::double precision"
+            ((before,),) = connection.execute(query).fetchall()
             await store.submit([task(1)])
-            ((after,),) = connection.execute(asked).fetchall()
+            ((after,),) = connection.execute(query).fetchall()
         found = await store.view.task(1)
         assert found is not None
         assert before - 0.001 <= found.submitted_at <= after + 0.001
 
 
-async def test_who_cannot_have_his_turn_is_told(address: Address) -> None:
-    """And what he wanted is not done."""
+async def test_a_writer_that_cannot_get_the_lock_gets_an_error(address: Address) -> None:
+    """Its task is not stored."""
     async with opened(address, patience=Patience(lock=0.2)) as store:
         with connect(address) as connection:
             connection.execute("BEGIN")
@@ -378,8 +353,8 @@ async def test_who_cannot_have_his_turn_is_told(address: Address) -> None:
         await store.submit([task(1)])
 
 
-async def test_who_does_nothing_with_his_turn_loses_it(address: Address) -> None:
-    """As in a process that was frozen: the others go on, and it does its own again."""
+async def test_a_writer_that_is_frozen_loses_the_lock(address: Address) -> None:
+    """Other writers go on, and it repeats its own job."""
     begun, thawed, done = threading.Event(), threading.Event(), []
 
     def job(_: SqlTables) -> None:
@@ -397,10 +372,10 @@ async def test_who_does_nothing_with_his_turn_loses_it(address: Address) -> None
     assert ["job", "job"] == done
 
 
-async def test_who_has_much_to_do_has_more_time(
+async def test_long_transactions_get_more_time_to_hold_the_lock(
     address: Address, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A handler's own part, a transaction that it holds, and many tasks at once."""
+    """With a handler's function, a held transaction, or many tasks at once."""
     slow = 0.9
     monkeypatch.setattr(module, "_LONGEST_PER_TASK", 3 * slow)
     async with opened(address, patience=Patience(turn=0.4)) as store:
@@ -440,8 +415,8 @@ def alone(postgres_url: str) -> Address:
     return address_of(postgres_url)
 
 
-async def test_connections_that_were_ended_while_idle_are_not_missed(alone: Address) -> None:
-    """Those who write and those who read have new ones, and nobody is told."""
+async def test_connections_that_ended_while_idle_are_replaced(alone: Address) -> None:
+    """Writes, reads and renewals connect again, and no caller gets an error."""
     async with opened(alone) as store:
         await store.submit([task(1)])
         await store.view.status([1])
@@ -454,26 +429,26 @@ async def test_connections_that_were_ended_while_idle_are_not_missed(alone: Addr
         renewer.close()
 
 
-async def test_a_renewal_keeps_leases_and_is_no_news(address: Address) -> None:
-    """It is written, and nobody else need look because of it."""
+async def test_a_renewal_keeps_leases_and_notifies_no_process(address: Address) -> None:
+    """It is written, and makes no other process poll."""
     async with opened(address) as store:
         renewer = store.renewer()
         await store.changed()
         with connect(address) as connection:
-            asked = qualified("SELECT expires_at FROM millpond_worker", address.schema).encode()
-            before = connection.execute(asked).fetchone()
+            query = qualified("SELECT expires_at FROM millpond_worker", address.schema).encode()
+            before = connection.execute(query).fetchone()
             assert (await asyncio.to_thread(renewer.renew, "w", 1e6)).alive
-            after = connection.execute(asked).fetchone()
+            after = connection.execute(query).fetchone()
         assert before is not None
         assert after is not None
         assert after[0] > before[0] + 1e5
         assert not await store.changed()
-        assert not (await asyncio.to_thread(renewer.renew, "nobody", 1e6)).alive
+        assert not (await asyncio.to_thread(renewer.renew, "unknown", 1e6)).alive
         renewer.close()
 
 
-async def test_a_server_that_is_away_and_comes_back(own: OwnServer) -> None:
-    """Who asks meanwhile is told so; afterwards it goes on."""
+async def test_a_server_that_comes_back_is_used_again(own: OwnServer) -> None:
+    """Verbs raise StoreUnreachable meanwhile, and succeed afterwards."""
     with OwnServer(own.programs) as spare:
         async with opened(address_of(spare.url)) as store:
             await store.submit([task(1)])
@@ -493,13 +468,13 @@ async def test_a_server_that_is_away_and_comes_back(own: OwnServer) -> None:
 async def test_a_commit_whose_answer_is_lost_has_an_unknown_outcome(
     schema: Schema, monkeypatch: pytest.MonkeyPatch, what: str, options: dict[str, Any]
 ) -> None:
-    """And the next verb begins anew, with what is there."""
+    """The next verb reads the tables again."""
     store = InlinePostgresStore(schema)
     await store.control(Declare(PoolSpec(name="p", max_concurrent=5)))
     happens = getattr(PostgresConnection, what)
 
-    def lost(connection: PostgresConnection, *asked: Any) -> None:
-        happens(connection, *asked)
+    def lost(connection: PostgresConnection, *arguments: Any) -> None:
+        happens(connection, *arguments)
         connection.in_doubt = True
         connection.driver.close()
         raise psycopg.OperationalError("server closed the connection unexpectedly")
@@ -533,7 +508,7 @@ def transactor_of(schema: Schema) -> PostgresTransactor[Unit]:
 
 
 def test_an_ignored_error_is_not_committed(schema: Schema) -> None:
-    """The transaction has failed, whatever its job thinks of it."""
+    """The transaction has failed, even if its job suppresses the error."""
     transactor = transactor_of(schema)
 
     def job(_: Unit) -> None:
@@ -547,8 +522,8 @@ def test_an_ignored_error_is_not_committed(schema: Schema) -> None:
 
 
 @pytest.mark.parametrize("kind", [psycopg.errors.DeadlockDetected, psycopg.errors.AdminShutdown])
-def test_what_may_pass_is_tried_once_more(schema: Schema, kind: type[psycopg.Error]) -> None:
-    """A transaction that was in another's way, and a connection that was lost."""
+def test_an_error_that_may_pass_is_retried_once(schema: Schema, kind: type[psycopg.Error]) -> None:
+    """After a deadlock, and after a lost connection."""
 
     transactor = transactor_of(schema)
     calls: list[int] = []
@@ -558,7 +533,7 @@ def test_what_may_pass_is_tried_once_more(schema: Schema, kind: type[psycopg.Err
         if len(calls) < 2:
             code = {"DeadlockDetected": "40P01", "AdminShutdown": "57P01"}[kind.__name__]
             transactor.connection.execute(
-                f"DO $$ BEGIN RAISE EXCEPTION 'told' USING ERRCODE = '{code}'; END $$"
+                f"DO $$ BEGIN RAISE EXCEPTION 'try again' USING ERRCODE = '{code}'; END $$"
             ).fetchall()
         return "done"
 
@@ -567,8 +542,8 @@ def test_what_may_pass_is_tried_once_more(schema: Schema, kind: type[psycopg.Err
     transactor.close()
 
 
-def test_a_session_that_may_not_write_any_more_is_left(schema: Schema) -> None:
-    """Its server may be a standby by now: with a new connection the primary is looked for."""
+def test_a_session_that_turned_read_only_is_closed(schema: Schema) -> None:
+    """Its server may be a standby by now: a new connection can find the primary."""
     transactor = transactor_of(schema)
 
     def job(_: Unit) -> None:
@@ -594,8 +569,8 @@ async def test_repair_makes_inconsistent_rows_consistent(address: Address) -> No
         assert 1 == len((await store.lease(ASK)).leased)
 
 
-async def test_what_a_handler_writes_is_committed_with_its_completion(address: Address) -> None:
-    """Or not at all, where it raises."""
+async def test_the_writes_of_a_handler_are_committed_with_its_completion(address: Address) -> None:
+    """They are rolled back if it raises."""
     add = "INSERT INTO public.own VALUES (%s)"
     with connect(address) as connection:
         connection.execute("CREATE TABLE public.own (value bigint)")
@@ -637,7 +612,7 @@ async def test_names_with_quotes_and_of_63_bytes_are_names(own_url: str) -> None
 
 
 async def test_writers_in_threads_of_many_stores_take_turns(address: Address) -> None:
-    """Every task is leased once, whoever asks."""
+    """Each task is leased once, by one of them."""
     async with opened(address) as store:
         await store.submit(
             [Batch(tasks=tuple(NewTask(id=n, pool="p", call=Call("w")) for n in range(1, 101)))]
@@ -661,10 +636,10 @@ async def test_writers_in_threads_of_many_stores_take_turns(address: Address) ->
         assert list(range(1, 101)) == sorted(got)
 
 
-async def test_what_an_idle_fleet_asks_is_one_statement_each(
+async def test_each_poll_of_an_idle_fleet_is_one_statement(
     schema: Schema, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whether another leads, whether anybody wrote, and whether anything waits."""
+    """Whether another leads, whether a process wrote, and whether a task waits."""
     store = InlinePostgresStore(schema)
     await store.control(Declare(PoolSpec(name="p", max_concurrent=5)))
     for worker, owner in (("w", "leader"), ("v", "other")):
@@ -692,8 +667,8 @@ async def test_what_an_idle_fleet_asks_is_one_statement_each(
     await store.close()
 
 
-async def test_who_renews_by_the_server_is_not_given_up_by_who_remembers(address: Address) -> None:
-    """A renewal changes no version: whoever keeps rows in memory must not go by an old lease."""
+async def test_recovery_reads_leases_that_the_server_renewed(address: Address) -> None:
+    """A renewal changes no version, so a store must not trust the leases it keeps in memory."""
     now = 1000.0
     async with opened(address, clock=lambda: now) as store:
         await store.control(Register("other", 30.0, owner="you"))

@@ -112,7 +112,7 @@ def test_a_stranger_cannot_keep_a_store_from_being_migrated(
 
 
 @pytest.mark.rows("TR-15")
-async def test_who_may_use_the_schema_only_cannot_take_the_lock(
+async def test_a_role_that_may_only_use_the_schema_cannot_take_the_lock(
     own: OwnServer, own_url: str, stranger: psycopg.Connection, role: str
 ) -> None:
     """A submitter and a reader have no right to change a table, and the lock needs one."""

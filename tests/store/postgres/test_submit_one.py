@@ -1,14 +1,14 @@
 """A submit of one task does not read the settings of its pool, and still keeps to them."""
 
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import psycopg
 import pytest
 from msgspec.structs import replace
-from verify.servers.schemas import InlinePostgresStore, Schema, Schemas
+from verify.servers.schemas import InlinePostgresStore, Schema
 
 from millpond.core import control as orders
 from millpond.core.lease import LeaseRequest
@@ -39,16 +39,6 @@ class Watched(InlinePostgresStore):
         sql = self._schema.sql
         self.calls[ONE if prepared.statement == sql[ONE] else MANY] += 1
         return prepared
-
-
-@pytest.fixture
-def schema(postgres_schemas: Schemas) -> Iterator[Schema]:
-    """Give empty tables; in the end what they say of each other must fit."""
-    taken = postgres_schemas.take()
-    yield taken
-    wrong = taken.wrong()
-    postgres_schemas.give_back(taken)
-    assert [] == wrong
 
 
 def task(number: int, **options: Any) -> NewTask:
@@ -90,7 +80,7 @@ async def test_the_second_submit_of_one_task_knows_its_pool(schema: Schema) -> N
     [{"delay": 5.0}, {"run_at": 2000.0}, {"expires_in": 5.0}],
     ids=lambda one: next(iter(one)),
 )
-async def test_what_is_not_due_or_may_expire_goes_with_lists(
+async def test_a_task_that_is_delayed_or_may_expire_is_submitted_as_a_batch(
     schema: Schema, option: dict[str, float]
 ) -> None:
     async with knowing(schema) as store:
@@ -99,7 +89,9 @@ async def test_what_is_not_due_or_may_expire_goes_with_lists(
 
 
 @pytest.mark.parametrize("order", [lifo(), fifo()], ids=lambda order: order.kind)
-async def test_a_pool_of_another_order(schema: Schema, order: Order) -> None:
+async def test_a_fifo_pool_takes_one_task_alone_and_a_lifo_pool_a_batch(
+    schema: Schema, order: Order
+) -> None:
     async with knowing(schema, PoolSpec(name="p", order=order, max_concurrent=3)) as store:
         answer = await submit(store, task(2))
         assert answer.admissions[0].position == (1 if order == fifo() else None)
@@ -173,7 +165,7 @@ async def test_priorities_are_found_in_their_order(schema: Schema) -> None:
 
 
 @pytest.mark.parametrize("ahead", [0, 2])
-async def test_it_wakes_workers_while_the_pool_has_room(schema: Schema, ahead: int) -> None:
+async def test_a_submit_wakes_workers_while_the_pool_has_room(schema: Schema, ahead: int) -> None:
     spec = PoolSpec(name="p", order=priority(), max_concurrent=2, prefetch=ahead)
     model = MemoryStore()
     await model.control(orders.Declare(spec), now=1000.0)
@@ -193,7 +185,7 @@ async def test_it_wakes_workers_while_the_pool_has_room(schema: Schema, ahead: i
         assert store.calls == {ONE: 7}
 
 
-async def test_what_was_put_into_the_inbox_before_comes_before(schema: Schema) -> None:
+async def test_tasks_in_the_inbox_are_queued_before_a_later_submit(schema: Schema) -> None:
     async with knowing(schema) as store:
         connection = schema.connection()
         put = f"SELECT {schema.address.schema}.submit('p', 'work', '{{}}')"

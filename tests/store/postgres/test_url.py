@@ -30,8 +30,8 @@ from millpond.store.postgres.url import address_of, is_postgres
         ),
     ],
 )
-def test_what_is_libpqs_is_passed_on(url: str, conninfo: str) -> None:
-    """As it was written; what is ours is taken out."""
+def test_options_of_libpq_are_passed_on(url: str, conninfo: str) -> None:
+    """As the URL has them; our own options are taken out."""
     assert conninfo == address_of(url).conninfo
 
 
@@ -60,8 +60,8 @@ def test_a_pooler_is_logged() -> None:
     assert not address_of("postgresql://host/db?pooler=off").pooler
 
 
-def test_one_listens_where_that_is_of_use() -> None:
-    """Here; behind a pooler nowhere, unless there is another way; or as one says."""
+def test_a_process_listens_at_the_server_and_not_at_a_pooler() -> None:
+    """Unless the URL says otherwise."""
     here = address_of("postgresql://host/db")
     assert here is here.listener
     assert address_of("postgresql://host/db?listen=off").listener is None
@@ -70,16 +70,16 @@ def test_one_listens_where_that_is_of_use() -> None:
     assert pooled is pooled.listener
 
 
-def test_one_may_listen_elsewhere() -> None:
-    """At a URL within the URL, of which no password gets out either."""
+def test_a_url_may_name_another_one_to_listen_at() -> None:
+    """No password of the inner URL is shown either."""
     inner = "postgresql://me:s%40cret@direct:5433/db?sslmode=require&connect_timeout=3"
     for written in (quote(inner, safe=""), quote(inner, safe=":/@?=")):
-        whole = address_of(f"postgresql://host/db?pooler=1&listen={written}&schema=s")
-        assert "s" == whole.schema
-        assert whole.listener is not None
-        assert inner == whole.listener.conninfo
-        assert not whole.listener.pooler
-        assert "cret" not in f"{whole!r} {whole} {whole.listener!r}"
+        address = address_of(f"postgresql://host/db?pooler=1&listen={written}&schema=s")
+        assert "s" == address.schema
+        assert address.listener is not None
+        assert inner == address.listener.conninfo
+        assert not address.listener.pooler
+        assert "cret" not in f"{address!r} {address} {address.listener!r}"
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_one_may_listen_elsewhere() -> None:
         ("postgresql://host/db?pooler=maybe", "neither 0 nor 1"),
     ],
 )
-def test_what_cannot_be_an_address_is_refused(url: str, reason: str | None) -> None:
+def test_a_url_that_is_no_address_is_refused(url: str, reason: str | None) -> None:
     """The error says what is wrong and how it is written."""
     if reason is None:
         address_of(url)
@@ -154,11 +154,11 @@ def test_a_password_is_never_shown(url: str) -> None:
     try:
         address = address_of(url)
     except BadStoreURL as error:
-        told = [str(error), repr(error), repr(vars(error))]
+        texts = [str(error), repr(error), repr(vars(error))]
     else:
-        told = [str(address), repr(address), f"{address!r:>5}", address.shown]
-    told.append(repr(Millpond()))
-    assert "hunter2" not in " ".join(told)
+        texts = [str(address), repr(address), f"{address!r:>5}", address.shown]
+    texts.append(repr(Millpond()))
+    assert "hunter2" not in " ".join(texts)
 
 
 def test_a_millpond_does_not_show_the_password_either() -> None:
@@ -173,8 +173,8 @@ def test_an_address_names_its_schema_where_that_is_not_the_usual() -> None:
     assert "postgresql://host/db (schema s)" == str(address_of("postgresql://host/db?schema=s"))
 
 
-def test_what_asks_for_postgresql() -> None:
-    """Also where it is badly written: it is then refused in the right words."""
+def test_urls_of_postgresql_are_recognised() -> None:
+    """Also where it is badly written: the error is then about PostgreSQL."""
     assert is_postgres("postgres://x")
     assert is_postgres("postgresql+psycopg2://x")
     assert not is_postgres("sqlite:///work.db")
@@ -185,10 +185,10 @@ def test_what_asks_for_postgresql() -> None:
 def test_names_are_quoted() -> None:
     """And every table of ours gets its schema, nothing else does."""
     assert '"a""b"' == quoted('a"b')
-    asked = "SELECT millpond_live.id FROM millpond_live JOIN other ON other.millpond = 1"
+    query = "SELECT millpond_live.id FROM millpond_live JOIN other ON other.millpond = 1"
     assert (
         'SELECT "a""b".millpond_live.id FROM "a""b".millpond_live JOIN other ON other.millpond = 1'
-        == qualified(asked, 'a"b')
+        == qualified(query, 'a"b')
     )
 
 

@@ -1,4 +1,4 @@
-"""Processes that tests of disks run: on a disk of its own, or to be killed in the middle of it."""
+"""Processes that tests of disks start: on a disk of their own, or to be killed while they write."""
 
 import asyncio
 import os
@@ -20,7 +20,7 @@ from millpond.testing.conformance.lab import Lab
 
 
 def say(*words: object) -> None:
-    """Tell the test."""
+    """Print words for the test."""
     print(*words, flush=True)  # noqa: T201
 
 
@@ -45,13 +45,13 @@ async def fill(folder: Path) -> None:
     acknowledged, error = set(), None
     while error is None:
         news = [lab.new(call=Call("work", bytes(20_000))) for _ in range(4)]
-        for task, told in zip(
+        for task, answer in zip(
             news,
             await asyncio.gather(*map(lab.submit, news), return_exceptions=True),
             strict=True,
         ):
-            if isinstance(told, BaseException):
-                error = told
+            if isinstance(answer, BaseException):
+                error = answer
             else:
                 acknowledged.add(task.id)
     assert isinstance(error, StoreError), error

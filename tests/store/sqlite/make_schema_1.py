@@ -17,9 +17,12 @@ from millpond import Context, Millpond, Outcome, Retry
 from millpond.pool.internals import internals_of
 from millpond.testing.clock import run_virtual
 
+CALLBACK = "tell"
+"""The name of the callback in the stored tasks."""
 
-def application(path: Path, told: list[str]) -> Millpond:
-    """The application whose tasks are stored; in a later release its workers run them."""
+
+def application(path: Path, notes: list[str]) -> Millpond:
+    """Return the application that stores the tasks; in a later release its workers run them."""
     mp = Millpond(work=False)
     internals_of(mp).owner.make_store = lambda: InlineStore(path, asyncio.get_running_loop().time)
     internals_of(mp).owner.shared = True
@@ -27,13 +30,13 @@ def application(path: Path, told: list[str]) -> Millpond:
     mp.pool("hooks", lanes=2)
     mp.pool("calls", max_concurrent=4, max_per_key=1)
 
-    @mp.task
-    async def tell(outcome: Outcome) -> None:
-        told.append(f"told {outcome.status}")
+    @mp.task(name=CALLBACK)
+    async def callback(outcome: Outcome) -> None:
+        notes.append(f"outcome {outcome.status}")
 
     @plain.task
     async def job(ctx: Context, word: str) -> str:
-        told.append(f"{word} {ctx.attempt}")
+        notes.append(f"{word} {ctx.attempt}")
         if word == "bad" or (word == "flaky" and ctx.attempt == 1):
             raise ValueError(word)
         return word
@@ -44,16 +47,16 @@ def application(path: Path, told: list[str]) -> Millpond:
 async def make(path: Path) -> None:
     """Store tasks of every kind, some of them done, one of them lost with its worker."""
     mp = application(path, [])
-    job, tell = mp.tasks["job"], mp.tasks["tell"]
+    job, callback = mp.tasks["job"], mp.tasks[CALLBACK]
     async with mp:
         plain, hooks, calls = (mp.get_pool(name) for name in ("plain", "hooks", "calls"))
         async with mp.worker(pools=[plain]):
-            await job.options(idempotency_key="order-1", on_complete=tell.bind()).submit("done")
+            await job.options(idempotency_key="order-1", on_complete=callback.bind()).submit("done")
             await job.options(retry=Retry.never()).submit("bad")
             await job.submit("flaky")
             await asyncio.sleep(0.5)  # "flaky" is to be between two attempts
         await job.options(delay=3600.0).submit("later")
-        await job.options(on_complete=tell.bind(), labels={"for": "me"}).submit("waiting")
+        await job.options(on_complete=callback.bind(), labels={"for": "me"}).submit("waiting")
         await hooks.submit_many(job.each(["one", "two", "three"]))
         await calls.submit_many(job.bind("call").options(key=key) for key in "aab")
         await calls.pause(key="b")

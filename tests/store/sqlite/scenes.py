@@ -35,7 +35,7 @@ _IDS = 1 << 40
 
 
 class World(msgspec.Struct):
-    """Who holds what when a scene begins."""
+    """Which worker holds which tasks when a scene begins."""
 
     run: int
     plain: list[Leased]
@@ -189,7 +189,7 @@ SCENES: dict[str, Act] = {
     "renew": renew,
     "recover": recover,
     "declare": order(lambda _: orders.Declare(_spec("new", lanes=3))),
-    "declare anew": order(lambda _: orders.Declare(_spec("plain", max_concurrent=9))),
+    "declare again": order(lambda _: orders.Declare(_spec("plain", max_concurrent=9))),
     "declare keys": order(lambda _: orders.Declare(_spec("plain", max_per_key=1))),
     "pause": order(lambda _: orders.Pause("fair")),
     "pause a key": order(lambda _: orders.Pause("plain", "a")),

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-async def test_what_is_tried_again_may_be_so_elsewhere(tmp_path: Path) -> None:
-    """After a retry the body is let go, as after an end: else a busy worker would fill up."""
+async def test_the_body_of_a_task_that_is_retried_is_dropped(tmp_path: Path) -> None:
+    """Another process may run it; kept bodies would fill the memory of a busy worker."""
     store = SqliteStore(tmp_path / "work.db", inline=True)
     await store.control(Declare(PoolSpec(name="work", max_concurrent=2)))
     await store.control(Register("worker", 60.0, owner="owner"))

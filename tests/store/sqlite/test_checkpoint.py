@@ -1,4 +1,4 @@
-"""Checkpoints: the WAL does not grow without end, whoever reads or writes."""
+"""Checkpoints: they bound the size of the WAL, whatever reads and writes go on."""
 
 import logging
 import sqlite3
@@ -57,7 +57,7 @@ PAGE = "x" * 4000
 
 
 def test_a_large_wal_is_emptied_by_the_writer(path: Path, writer: Writer[Entries]) -> None:
-    """Between two groups; what was in it is in the database."""
+    """It does so between two groups; the pages are in the database then."""
     highest = 0
     for _ in range(200):
         writer.do_now(adding(PAGE))
@@ -66,7 +66,9 @@ def test_a_large_wal_is_emptied_by_the_writer(path: Path, writer: Writer[Entries
     assert 201 == writer.do_now(adding(PAGE))
 
 
-def test_readers_that_come_and_go_do_not_stop_it(path: Path, writer: Writer[Entries]) -> None:
+def test_readers_that_come_and_go_do_not_stop_checkpoints(
+    path: Path, writer: Writer[Entries]
+) -> None:
     """There is always one that reads, and none that reads for long."""
     over = threading.Event()
     reads = [0, 0]
@@ -96,10 +98,10 @@ def test_readers_that_come_and_go_do_not_stop_it(path: Path, writer: Writer[Entr
     assert highest < 1024 * 1024
 
 
-def test_a_reader_without_a_pause_does_not_stop_it(
+def test_a_reader_without_a_pause_does_not_stop_checkpoints(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It stands in the WAL each time SQLite looks, but each time further on."""
+    """It reads the WAL each time SQLite checks, but each time at a later place."""
     monkeypatch.setattr(checkpoint_module, "_WAIT", 3.0)
     monkeypatch.setattr(checkpoint_module, "_WAIT_LONG", 3.0)
     over = threading.Event()
@@ -176,8 +178,8 @@ def test_a_refused_try_is_not_repeated_at_once(path: Path, monkeypatch: pytest.M
     connection.close()
 
 
-def test_what_another_has_emptied_is_left_alone(path: Path) -> None:
-    """Two processes see a large WAL; the second to have its turn finds a small one."""
+def test_a_wal_that_another_process_emptied_is_left_alone(path: Path) -> None:
+    """Two processes see a large WAL; the second to get the lock finds a small one."""
     connection = connect(path)
     statements: list[str] = []
     connection.set_trace_callback(statements.append)

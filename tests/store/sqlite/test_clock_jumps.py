@@ -1,9 +1,9 @@
-"""The wall clock is set an hour on or back, for one process or for all: what becomes of the work.
+"""Workers while the wall clock is set an hour forward or back, for one process or for all.
 
 A store's time never stands still: after the wall clock was set back, it goes on from where it was.
-If the clock stays there, the store goes back to it, and what was stored meanwhile is moved along. A
-clock that is set forward is not followed before it has stayed there: no lease is lost, nothing is
-due early and nothing is removed because of it.
+If the clock stays there, the store goes back to it, and moves the times stored meanwhile along. The
+store follows a clock that is set forward only after it has stayed there: no lease is lost, no task
+is due early and none is removed early.
 """
 
 import sqlite3
@@ -29,7 +29,7 @@ HOUR, DAY, LEASE = 3600.0, 86_400.0, 30.0
 
 
 class Machine:
-    """Time as it really passes, and the wall clock of everybody."""
+    """The real time, and the wall clock of all processes."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -38,7 +38,7 @@ class Machine:
 
     @property
     def wall(self) -> float:
-        """What a clock says that nobody has set."""
+        """Return the time of a clock without jumps."""
         return 1e9 + self.passed
 
     def start(self, name: str) -> "Process":
@@ -91,17 +91,17 @@ Jump = Callable[[Process, Process], None]
 
 
 def one_back(one: Process, _: Process) -> None:
-    """The one who leads maintenance is set back."""
+    """Set the clock of the maintenance leader back."""
     one.jump = -HOUR
 
 
 def other_back(_: Process, other: Process) -> None:
-    """The one who works is set back."""
+    """Set the clock of the worker back."""
     other.jump = -HOUR
 
 
 def all_back(one: Process, other: Process) -> None:
-    """Both are."""
+    """Set both clocks back."""
     one.jump = other.jump = -HOUR
 
 
@@ -130,7 +130,7 @@ async def closed(*processes: Process) -> None:
 async def test_a_clock_set_back_loses_no_lease_and_dead_workers_are_found(
     machine: Machine, jump: Jump
 ) -> None:
-    """Who renews keeps what it has; who does not is found out after its lease, not later."""
+    """A worker that renews keeps its tasks; a dead one is found after its lease, not later."""
     one, other = await started(machine)
     task = await one.put()
     (leased,) = await other.lease()
@@ -194,7 +194,7 @@ async def test_set_back_and_restarted_time_goes_on(machine: Machine, jump: Jump)
 async def test_set_forward_for_one_nothing_is_lost_due_or_removed_early(
     machine: Machine, jump: float
 ) -> None:
-    """The store's time goes on as if nothing had happened, also when the clock is put right."""
+    """The store's time goes on unchanged, also when the clock is set back to the right time."""
     one, other = await started(machine)
     task, later = await one.put(), await one.put(delay=HOUR / 2)
     (leased,) = await other.lease()
@@ -224,7 +224,7 @@ async def test_set_forward_for_one_nothing_is_lost_due_or_removed_early(
 async def test_set_forward_for_all_a_clock_that_stays_there_is_followed_and_no_lease_is_lost(
     machine: Machine,
 ) -> None:
-    """A minute, or a hundredth of the jump: then it was right, and whoever renews keeps all."""
+    """After a minute, or a hundredth of the jump, it counts as right; renewed leases stay."""
     one, other = await started(machine)
     task, later = await one.put(), await one.put(delay=HOUR / 2)
     (leased,) = await other.lease()
@@ -246,7 +246,7 @@ async def test_set_forward_for_all_a_clock_that_stays_there_is_followed_and_no_l
 async def test_a_store_that_stood_idle_takes_the_clock_at_its_word_but_not_for_retention(
     machine: Machine,
 ) -> None:
-    """On Monday what was due on Sunday runs at once; what is old is removed an hour later."""
+    """On Monday it runs the tasks due on Sunday at once; retention waits an hour."""
     one = machine.start("one")
     await one.store.control(orders.Declare(PoolSpec(name="p", max_concurrent=9)))
     await one.join()
@@ -273,7 +273,7 @@ async def test_a_store_that_stood_idle_takes_the_clock_at_its_word_but_not_for_r
 
 @pytest.mark.rows("TR-08")
 async def test_a_store_that_was_wrong_by_400_days_finds_back_to_real_time(machine: Machine) -> None:
-    """What was stored meanwhile is moved along: delays, leases and rates keep their length."""
+    """It moves the times stored meanwhile along: delays, leases and rates keep their length."""
     one = machine.start("one")
     one.jump = 400 * DAY
     await one.store.control(orders.Declare(PoolSpec(name="p", max_concurrent=9)))
@@ -373,7 +373,7 @@ async def test_two_clocks_that_take_turns_are_logged_once(
 
 
 async def test_set_on_a_worker_that_renews_first_keeps_its_leases(machine: Machine) -> None:
-    """It is a race with whoever recovers: no time is lost by whoever wins it."""
+    """It races with the worker that recovers; no lease loses time, whichever is first."""
     one, other = await started(machine)
     task = await one.put()
     (leased,) = await other.lease()

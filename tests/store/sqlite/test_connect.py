@@ -85,7 +85,7 @@ def test_a_missing_folder_is_named(tmp_path: Path) -> None:
 
 
 def test_a_missing_file_is_made_only_if_allowed(tmp_path: Path) -> None:
-    """`create=False` is for those who only look."""
+    """`create=False` is for callers that only read."""
     with pytest.raises(StoreMissing, match="no database at"):
         connect(tmp_path / "work.db", create=False)
     assert [] == list(tmp_path.iterdir())
@@ -110,14 +110,14 @@ def test_a_file_that_is_something_else_is_left_as_it_is(tmp_path: Path, content:
 def test_a_damaged_database_is_found_when_it_is_opened(tmp_path: Path) -> None:
     """Its first page says that it is one, and the rest of it makes no sense."""
     path = table(tmp_path / "work.db")
-    whole = path.read_bytes()
-    path.write_bytes(whole[:100] + b"\xff" * 100 + whole[200:])
+    content = path.read_bytes()
+    path.write_bytes(content[:100] + b"\xff" * 100 + content[200:])
     with pytest.raises(StoreCorrupt, match=f"{path} is damaged"):
         connect(path)
 
 
 def test_a_database_kept_locked_is_given_up_after_a_while(tmp_path: Path) -> None:
-    """Somebody has the whole file for himself; the error says for how long we waited."""
+    """Another process locks the file; the error says how long we waited."""
     path = table(tmp_path / "work.db")
     rude = sqlite3.connect(path, isolation_level=None)
     rude.execute("PRAGMA locking_mode=EXCLUSIVE")
@@ -154,7 +154,7 @@ def test_sqlite_must_know_returning() -> None:
 
 # --- rights ----------------------------------------------------------------------------------
 
-NOBODY = 65534
+UNPRIVILEGED = 65534
 
 TRY_TO_OPEN = f"""
 import os, sys
@@ -163,7 +163,7 @@ from millpond.errors import StoreError
 from millpond.store.sqlite import connect as connect_module
 from millpond.store.sqlite.connect import begin, connect
 if os.geteuid() == 0:  # whom no mode binds
-    os.setgroups([]); os.setgid({NOBODY}); os.setuid({NOBODY})
+    os.setgroups([]); os.setgid({UNPRIVILEGED}); os.setuid({UNPRIVILEGED})
 path = Path(sys.argv[1])
 try:
     connection = connect(path, patience=0.1)
@@ -190,7 +190,7 @@ def opened_by_a_user(path: Path) -> str:
 
 @pytest.fixture
 def open_folder(tmp_path: Path) -> Path:
-    """A folder everybody may write in, reached through folders everybody may pass."""
+    """Give a folder that all users may write in, below folders that all users may enter."""
     for folder in tmp_path.parents[: len(tmp_path.parents) - 2]:
         if folder.owner() == tmp_path.owner():
             folder.chmod(folder.stat().st_mode | stat.S_IXOTH)
@@ -280,7 +280,7 @@ def spoken(code: int, name: str) -> sqlite3.Error:
         ("SQLITE_CONSTRAINT_CHECK", StoreError),
     ],
 )
-def test_what_sqlite_says_is_said_in_our_words(
+def test_errors_of_sqlite_become_errors_of_millpond(
     tmp_path: Path, code: str, kind: type[StoreError]
 ) -> None:
     """Extended codes count as what they extend; the file and SQLite's own name are in the text."""
@@ -295,7 +295,7 @@ def test_what_sqlite_says_is_said_in_our_words(
 
 
 def test_a_disk_error_carries_the_name_sqlite_has_for_it(tmp_path: Path) -> None:
-    """For those who write reports about disks."""
+    """Reports about disks need it."""
     ours = translated(spoken(sqlite3.SQLITE_IOERR_WRITE, "SQLITE_IOERR_WRITE"), tmp_path / "w.db")
     assert isinstance(ours, StoreFailing)
     assert "SQLITE_IOERR_WRITE" == ours.sqlite
@@ -309,7 +309,7 @@ def test_a_connection_is_not_trusted_after_some_errors() -> None:
     assert not is_poisonous(ValueError("not SQLite's"))
 
 
-def test_a_forked_child_does_not_close_what_is_its_parents(tmp_path: Path) -> None:
+def test_a_forked_child_does_not_close_its_parents_connection(tmp_path: Path) -> None:
     """Closing there would act on the parent's files without the parent's locks."""
     path = table(tmp_path / "work.db")
     connection = connect(path)

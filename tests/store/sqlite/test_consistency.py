@@ -30,7 +30,7 @@ DAMAGES = {
     "resting": "UPDATE millpond_pool SET resting = resting + 1",
     "timers": "UPDATE millpond_pool SET unit_timers = unit_timers + 1",
     "fading": "UPDATE millpond_pool SET fading = fading + 1",
-    "holding": """UPDATE millpond_pool SET holding = '{"nobody": 1}'""",
+    "holding": """UPDATE millpond_pool SET holding = '{"unknown": 1}'""",
     "settings": "UPDATE millpond_pool SET spec = replace(spec, '4', '5')",
     "places": "UPDATE millpond_pool SET next_seq = 1",
     "another pool": "UPDATE millpond_live SET pool = pool + 1",
@@ -74,7 +74,7 @@ DAMAGES = {
 
 
 async def make_some_of_everything(path: Path) -> None:
-    """Leave a store in which something stands in every table."""
+    """Leave a store with a row in every table."""
     store = SqliteStore(path, durability="normal", inline=True)
     lab = await Lab.around(store)
     await lab.join("mine", owner="me")
@@ -124,8 +124,8 @@ def test_a_store_that_was_used_fits_together(connection: Connection) -> None:
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_what_does_not_fit_is_found(connection: Connection, damage: str) -> None:
-    """One thing is changed behind the store's back."""
+def test_each_inconsistency_is_found(connection: Connection, damage: str) -> None:
+    """A test changes one thing behind the store's back."""
     connection.execute("PRAGMA ignore_check_constraints=ON")
     assert connection.execute(DAMAGES[damage]).rowcount > 0
     assert check_tables(connection)
@@ -134,7 +134,7 @@ def test_what_does_not_fit_is_found(connection: Connection, damage: str) -> None
 async def test_a_closure_is_found_although_its_line_was_empty_at_the_first_read(
     tmp_path: Path,
 ) -> None:
-    """The line is known before the group that would stand in the file is: both must be new."""
+    """The store knows the line before its group in the file: it must read both."""
     store = SqliteStore(tmp_path / "work.db", durability="normal", inline=True)
     lab = await Lab.around(store)
     await lab.declare()

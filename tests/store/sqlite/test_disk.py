@@ -1,4 +1,4 @@
-"""What disks do: they fill up, tear what was written last, lose files; and processes are killed."""
+"""What disks do: they fill up, tear the last writes and lose files; and processes are killed."""
 
 import asyncio
 import os
@@ -47,7 +47,7 @@ def test_a_full_disk_is_an_error_until_there_is_room(tmp_path: Path) -> None:
 @pytest.mark.rows("HN-21", "TRAP-10", "DE-T24")
 @linux
 def test_processes_killed_at_any_moment_lose_nothing(tmp_path: Path) -> None:
-    """Also in the middle of a commit: the next one opens the file and finds what was answered."""
+    """Even after a kill during a commit the next process finds each acknowledged task."""
     assert ["True True"] == process("kill", tmp_path / "work.db", 400 if ALL else 12, 7)
 
 
@@ -82,7 +82,7 @@ class Torn:
         return path.with_name(f"{path.name}-wal")
 
     def with_wal(self, wal: bytes) -> set[int]:
-        """Open a copy with this WAL and use it; return what was found in it."""
+        """Open a copy with this WAL and use it; return the tasks found in it."""
         self._copies += 1
         path = self._folder / f"copy{self._copies}.db"
         shutil.copy(self._folder / "crashed.db", path)
@@ -130,8 +130,8 @@ def test_garbage_at_the_end_of_a_wal_is_passed_over(torn: Torn) -> None:
     for place in range(torn.first, len(torn.wal), STEP * 2):
         spoilt = torn.wal[:place] + os.urandom(64) + torn.wal[place + 64 :]
         assert torn.before(place) == torn.with_wal(spoilt), place
-    whole = torn.before(len(torn.wal))
-    assert whole == torn.with_wal(torn.wal + os.urandom(5000))
+    everything = torn.before(len(torn.wal))
+    assert everything == torn.with_wal(torn.wal + os.urandom(5000))
 
 
 def test_the_index_of_a_wal_can_be_made_again(torn: Torn, tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ async def test_a_transaction_of_another_program_is_waited_for(tmp_path: Path, mo
 async def test_a_transaction_that_does_not_end_is_an_error(
     tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each who asked is told, nothing is stored, and afterwards all is well."""
+    """Each caller gets the error, nothing is stored, and later submits succeed."""
     path = tmp_path / "work.db"
     impatient = partial(SqliteTransactor, patience=0.2)
     monkeypatch.setattr("millpond.store.sqlite.store.SqliteTransactor", impatient)
@@ -178,9 +178,9 @@ async def test_a_transaction_that_does_not_end_is_an_error(
     await lab.declare()
     foreign = connect(path)
     foreign.execute(f"BEGIN {mode}")
-    told = await asyncio.gather(*(lab.put() for _ in range(5)), return_exceptions=True)
-    assert [StoreLocked] * 5 == [type(one) for one in told]
-    assert all("end it" in str(one) for one in told)
+    errors = await asyncio.gather(*(lab.put() for _ in range(5)), return_exceptions=True)
+    assert [StoreLocked] * 5 == [type(one) for one in errors]
+    assert all("end it" in str(one) for one in errors)
     assert 0 == (await lab.pool()).queued
     foreign.execute("ROLLBACK")
     task = await lab.put()
@@ -198,7 +198,7 @@ def delete(path: Path) -> None:
 @pytest.mark.parametrize("replaced", [False, True], ids=["deleted", "replaced"])
 @pytest.mark.real_loop
 async def test_a_file_deleted_under_us_is_found_out(tmp_path: Path, replaced: bool) -> None:
-    """Whoever is answered after that would be deceived: nobody else will ever see it."""
+    """A task stored after that is lost: no other process will ever see it."""
     path = tmp_path / "work.db"
     store = SqliteStore(path, durability="normal")
     lab = await Lab.around(store)
@@ -208,9 +208,9 @@ async def test_a_file_deleted_under_us_is_found_out(tmp_path: Path, replaced: bo
     if replaced:
         connect(path).close()
     for _ in range(2):
-        with pytest.raises(StoreError) as told:
+        with pytest.raises(StoreError) as caught:
             await lab.put()
-        assert str(path) in str(told.value)
-        assert isinstance(told.value, StoreMissing) or replaced
+        assert str(path) in str(caught.value)
+        assert isinstance(caught.value, StoreMissing) or replaced
     assert replaced == path.exists()
     await store.close()

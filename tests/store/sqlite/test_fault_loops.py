@@ -1,7 +1,7 @@
 """The Nth call of the database fails, for every N until nothing fails any more.
 
-Whatever fails and however: the caller is given an answer and the change is stored, or a StoreError
-and it is not, or is told that nobody knows. Repeating it once the fault is gone is always right.
+Whatever fails and however: the caller gets an answer and the change is stored, or a StoreError and
+it is not, or OutcomeUnknown. Repeating the call once the fault is gone is always right.
 `make faults` tries every error in every way; the suite takes them in turns.
 """
 
@@ -61,18 +61,18 @@ class Trial:
         return rows_of(self.eye)
 
     async def outcome(self) -> tuple[Any, list[str]]:
-        """The answer or the error of the scene, and what was made to fail; then all is well."""
-        told: Any = None
+        """Return the answer or error of the scene and the calls that failed; remove the fault."""
+        result: Any = None
         try:
-            told = await self.act()
+            result = await self.act()
         except StoreError as error:
-            told = error
+            result = error
         failed = self.plan.failed
         self.plan.disarm()
-        return told, failed
+        return result, failed
 
     async def act(self) -> Any:
-        """Let the scene happen."""
+        """Play the scene."""
         return await SCENES[self.scene](self.stage.lab(self.store), self.stage.world)
 
 
@@ -97,17 +97,17 @@ async def fail_every_call(
         how, name = next(ways)
         async with Trial(stage, scene, inline=inline) as trial:
             trial.plan.arm(number, how=how, name=name, times=times)
-            told, failed = await trial.outcome()
+            result, failed = await trial.outcome()
             found = trial.rows()
-            about = f"call {number} of {scene}: {name} {how} {failed}: {told!r}"
-            if isinstance(told, OutcomeUnknown):
+            about = f"call {number} of {scene}: {name} {how} {failed}: {result!r}"
+            if isinstance(result, OutcomeUnknown):
                 assert found in (before, after), about
-            elif isinstance(told, StoreError):
+            elif isinstance(result, StoreError):
                 assert found == before, about
-                assert told.code != StoreError.code, about
-                assert str(trial.store._path) in str(told), about
+                assert result.code != StoreError.code, about
+                assert str(trial.store._path) in str(result), about
             else:
-                assert (told, found) == (answer, after), about
+                assert (result, found) == (answer, after), about
             await repeat(trial, stored=found == after != before, after=after, about=about)
             if not failed:
                 return
@@ -169,18 +169,18 @@ async def test_calls_that_fail_from_then_on_leave_all_or_nothing(
 @pytest.mark.parametrize("inline", [True, False], ids=["inline", "writer"])
 @pytest.mark.parametrize("scene", SCENES)
 @pytest.mark.real_loop
-async def test_where_the_answer_of_a_commit_is_lost_nobody_claims_to_know(
+async def test_a_commit_whose_answer_is_lost_has_an_unknown_outcome(
     stage: Stage, scene: str, inline: bool
 ) -> None:
-    """It is stored, and nothing is done a second time behind the back of the one who asked."""
+    """It is stored, and the store repeats nothing by itself."""
     _, before, after, _ = await clean(stage, scene)
     for name in CODES:
         if not may_have_happened("COMMIT", name):
             continue
         async with Trial(stage, scene, inline=inline) as trial:
             trial.plan.arm(only="COMMIT", how="after", name=name)
-            told, failed = await trial.outcome()
+            result, failed = await trial.outcome()
             assert ["COMMIT"] == failed
-            assert isinstance(told, OutcomeUnknown)
+            assert isinstance(result, OutcomeUnknown)
             assert after == trial.rows()
             await repeat(trial, stored=after != before, after=after, about=name)

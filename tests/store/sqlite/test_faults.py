@@ -42,7 +42,7 @@ def clear(error: StoreError) -> None:
 @pytest.mark.parametrize("lasts", [1, 4])
 @pytest.mark.real_loop
 async def test_each_job_of_a_group_gets_its_own_answer(stage: Stage, lasts: int) -> None:
-    """Who has an answer is stored, who has an error is not, and all may ask again."""
+    """A task with an answer is stored, one with an error is not; all may be submitted again."""
     ways = itertools.cycle(WAYS)
     unheard = 0
     for number in itertools.count(1, 3):
@@ -52,12 +52,12 @@ async def test_each_job_of_a_group_gets_its_own_answer(stage: Stage, lasts: int)
         tasks = [lab.new(pool=pool, key="k", share="k") for pool in POOLS for _ in range(2)]
         how, name = next(ways)
         plan.arm(number, how=how, name=name, times=lasts)
-        told = await asyncio.gather(*map(lab.submit, tasks), return_exceptions=True)
+        answers = await asyncio.gather(*map(lab.submit, tasks), return_exceptions=True)
         failed = plan.failed
         plan.disarm()
         found = stored(path)
-        about = f"{number} {how} {name} {failed} {told}"
-        for task, answer in zip(tasks, told, strict=True):
+        about = f"{number} {how} {name} {failed} {answers}"
+        for task, answer in zip(tasks, answers, strict=True):
             if isinstance(answer, OutcomeUnknown):
                 unheard += 1
             elif isinstance(answer, StoreError):
@@ -162,16 +162,18 @@ async def test_a_storm_of_faults_loses_nothing(seed: int) -> None:
         await lab.declare("pool", max_concurrent=50, max_per_key=9)
         plan.arm_at_random(0.03, seed)
         new = [lab.new(key=dice.choice("abc")) for _ in range(150)]
-        told = await asyncio.gather(*map(lab.submit, new), return_exceptions=True)
+        answers = await asyncio.gather(*map(lab.submit, new), return_exceptions=True)
         plan.disarm()
-        assert all(isinstance(one, StoreError) for one in told if isinstance(one, BaseException))
+        assert all(isinstance(one, StoreError) for one in answers if isinstance(one, BaseException))
         acknowledged = {
             task.id
-            for task, one in zip(new, told, strict=True)
+            for task, one in zip(new, answers, strict=True)
             if not isinstance(one, BaseException)
         }
         unknown = {
-            task.id for task, one in zip(new, told, strict=True) if isinstance(one, OutcomeUnknown)
+            task.id
+            for task, one in zip(new, answers, strict=True)
+            if isinstance(one, OutcomeUnknown)
         }
         assert acknowledged <= stored(path) <= acknowledged | unknown
         await store.close()

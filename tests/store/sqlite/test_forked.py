@@ -1,4 +1,4 @@
-"""A forked child has a store only in name, and is told so whatever it asks."""
+"""A forked child cannot use its parent's store: every call raises an error that says so."""
 
 import asyncio
 import os
@@ -19,14 +19,14 @@ WHAT = {
 
 
 def in_child(ask: Callable[[SqliteStore], Awaitable[object]], store: SqliteStore) -> None:
-    """Ask in a forked child; it ends with 42 if it is told what it is."""
+    """Call the store in a forked child, which exits with 42 if the call raises the right error."""
 
-    async def asked() -> None:
+    async def call() -> None:
         async with asyncio.timeout(10):
             await ask(store)
 
     try:
-        asyncio.run(asked())
+        asyncio.run(call())
     except StoreForked:
         os._exit(42)
     except BaseException:  # noqa: BLE001 - it must not go on as if it were the test
@@ -36,7 +36,7 @@ def in_child(ask: Callable[[SqliteStore], Awaitable[object]], store: SqliteStore
 
 @pytest.mark.parametrize("what", WHAT)
 def test_every_call_in_a_forked_child_raises(tmp_path: Path, what: str) -> None:
-    """Nobody is there to answer it, so it would wait for ever."""
+    """The child has no writer thread to answer, so the call would wait for ever."""
     store = SqliteStore(tmp_path / "work.db", owner="me")
     assert not asyncio.run(store.view.workers())
     child = os.fork()

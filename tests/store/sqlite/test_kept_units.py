@@ -30,7 +30,7 @@ HINTS = ("drained", "ended", "next_at", "wakes")
 
 
 class Grouping(SqliteStore):
-    """Commits when it is told to; until then all verbs share a transaction, as in a busy writer."""
+    """Commits on request; until then all verbs share a transaction, as in a busy writer."""
 
     _begun: SqlTables | None = None
 
@@ -46,7 +46,7 @@ class Grouping(SqliteStore):
         return self._inline
 
     def commit(self, *, forget: bool = False) -> None:
-        """Commit what was done, and perhaps read everything anew from then on."""
+        """Commit the transaction; with `forget` the next verb reads all rows again."""
         unit, self._begun = self._begun, None
         if unit is not None:
             self.writing.commit(unit)
@@ -56,7 +56,7 @@ class Grouping(SqliteStore):
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Grouping]:
-    """A store on a fresh file; in the end what its tables say of each other must fit."""
+    """Give a store on a new file; its tables must be consistent at the end."""
     made = Grouping(tmp_path / "work.db", durability="normal", inline=True)
     yield made
     made.commit()
@@ -112,9 +112,9 @@ async def answered(store: Store, verb: Verb) -> Any:
         answer = msgspec.to_builtins(await carry_out(store, verb))
     except MillpondError as error:
         return Raised(error.code)
-    for told in (answer, answer.get("lease") or {}):
+    for part in (answer, answer.get("lease") or {}):
         for hint in HINTS:
-            told.pop(hint, None)
+            part.pop(hint, None)
     return answer
 
 
@@ -132,7 +132,7 @@ async def test_grouped_or_not_the_story_is_the_same(
             store.commit(forget=dice.random() < 0.2)
     store.commit(forget=True)
 
-    told = await alone.view.audit(limit=1_000_000)
-    assert told.records == (await store.view.audit(limit=1_000_000)).records
-    for task in {record.task for record in told.records if record.task}:
+    page = await alone.view.audit(limit=1_000_000)
+    assert page.records == (await store.view.audit(limit=1_000_000)).records
+    for task in {record.task for record in page.records if record.task}:
         assert await alone.view.task(task) == await store.view.task(task)

@@ -41,8 +41,8 @@ def migrated(path: Path, *migrations: Migration, allowed: bool = True) -> int:
         connection.close()
 
 
-def test_a_new_file_gets_them_all_in_order(tmp_path: Path) -> None:
-    """And has them written down, each with its digest."""
+def test_a_new_file_gets_all_migrations_in_order(tmp_path: Path) -> None:
+    """It records each with its digest."""
     path = tmp_path / "work.db"
     assert 2 == migrated(path, FIRST, SECOND)
     assert ["millpond_schema", "one", "two"] == tables(path)
@@ -52,8 +52,8 @@ def test_a_new_file_gets_them_all_in_order(tmp_path: Path) -> None:
     assert [(1, "first", FIRST.digest), (2, "second", SECOND.digest)] == noted
 
 
-def test_an_older_file_gets_only_what_it_lacks(tmp_path: Path) -> None:
-    """What is in its tables stays."""
+def test_an_older_file_gets_only_the_missing_migrations(tmp_path: Path) -> None:
+    """The rows in its tables stay."""
     path = tmp_path / "work.db"
     migrated(path, FIRST)
     connection = connect(path)
@@ -66,7 +66,7 @@ def test_an_older_file_gets_only_what_it_lacks(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_up_to_date_is_only_read(tmp_path: Path) -> None:
-    """Also while somebody writes: opening never waits for a writer then."""
+    """So opening does not wait for another process that writes."""
     path = tmp_path / "work.db"
     migrated(path, FIRST)
     writer = connect(path)
@@ -107,7 +107,7 @@ def test_migrating_can_be_forbidden(tmp_path: Path) -> None:
     assert ["millpond_schema", "one"] == tables(path)
 
 
-def test_who_may_not_migrate_makes_no_file(tmp_path: Path) -> None:
+def test_a_store_that_may_not_migrate_makes_no_file(tmp_path: Path) -> None:
     """Nor a journal beside it."""
     with pytest.raises(MigrationNeeded, match="migrate=False"):
         SqliteStore(tmp_path / "work.db", may_migrate=False, inline=True)
@@ -148,7 +148,7 @@ def test_the_users_own_tables_are_left_alone(tmp_path: Path) -> None:
 
 
 def test_of_many_that_open_at_once_one_migrates(tmp_path: Path) -> None:
-    """The others wait, and find it done; nobody fails."""
+    """The others wait and find it done; none fails."""
     path = tmp_path / "work.db"
     together = threading.Barrier(6)
     found: list[object] = []
@@ -157,7 +157,7 @@ def test_of_many_that_open_at_once_one_migrates(tmp_path: Path) -> None:
         together.wait()
         try:
             found.append(migrated(path, FIRST, SECOND))
-        except Exception as error:  # noqa: BLE001 - a thread has nobody to raise to
+        except Exception as error:  # noqa: BLE001 - the thread has no caller
             found.append(error)
 
     threads = [threading.Thread(target=opening) for _ in range(6)]
@@ -180,7 +180,7 @@ print(migrate(connect(path), path))
 
 
 def test_processes_that_open_at_once_all_succeed(tmp_path: Path) -> None:
-    """The switch to WAL and the migration are both done under everybody's eyes."""
+    """One switches the file to WAL and migrates it while the others open it."""
     path = tmp_path / "work.db"
     processes = [
         subprocess.Popen(
@@ -195,8 +195,8 @@ def test_processes_that_open_at_once_all_succeed(tmp_path: Path) -> None:
         assert process.stdin is not None
         process.stdin.write("\n")
         process.stdin.flush()
-    told = [process.communicate(timeout=30)[0].strip() for process in processes]
-    assert [str(known_migrations()[-1].version)] * 4 == told
+    versions = [process.communicate(timeout=30)[0].strip() for process in processes]
+    assert [str(known_migrations()[-1].version)] * 4 == versions
 
 
 # --- the files -----------------------------------------------------------------------------------

@@ -51,7 +51,7 @@ class Together(SqliteStore):
         return self._inline
 
     def commit(self) -> list[str]:
-        """Commit what was done, and look whether the tables fit together."""
+        """Commit the transaction; return the inconsistencies between the tables."""
         unit, self._working_on = self._working_on, None
         if unit is not None:
             self.writing.commit(unit)
@@ -74,7 +74,7 @@ async def answers(store: Store, history: list[Verb]) -> list[Step]:
 
 @pytest.mark.parametrize("seed", range(20, 30))
 @pytest.mark.parametrize("verbs_each", [2, 7])
-async def test_verbs_of_one_transaction_tell_the_story_of_many(
+async def test_verbs_in_one_transaction_do_what_they_do_in_many(
     seed: int, verbs_each: int, tmp_path: Path
 ) -> None:
     """Answers, audit and tables are the same, whenever it is committed."""
@@ -84,8 +84,8 @@ async def test_verbs_of_one_transaction_tell_the_story_of_many(
         expected = trace(await answers(memory, lived.history))
         assert trace(await answers(store, lived.history)) == expected
         assert store.commit() == []
-        told = await memory.view.audit(after=0, limit=1_000_000)
-        assert (await store.view.audit(after=0, limit=1_000_000)).records == told.records
+        page = await memory.view.audit(after=0, limit=1_000_000)
+        assert (await store.view.audit(after=0, limit=1_000_000)).records == page.records
     finally:
         await store.close()
 
@@ -113,7 +113,7 @@ async def test_redriven_and_started_in_one_transaction(tmp_path: Path) -> None:
 
 
 async def test_redriven_and_ended_in_one_transaction(tmp_path: Path) -> None:
-    """A task that came back from the ended and ended again is told of as it ended last."""
+    """A task that was redriven and ended again is stored with its last end."""
     store = Together(tmp_path / "work.db", verbs_each=100)
     await ended_task(store)
     await store.control(Cancel((1,)), now=3.0)

@@ -41,7 +41,7 @@ async def test_a_process_may_change_its_folder(
 async def test_a_link_leads_to_the_files_beside_its_target(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever opens the link stands in one line with the others, and sees the WAL grow."""
+    """A process that opens the link shares the writers' lock and the WAL with the others."""
     monkeypatch.setattr(checkpoint, "LARGE", 64 * 1024)
     link = tmp_path / "link.db"
     link.symlink_to(tmp_path / "real.db")
@@ -57,10 +57,10 @@ async def test_a_link_leads_to_the_files_beside_its_target(
     assert ["link.db"] == [name for name in names_in(tmp_path) if name.startswith("link")]
 
 
-async def test_a_file_that_was_removed_takes_nothing_more_and_is_not_made_anew(
+async def test_a_removed_file_takes_no_writes_and_is_not_made_again(
     tmp_path: Path,
 ) -> None:
-    """What was written to it nobody would ever find."""
+    """No other process would ever find a task written to it."""
     store = SqliteStore(tmp_path / "work.db", owner="me")
     lab = await Lab.around(store)
     await lab.declare()
@@ -78,8 +78,8 @@ async def test_a_file_that_was_removed_takes_nothing_more_and_is_not_made_anew(
     assert "work.db" not in names_in(tmp_path)
 
 
-async def test_a_file_that_was_put_in_its_place_is_what_is_used(tmp_path: Path) -> None:
-    """Such as a backup: the others who open it find what is written from now on."""
+async def test_a_file_that_replaced_the_store_is_used(tmp_path: Path) -> None:
+    """Such as a backup: other processes that open it find all later writes."""
     path, backup = tmp_path / "work.db", tmp_path / "backup.db"
     store = SqliteStore(path, owner="me")
     lab = await Lab.around(store)

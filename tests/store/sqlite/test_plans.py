@@ -68,8 +68,8 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Connection:
 
 def plan(file: Connection, statement: str) -> list[str]:
     """The steps SQLite would take."""
-    asked = (None,) * statement.count("?")
-    return [row[3] for row in file.execute(f"EXPLAIN QUERY PLAN {statement}", asked)]
+    values = (None,) * statement.count("?")
+    return [row[3] for row in file.execute(f"EXPLAIN QUERY PLAN {statement}", values)]
 
 
 STATEMENTS = [name for name in SQL if name not in LOOK_AT_EVERYTHING]
@@ -171,7 +171,7 @@ async def cost_of_twenty_reports(store: SqliteStore) -> Cost:
 async def test_a_claim_a_submit_and_a_report_cost_the_same_however_many_wait(
     kind: str, tmp_path: Path
 ) -> None:
-    """With thirty times as many tasks in the queue, or in a lane, the database does no more."""
+    """The database does as much with thirty times as many tasks in the queue, or in a lane."""
     few = await with_a_queue(tmp_path / "few.db", SPECS[kind], 1_000)
     many = await with_a_queue(tmp_path / "many.db", SPECS[kind], 30_000)
     for cost_of in (cost_of_twenty_reports, cost_of_twenty_submits, cost_of_ten_rounds):

@@ -1,4 +1,4 @@
-"""Presence: who was killed is known at once, and nobody who lives is called gone."""
+"""Presence: other processes find a killed worker at once, and take no living one for gone."""
 
 import fcntl
 import os
@@ -88,7 +88,7 @@ def starting(path: Path) -> Iterator[Callable[[str], Process]]:
 Starting = Callable[[str], Process]
 
 
-def test_who_is_killed_is_gone_at_once(path: Path, starting: Starting) -> None:
+def test_a_killed_process_is_gone_at_once(path: Path, starting: Starting) -> None:
     """And not before; a frozen one is not gone."""
     presence = Presence(path)
     assert () == presence.gone()
@@ -102,8 +102,8 @@ def test_who_is_killed_is_gone_at_once(path: Path, starting: Starting) -> None:
     assert ("host-1-aa", "host-2-bb") == presence.gone()
 
 
-def test_who_is_gone_can_be_forgotten(path: Path, starting: Starting) -> None:
-    """Once; nothing of it is left in the folder."""
+def test_a_dead_process_can_be_forgotten(path: Path, starting: Starting) -> None:
+    """Once; none of its files stays in the folder."""
     presence = Presence(path)
     starting("lost").killed()
     presence.forget("lost")
@@ -112,7 +112,7 @@ def test_who_is_gone_can_be_forgotten(path: Path, starting: Starting) -> None:
     assert [] == list(path.with_name("work.db-alive").iterdir())
 
 
-def test_who_lives_cannot_be_forgotten(path: Path, starting: Starting) -> None:
+def test_a_living_process_cannot_be_forgotten(path: Path, starting: Starting) -> None:
     """A mistake does not make it invisible."""
     presence = Presence(path)
     process = starting("alive")
@@ -121,8 +121,8 @@ def test_who_lives_cannot_be_forgotten(path: Path, starting: Starting) -> None:
     assert ("alive",) == presence.gone()
 
 
-def test_who_leaves_is_not_gone(path: Path, starting: Starting) -> None:
-    """It said goodbye, and gave back what it held."""
+def test_a_process_that_left_is_not_gone(path: Path, starting: Starting) -> None:
+    """It deregistered, and gave back its tasks."""
     presence = Presence(path)
     process = starting("polite")
     process.does("presence.leave('polite'); presence.leave('polite')")
@@ -131,7 +131,7 @@ def test_who_leaves_is_not_gone(path: Path, starting: Starting) -> None:
     assert () == presence.gone()
 
 
-def test_one_never_calls_itself_gone(path: Path) -> None:
+def test_a_process_never_calls_itself_gone(path: Path) -> None:
     """Nor another store of the same process, nor by another path to the same file."""
     presence, other = Presence(path), Presence(path)
     presence.appear("one")
@@ -225,8 +225,8 @@ def test_a_process_is_not_dead_while_it_appears(path: Path) -> None:
     assert [] == seen
 
 
-def test_what_a_death_while_appearing_left_is_cleared_later(path: Path) -> None:
-    """Not at once: it might be somebody who is just appearing."""
+def test_files_of_a_process_that_died_while_appearing_are_cleared_later(path: Path) -> None:
+    """Not at once: it might belong to a process that is just appearing."""
     presence = Presence(path)
     presence.appear("one")
     folder = path.with_name("work.db-alive")
@@ -243,10 +243,10 @@ def test_what_a_death_while_appearing_left_is_cleared_later(path: Path) -> None:
     presence.leave("two")
 
 
-def test_where_there_can_be_no_file_it_is_done_without(
+def test_a_store_without_lock_files_relies_on_leases(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """One line tells; leases do the rest."""
+    """The log says so once; leases do the rest."""
     presence = Presence(tmp_path / "nowhere" / "work.db")
     presence.appear("one")
     assert () == presence.gone()
@@ -255,9 +255,7 @@ def test_where_there_can_be_no_file_it_is_done_without(
 
 
 @pytest.mark.parametrize(("rights", "folder"), [(0o644, 0o700), (0o664, 0o770), (0o666, 0o777)])
-def test_what_stands_beside_is_for_those_who_may_write(
-    path: Path, rights: int, folder: int
-) -> None:
+def test_files_beside_a_database_have_its_mode(path: Path, rights: int, folder: int) -> None:
     """Neither more nor fewer than the database itself allows, whatever the umask."""
     path.chmod(rights)
     presence = Presence(path)

@@ -15,7 +15,7 @@ from millpond.store.private_files import made_private, opened, sharing_of
 pytestmark = [pytest.mark.real_loop, pytest.mark.rows("TR-16")]
 
 Give = Callable[[Path], None]
-SOMEBODY = 12345
+ANOTHER_USER = 12345
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def give_away(monkeypatch: pytest.MonkeyPatch) -> Give:
 
     def give(path: Path) -> None:
         if os.geteuid() == 0:
-            os.chown(path, SOMEBODY, SOMEBODY, follow_symlinks=False)
+            os.chown(path, ANOTHER_USER, ANOTHER_USER, follow_symlinks=False)
         else:
             mine = os.geteuid()
             monkeypatch.setattr(os, "geteuid", lambda: mine + 1)
@@ -37,13 +37,13 @@ def mode(path: Path) -> int:
     return path.stat().st_mode & 0o777
 
 
-def allow_everybody(folder: Path, rights: int = 0o1777) -> None:
-    """Let everybody make files in a folder, but not replace those of others, as in /tmp."""
+def allow_all_users(folder: Path, rights: int = 0o1777) -> None:
+    """Let all users make files in a folder, but not replace those of others, as in /tmp."""
     folder.chmod(rights)
 
 
 def files_in(folder: Path) -> list[Path]:
-    """What stands in a folder."""
+    """Return the files in a folder."""
     return list(folder.iterdir())
 
 
@@ -107,7 +107,7 @@ async def test_a_file_that_another_user_made_is_refused(
             pass
 
 
-async def test_a_folder_in_which_everybody_may_rename_is_refused(tmp_path: Path) -> None:
+async def test_a_folder_in_which_all_users_may_rename_is_refused(tmp_path: Path) -> None:
     """With the sticky bit, as /tmp has it, it is fine."""
     folder = tmp_path / "open"
     folder.mkdir()
@@ -121,14 +121,14 @@ async def test_a_folder_in_which_everybody_may_rename_is_refused(tmp_path: Path)
 
 
 @pytest.mark.parametrize("rights", [0o777, 0o2777])
-async def test_a_volume_open_to_everybody_is_taken_with_a_warning(
+async def test_a_volume_open_to_all_users_is_used_with_a_warning(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     rights: int,
 ) -> None:
     """As Kubernetes makes an emptyDir; with fsGroup it has the setgid bit, too."""
-    allow_everybody(tmp_path, rights)
+    allow_all_users(tmp_path, rights)
     monkeypatch.setattr(private_files, "is_volume", lambda folder: folder == tmp_path)
     async with store(tmp_path / "work.db"):
         pass
@@ -140,14 +140,14 @@ async def test_a_volume_open_to_everybody_is_taken_with_a_warning(
 async def test_a_stranger_in_a_volume_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, give_away: Give, beside: str
 ) -> None:
-    """A store, or what stands beside it, that another user made there."""
+    """Another user made the store there, or a file beside it."""
     found = tmp_path / f"work.db{beside}"
     if beside == "-alive":
         found.mkdir(0o700)
     else:
         found.touch(0o600)
     give_away(found)
-    allow_everybody(tmp_path, 0o777)
+    allow_all_users(tmp_path, 0o777)
     monkeypatch.setattr(private_files, "is_volume", lambda _: True)
     with pytest.raises(UnsafePlace, match="belongs to user"):
         async with store(tmp_path / "work.db"):
@@ -155,7 +155,7 @@ async def test_a_stranger_in_a_volume_is_refused(
 
 
 def test_a_volume_is_what_is_mounted(tmp_path: Path) -> None:
-    """A folder that somebody made is none."""
+    """An ordinary folder is no volume."""
     assert private_files.is_volume(Path("/"))
     assert not private_files.is_volume(tmp_path)
 
@@ -173,17 +173,17 @@ async def test_a_database_of_before_that_others_may_read_is_used(tmp_path: Path)
 
 
 @pytest.mark.parametrize("link", [False, True], ids=["file", "link"])
-async def test_a_store_that_another_user_made_where_everybody_may_is_refused(
+async def test_a_store_that_another_user_made_in_an_open_folder_is_refused(
     tmp_path: Path, give_away: Give, *, link: bool
 ) -> None:
-    """In a folder like /tmp the store itself may be a stranger's: payloads would be his to read."""
+    """In a folder like /tmp the store may belong to a stranger, who could read the payloads."""
     path, elsewhere = tmp_path / "work.db", tmp_path / "elsewhere.db"
     if link:
         path.symlink_to(elsewhere)
     else:
         path.touch(0o666)
     give_away(path)
-    allow_everybody(tmp_path)
+    allow_all_users(tmp_path)
     with pytest.raises(UnsafePlace, match="any user may make files"):
         async with store(path):
             raise AssertionError
@@ -200,13 +200,13 @@ async def test_users_of_one_group_may_share_a_store(tmp_path: Path, give_away: G
     group = path.stat().st_gid
     give_away(folder)
     if os.geteuid() == 0:
-        os.chown(folder, SOMEBODY, group)
+        os.chown(folder, ANOTHER_USER, group)
     async with store(path):
         pass
 
 
-def test_what_is_opened_is_checked_on_its_descriptor(tmp_path: Path, give_away: Give) -> None:
-    """A name may be changed between a look and an opening."""
+def test_a_file_is_checked_by_its_descriptor(tmp_path: Path, give_away: Give) -> None:
+    """The name may be changed between the check and the opening."""
     file = tmp_path / "lock"
     os.close(opened(file, os.O_RDWR | os.O_CREAT, sharing_of(tmp_path / "none")))
     assert 0o600 == mode(file)
@@ -221,7 +221,7 @@ def test_what_is_opened_is_checked_on_its_descriptor(tmp_path: Path, give_away: 
 
 
 def test_doctor_says_that_others_may_read_a_store(tmp_path: Path) -> None:
-    """One of an older release, or of somebody's own making."""
+    """Such as a store of an older release, or one whose mode an operator changed."""
     path = tmp_path / "work.db"
     path.touch(0o600)
     assert not any("payloads" in line for line in risks(path, (9, 9, 9)))

@@ -24,10 +24,10 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.mark.rows("CX-T58")
-async def test_what_was_stored_under_the_first_schema_runs(path: Path) -> None:
+async def test_tasks_stored_under_the_first_schema_run(path: Path) -> None:
     """Calls, retries, delays, lanes, keys and callbacks go on; what had ended can be read."""
-    told: list[str] = []
-    mp = application(path, told)
+    notes: list[str] = []
+    mp = application(path, notes)
     async with mp:
         plain, hooks, calls = (mp.get_pool(name) for name in ("plain", "hooks", "calls"))
         assert (2, 3, 3) == (
@@ -49,21 +49,21 @@ async def test_what_was_stored_under_the_first_schema_runs(path: Path) -> None:
                 (await plain.snapshot()).max_concurrent,
                 2,
             )
-            await until(lambda: no_callbacks(told))
-    assert ["call 1"] * 3 == [word for word in told if word.startswith("call")]
-    lanes = [word for word in told if word in ("one 1", "two 1", "three 1")]
+            await until(lambda: callback_ran(notes))
+    assert ["call 1"] * 3 == [word for word in notes if word.startswith("call")]
+    lanes = [word for word in notes if word in ("one 1", "two 1", "three 1")]
     assert {"one 1", "two 1", "three 1"} == set(lanes)
     assert lanes.index("one 1") < lanes.index("three 1")
-    assert {"flaky 2", "later 1", "waiting 1", "told completed"} <= set(told)
+    assert {"flaky 2", "later 1", "waiting 1", "outcome completed"} <= set(notes)
 
 
-async def no_callbacks(told: list[str]) -> bool:
-    """Return whether the callback of the task that waited has come."""
-    return "told completed" in told
+async def callback_ran(notes: list[str]) -> bool:
+    """Return whether the callback of the task that waited has run."""
+    return "outcome completed" in notes
 
 
 def test_the_first_schema_fits_together(path: Path) -> None:
-    """What was saved was whole."""
+    """The saved tables are consistent."""
     with sqlite3.connect(path) as file:
         assert [] == check_tables(file)
     file.close()

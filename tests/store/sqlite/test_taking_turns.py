@@ -1,4 +1,4 @@
-"""What a store keeps of the file between two transactions holds only while nobody else writes."""
+"""A store keeps rows between two transactions only until another process writes the file."""
 
 from pathlib import Path
 
@@ -23,10 +23,10 @@ def on_one_file(path: Path, count: int) -> list[SqliteStore]:
 
 @pytest.mark.parametrize("seed", range(8))
 @pytest.mark.parametrize("verbs_each", [1, 3])
-async def test_two_stores_on_one_file_tell_the_story_of_one(
+async def test_two_stores_on_one_file_do_what_one_store_does(
     seed: int, verbs_each: int, tmp_path: Path
 ) -> None:
-    """Whoever wrote last, the other sees it: the story is the memory store's."""
+    """Each sees what the other wrote: answers and audit are those of the memory store."""
     lived = await simulate_on(seed, memory_store(), steps=100)
     both = TakingTurns(on_one_file(tmp_path / "work.db", 2), verbs_each=verbs_each)
     try:
@@ -36,9 +36,7 @@ async def test_two_stores_on_one_file_tell_the_story_of_one(
 
 
 @pytest.mark.parametrize("seed", FLOW_SEEDS)
-async def test_two_stores_on_one_file_tell_one_story_of_rates_and_budgets(
-    seed: int, tmp_path: Path
-) -> None:
+async def test_two_stores_on_one_file_share_rates_and_budgets(seed: int, tmp_path: Path) -> None:
     """I12 where every start asks rates, by count, by weight and by key, and a shared budget."""
     lived = await simulate_on(seed, memory_store(), steps=FLOW_STEPS, make_specs=flow_specs)
     both = TakingTurns(on_one_file(tmp_path / "work.db", 2), verbs_each=1)

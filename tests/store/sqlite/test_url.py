@@ -56,7 +56,7 @@ def test_a_url_names_a_file(url: str, path: str) -> None:
         ("sqlite:///work.db\n", "control character"),
     ],
 )
-def test_what_names_no_file_is_refused(url: str, reason: str) -> None:
+def test_a_url_that_names_no_file_is_refused(url: str, reason: str) -> None:
     """The error quotes the URL, says what is wrong with it, and shows a good one."""
     with pytest.raises(BadStoreURL, match=reason) as caught:
         path_of(url)

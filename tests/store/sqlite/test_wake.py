@@ -1,4 +1,4 @@
-"""Wakes: hints reach the other processes, and trouble with them is nobody's trouble."""
+"""Wakes: hints reach the other processes, and no trouble with them reaches a caller."""
 
 import asyncio
 import math
@@ -118,10 +118,10 @@ async def test_a_process_that_needs_no_hints_rests_between_them(opened: Opening)
 async def test_a_later_process_sends_and_receives_at_once(
     opened: Opening, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A change of the folder is seen; nobody need read it all the time."""
+    """A sender reads the folder only after it changed."""
     monkeypatch.setattr(wake_module, "_LOOK_AGAIN", 3600.0)
     first = Ear(opened("a"))
-    first.wakes.send(ENDED)  # nobody is there
+    first.wakes.send(ENDED)  # no process is there to get it
     second = Ear(opened("b"))
     second.wakes.send(ENDED)
     assert ENDED == await first.next()
@@ -129,7 +129,7 @@ async def test_a_later_process_sends_and_receives_at_once(
     assert ENDED == await second.next()
 
 
-async def test_two_who_come_in_one_tick_of_the_clock_are_both_seen(
+async def test_two_processes_that_come_in_one_tick_of_the_clock_are_both_seen(
     path: Path, opened: Opening
 ) -> None:
     """The time of the folder's last change does not tell them apart."""
@@ -144,8 +144,8 @@ async def test_two_who_come_in_one_tick_of_the_clock_are_both_seen(
     assert ENDED == await second.next()
 
 
-async def test_what_arrives_together_is_heard_together(opened: Opening) -> None:
-    """One call for all of it: the earliest wake of each pool, everybody once."""
+async def test_hints_that_arrive_together_are_one_call(opened: Opening) -> None:
+    """It has the earliest wake of each pool, and each task once."""
     speaker, ear = opened("a"), Ear(opened("b"))
     speaker.send(Hint(wakes=(Wake("mail", 2.0),), ended=(1, 2)))
     speaker.send(Hint(wakes=(Wake("mail", 1.0),), ended=(2, 3)))
@@ -155,7 +155,7 @@ async def test_what_arrives_together_is_heard_together(opened: Opening) -> None:
 
 
 async def test_nonsense_is_passed_over(path: Path, opened: Opening) -> None:
-    """Whoever may write the database may also send nonsense; the next hint is heard."""
+    """Any process may send nonsense; the listener still gets the next hint."""
     ear = Ear(opened("a"))
     stranger = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     (name,) = sockets(path)
@@ -193,8 +193,8 @@ async def test_hints_in_quick_succession_go_together(
     assert Hint(ended=(2, 3)) == await ear.next()
 
 
-def test_nothing_to_say_is_not_said(opened: Opening, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An empty hint wakes nobody."""
+def test_an_empty_hint_is_not_sent(opened: Opening, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It wakes no process."""
     looks: list[object] = []
     speaker = opened("b")
     monkeypatch.setattr(speaker, "_look", lambda: looks.append("looked"))
@@ -203,10 +203,10 @@ def test_nothing_to_say_is_not_said(opened: Opening, monkeypatch: pytest.MonkeyP
     assert [] == looks
 
 
-def test_without_others_there_is_no_more_than_a_glance(
+def test_a_sender_without_other_processes_seldom_reads_the_folder(
     path: Path, opened: Opening, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The folder is read again when it changes, and once in a while."""
+    """It reads the folder again when it changes, and once in a while."""
     speaker = opened("a")
     folder = path.with_name("work.db-wake")
     os.utime(folder, (0, 0))
@@ -229,7 +229,7 @@ def test_without_others_there_is_no_more_than_a_glance(
 
 
 def test_a_message_has_a_bounded_size() -> None:
-    """What does not fit is said to be more: look at everything."""
+    """A hint that does not fit is sent as `more`: then receivers poll every pool."""
     few = Hint(ended=tuple(range(wake_module.MOST_NAMED)))
     many = Hint(ended=tuple(range(100_000)), cancelled=(5,))
     long = Hint(wakes=tuple(Wake(f"{number}{'x' * 200}", 0.0) for number in range(250)))
@@ -245,7 +245,7 @@ def test_a_message_has_a_bounded_size() -> None:
 
 
 async def test_a_slow_receiver_learns_that_it_missed_hints(opened: Opening) -> None:
-    """Its queue is full: nobody waits for it."""
+    """Its queue is full, and no sender waits for it."""
     ear, speaker = Ear(opened("a")), opened("b")
     for number in range(2000):
         assert speaker.send(Hint(ended=(number,))) is None
@@ -259,11 +259,11 @@ async def test_a_slow_receiver_learns_that_it_missed_hints(opened: Opening) -> N
     assert Hint(ended=(5001,)) == await ear.next()
 
 
-# --- those who are gone ------------------------------------------------------------------------
+# --- processes that are gone ---------------------------------------------------------------------
 
 
-async def test_who_closes_leaves_nothing(path: Path, opened: Opening) -> None:
-    """Twice is once."""
+async def test_a_closed_process_leaves_no_socket(path: Path, opened: Opening) -> None:
+    """Closing twice is harmless."""
     wakes = Ear(opened("a")).wakes
     assert 1 == len(sockets(path))
     wakes.close()
@@ -272,10 +272,10 @@ async def test_who_closes_leaves_nothing(path: Path, opened: Opening) -> None:
     assert wakes.send(ENDED) is None
 
 
-async def test_what_waits_is_sent_when_it_closes(
+async def test_closing_sends_the_hints_that_wait(
     opened: Opening, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A process that ends right after its commit still tells of it."""
+    """A process that ends right after its commit still notifies others."""
     ear, speaker = Ear(opened("a")), opened("b")
     speaker.send(Hint(ended=(1,)))
     monkeypatch.setattr(wake_module, "PAUSE", 3600.0)
@@ -330,13 +330,13 @@ async def test_a_long_path_is_no_hindrance_on_linux(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("trouble", ["no folder", "no socket"])
-def test_where_there_can_be_no_socket_it_is_done_without(
+def test_a_process_without_a_socket_polls(
     path: Path,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
     trouble: str,
 ) -> None:
-    """One line tells; looking once a second is enough."""
+    """The log says so once; polling once a second is enough."""
     loop = asyncio.new_event_loop()
     if trouble == "no folder":
         path.with_name("work.db-wake").touch()
@@ -366,8 +366,8 @@ def test_a_loop_that_cannot_hear_is_no_trouble(
     assert "no wake-ups between the processes" in caplog.text
 
 
-def test_only_those_who_may_write_the_database_may_send(path: Path, opened: Opening) -> None:
-    """The folder is closed to everybody else, and so is the socket."""
+def test_only_users_who_may_write_the_database_may_send(path: Path, opened: Opening) -> None:
+    """The folder is closed to all other users, and so is the socket."""
     path.chmod(0o664)
     loop = asyncio.new_event_loop()
     opened("a").listen(print, loop)

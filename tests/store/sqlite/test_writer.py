@@ -1,4 +1,4 @@
-"""The writer: groups, answers after the commit, and what becomes of a group that fails."""
+"""The writer: it commits jobs in groups, answers after the commit, and retries a failed group."""
 
 import asyncio
 import os
@@ -78,7 +78,7 @@ class Held:
 
 
 async def gathered(writer: Writer[Entries], *jobs: Callable[[Entries], Any]) -> list[Any]:
-    """What became of jobs that were all waiting when the writer came to them."""
+    """Return the answers of jobs that all waited when the writer took them."""
     held = Held()
     first = writer.do(held)
     await asyncio.to_thread(held.begun.wait, 10)
@@ -104,7 +104,7 @@ def raising(error: Exception, *, then: Callable[[Entries], object] | None = None
 
 
 async def test_an_answer_comes_after_the_commit(path: Path, opened: Opening) -> None:
-    """Whoever hears it finds the change with any other connection."""
+    """The caller then finds the change with any other connection."""
     writer = opened()
     assert 1 == await writer.do(adding("first"))
     assert ["first"] == words(path)
@@ -164,10 +164,10 @@ async def test_a_transaction_does_not_take_more_for_ever(
     assert [1, 1, 1] == groups
 
 
-async def test_who_waited_for_its_turn_takes_more_along(
+async def test_a_writer_that_waited_for_the_lock_takes_more_jobs(
     path: Path, opened: Opening, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise what is left would have to wait as long again."""
+    """The jobs left would have to wait as long again."""
     monkeypatch.setattr(writer_module, "LONGEST", 0.0)
     groups: list[int] = []
     begin = SqliteTransactor.begin
@@ -184,7 +184,7 @@ async def test_who_waited_for_its_turn_takes_more_along(
 
 
 @pytest.mark.parametrize(("again", "calls"), [(0.02, 2), (3600.0, 1)])
-async def test_what_is_still_to_be_told_is_told_before_the_end(
+async def test_closing_calls_a_hook_that_is_due_soon(
     opened: Opening, again: float, calls: int
 ) -> None:
     """A hook that asked to be called again soon is; one that wants to wait for long is not."""
@@ -200,7 +200,7 @@ async def test_what_is_still_to_be_told_is_told_before_the_end(
     assert [1, 0][:calls] == groups
 
 
-def test_a_thread_may_ask_too(path: Path, opened: Opening) -> None:
+def test_a_thread_may_submit_jobs_too(path: Path, opened: Opening) -> None:
     """It waits for its answer."""
     writer = opened()
     assert 1 == writer.do_now(adding("first"))
@@ -212,7 +212,7 @@ def test_a_thread_may_ask_too(path: Path, opened: Opening) -> None:
 async def test_cancelling_the_waiting_caller_does_not_undo_the_job(
     path: Path, opened: Opening
 ) -> None:
-    """What was asked for is done, and nobody trips over the answer."""
+    """The writer does the job, and drops its answer."""
     writer = opened()
     held = Held()
     future = writer.do(held)
@@ -252,7 +252,7 @@ async def test_a_refusal_concerns_only_its_own_job(path: Path, opened: Opening) 
 async def test_any_other_error_undoes_the_group_and_each_is_tried_alone(
     path: Path, opened: Opening, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only the one that fails again is told; what it did is gone."""
+    """Only the job that fails again raises; its changes are rolled back."""
     monkeypatch.setattr(writer_module, "LONGEST", 60.0)
     groups: list[int] = []
     writer = opened(committed=lambda answers: groups.append(len(answers)))
@@ -265,7 +265,7 @@ async def test_any_other_error_undoes_the_group_and_each_is_tried_alone(
     assert [3] == groups
 
 
-async def test_an_impossible_arrow_is_a_bug_and_no_answer(path: Path, opened: Opening) -> None:
+async def test_an_impossible_transition_is_a_bug_and_no_answer(path: Path, opened: Opening) -> None:
     def half_done(unit: Entries) -> None:
         unit.add("half")
         advance(Status.RUNNING, Transition.LEASE)
@@ -341,10 +341,10 @@ def test_each_failed_job_has_its_own_error(path: Path, opened: Opening) -> None:
     assert {"MILL-020 no unit today"} == {str(error) for error in errors}
 
 
-async def test_what_fails_after_the_commit_does_not_undo_or_repeat_it(
+async def test_an_error_after_the_commit_does_not_undo_or_repeat_it(
     path: Path, opened: Opening, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is stored, and answered as such."""
+    """The job is stored, and its caller gets the answer."""
 
     def failing(unit: Entries) -> None:
         raise ZeroDivisionError
@@ -359,7 +359,7 @@ async def test_what_fails_after_the_commit_does_not_undo_or_repeat_it(
 
 
 class Faulty(sqlite3.Connection):
-    """A connection that fails when it is told to."""
+    """A connection whose statements fail where a test says so."""
 
     faults: dict[str, list[sqlite3.Error]] = {}  # noqa: RUF012 - set by each test
     after: bool = False
@@ -407,7 +407,7 @@ class Faults:
 
 
 async def test_a_commit_that_fails_for_sure_is_tried_again(path: Path, opened: Opening) -> None:
-    """A full disk may have been freed a moment later; nobody notices."""
+    """A full disk may be freed a moment later; no caller gets an error."""
     faults = Faults(path)
     writer = opened(connection=faults)
     faults.at("COMMIT", FULL)
@@ -430,20 +430,20 @@ async def test_a_commit_that_fails_twice_is_an_error(path: Path, opened: Opening
 async def test_a_commit_with_an_unknown_outcome_raises_and_is_not_repeated(
     path: Path, opened: Opening, after: bool
 ) -> None:
-    """Doing it again might do it twice. All of its group are told, each on its own."""
+    """Repeating it might do it twice. Each job of the group gets an error of its own."""
     faults = Faults(path)
     writer = opened(connection=faults)
     faults.at("COMMIT", IO, after=after)
     jobs = [writer.do(adding(word)) for word in "ab"]
-    told = await asyncio.gather(*jobs, return_exceptions=True)
-    kinds = {type(one) for one in told}
+    answers = await asyncio.gather(*jobs, return_exceptions=True)
+    kinds = {type(one) for one in answers}
     assert OutcomeUnknown in kinds
     assert kinds <= {OutcomeUnknown, int}
     stored = words(path)
     if after:
         assert ["a", "b"] == stored
     else:
-        assert [w for w, one in zip("ab", told, strict=True) if isinstance(one, int)] == stored
+        assert [w for w, one in zip("ab", answers, strict=True) if isinstance(one, int)] == stored
     assert len(stored) + 1 == await writer.do(adding("c"))
 
 
@@ -499,7 +499,7 @@ async def test_a_transaction_that_sqlite_ended_is_not_committed_in_part(
 
 
 async def test_every_waiting_job_gets_the_error_of_opening(path: Path, opened: Opening) -> None:
-    """And it is tried anew for the next."""
+    """The next job makes the writer open the file again."""
     doors = iter([False, True])
 
     def door() -> sqlite3.Connection:
@@ -515,7 +515,7 @@ async def test_every_waiting_job_gets_the_error_of_opening(path: Path, opened: O
 
 
 async def test_a_foreign_transaction_is_waited_for(path: Path, opened: Opening) -> None:
-    """A user's own connection does not stand in line; it is met with short waits."""
+    """A user's own connection takes no writers' lock; the writer polls for its end."""
     foreign = connect(path)
     begin(foreign, path)
     writer = opened(patience=0.05)
@@ -529,7 +529,7 @@ async def test_a_foreign_transaction_is_waited_for(path: Path, opened: Opening) 
 async def test_jobs_behind_a_hanging_process_time_out(
     path: Path, opened: Opening, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Jobs give up, although the thread still stands in line; and they will not be done later."""
+    """Jobs give up while the thread still waits for the lock; the writer never does them."""
     monkeypatch.setattr(writer_module, "_LOOK_EVERY", 0.02)
     hanging = WritersLock(path)
     hanging.acquire()
@@ -545,7 +545,7 @@ async def test_jobs_behind_a_hanging_process_time_out(
 
 
 async def test_two_writers_of_one_file_do_not_meet(path: Path, opened: Opening) -> None:
-    """Two stores in one process stand in line like two processes."""
+    """Two stores in one process wait for the lock like two processes."""
     first, second = opened(), opened()
     jobs = [one.do(adding("x")) for _ in range(50) for one in (first, second)]
     assert list(range(1, 101)) == sorted(await asyncio.gather(*jobs))
@@ -584,8 +584,8 @@ def test_a_transactor_tries_again_after_a_disk_error(path: Path) -> None:
 # --- the end -----------------------------------------------------------------------------------
 
 
-async def test_closing_does_what_waits(path: Path, opened: Opening) -> None:
-    """Then there is no more; twice is once."""
+async def test_closing_does_the_jobs_that_wait(path: Path, opened: Opening) -> None:
+    """A closed writer takes no job; closing it twice is harmless."""
     writer = opened()
     jobs = [writer.do(adding(str(n))) for n in range(300)]
     await asyncio.to_thread(writer.close)
@@ -655,15 +655,15 @@ def leaving(path: Path, how: str) -> subprocess.Popen[str]:
     )
 
 
-def test_a_program_that_forgets_to_close_ends_all_the_same(path: Path) -> None:
-    """The thread holds nobody up."""
+def test_a_program_that_forgets_to_close_still_ends(path: Path) -> None:
+    """The thread of the writer does not keep it alive."""
     process = leaving(path, "go")
     assert "1\n" == process.communicate(timeout=20)[0]
     assert 0 == process.returncode
 
 
 def test_a_killed_process_blocks_no_other(path: Path, opened: Opening) -> None:
-    """Its locks go with it, and what it was answered stays."""
+    """Its locks go with it, and its acknowledged writes stay."""
     process = leaving(path, "wait")
     assert process.stdout is not None
     assert "1\n" == process.stdout.readline()

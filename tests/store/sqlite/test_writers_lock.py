@@ -1,4 +1,4 @@
-"""The writers' lock: one at a time, over processes, and nobody starves."""
+"""The writers' lock: one writer at a time, over processes, and none starves."""
 
 import fcntl
 import os
@@ -46,12 +46,12 @@ def heard(process: subprocess.Popen[str]) -> str:
 
 
 def ended(process: subprocess.Popen[str]) -> None:
-    """Kill it as nobody would."""
+    """Kill a process."""
     process.send_signal(signal.SIGKILL)
     process.communicate()
 
 
-def test_there_is_one_holder(tmp_path: Path) -> None:
+def test_the_lock_has_one_holder(tmp_path: Path) -> None:
     """Also inside a process; the database itself is not touched."""
     first, second = WritersLock(tmp_path / "work.db"), WritersLock(tmp_path / "work.db")
     first.acquire()
@@ -65,8 +65,8 @@ def test_there_is_one_holder(tmp_path: Path) -> None:
     assert ["work.db-writers"] == [file.name for file in tmp_path.iterdir()]
 
 
-def test_those_who_wait_get_it_when_it_is_let_go(tmp_path: Path) -> None:
-    """Nobody is forgotten."""
+def test_waiting_processes_get_the_lock_when_it_is_released(tmp_path: Path) -> None:
+    """Each of them gets it."""
     locks = [WritersLock(tmp_path / "work.db") for _ in range(4)]
     locks[0].acquire()
     turns: list[int] = []
@@ -87,7 +87,7 @@ def test_those_who_wait_get_it_when_it_is_let_go(tmp_path: Path) -> None:
         lock.close()
 
 
-def test_it_goes_with_its_process(tmp_path: Path) -> None:
+def test_the_lock_is_released_when_its_process_ends(tmp_path: Path) -> None:
     """However that ends."""
     lock = WritersLock(tmp_path / "work.db")
     process = taking(tmp_path / "work.db")
@@ -99,7 +99,7 @@ def test_it_goes_with_its_process(tmp_path: Path) -> None:
 
 
 def in_line(process: subprocess.Popen[str]) -> bool:
-    """Whether the kernel has it among those who wait for a lock."""
+    """Return whether the process waits for a lock, by the kernel's list."""
     waiting = [
         line.split() for line in Path("/proc/locks").read_text().splitlines() if "->" in line
     ]
@@ -111,7 +111,7 @@ def is_frozen(process: subprocess.Popen[str]) -> bool:
     return Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux who waits for what")
+@pytest.mark.skipif(sys.platform != "linux", reason="asks Linux which process waits for which lock")
 def test_a_process_frozen_while_it_waits_to_write_blocks_no_other(tmp_path: Path) -> None:
     """Those behind it go first."""
     lock = WritersLock(tmp_path / "work.db")
@@ -131,29 +131,29 @@ def test_a_process_frozen_while_it_waits_to_write_blocks_no_other(tmp_path: Path
     lock.close()
 
 
-def test_a_forked_child_does_not_keep_it(tmp_path: Path) -> None:
+def test_a_forked_child_does_not_keep_the_lock(tmp_path: Path) -> None:
     """The parent may die while its children go on."""
     lock, other = WritersLock(tmp_path / "work.db"), WritersLock(tmp_path / "work.db")
     lock.acquire()
-    told, tell = os.pipe()
+    reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
-        os.write(tell, b"alive")
+        os.write(writing, b"alive")
         signal.pause()
-    os.read(told, 5)
+    os.read(reading, 5)
     lock.close()
     assert other.try_acquire()
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     other.close()
-    os.close(told)
-    os.close(tell)
+    os.close(reading)
+    os.close(writing)
 
 
-def test_where_the_file_cannot_be_made_it_is_done_without(
+def test_a_store_whose_lock_file_cannot_be_made_works_without_it(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is a courtesy: SQLite's lock still decides. One line tells."""
+    """SQLite's own lock still decides. The log says so once."""
     lock = WritersLock(tmp_path / "nowhere" / "work.db")
     for _ in range(3):
         lock.acquire()
