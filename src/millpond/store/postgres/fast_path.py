@@ -257,7 +257,7 @@ class SettleAndLease:
             fence = Fence(identifier, attempts + 1, claimed)
             call = new.call
             if call.function == UNREADABLE:
-                # Its end is told to the verbs: whoever ran it would say the same.
+                # The verbs end it, as its worker would: it cannot read the body either.
                 self.unreadable.append(fence)
             tasks.append(
                 Leased(

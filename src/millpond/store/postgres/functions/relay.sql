@@ -174,7 +174,7 @@ BEGIN
     e.worker := l.worker;
     e.begun := count;
     e.starts := '{t}';
-    -- All ends, then all starts: each is to be told right after the end that stands as far from the front.
+    -- All ends, then all starts: the audit lists each start right after the end at the same position.
     e.ids := e.ids || b.ids[:rest] || b.ids;
     e.places := e.places || b.places[:rest] || b.places;
     e.due := e.due || b.due[:rest] || b.due;

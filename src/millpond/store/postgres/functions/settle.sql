@@ -17,7 +17,7 @@ DECLARE
     e millpond_ends;
 BEGIN
     IF outcomes IS NULL AND cardinality(settled_tokens) = 1 AND successors IS NULL THEN
-        -- Mostly it is one lease, and all of it.
+        -- Mostly it is one whole lease.
         DELETE FROM millpond_lease AS o
          WHERE o.token = settled_tokens[1] AND o.ids = settled AND o.claims IS NULL AND o.pool = the_pool
         RETURNING o.* INTO l;
@@ -116,7 +116,7 @@ BEGIN
         INSERT INTO millpond_measured VALUES (the_pool, measured, e.times);
     END IF;
     IF measured % 1000 < 2 * ending THEN
-        -- What was there before was removed before.
+        -- An earlier call removed all older rows.
         DELETE FROM millpond_measured AS o
          WHERE o.pool = the_pool AND o.upto <= measured - 2000
            AND o.upto > measured - 4000 - 2 * ending;
