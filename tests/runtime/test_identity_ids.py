@@ -1,4 +1,4 @@
-"""Ids: no two are the same, whoever makes them."""
+"""Ids are unique, also between processes."""
 
 import os
 from itertools import pairwise

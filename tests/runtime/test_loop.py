@@ -99,8 +99,8 @@ async def test_timers_are_gone_when_the_work_is(opened: Opened) -> None:  # noqa
         assert (0, before) == (timers(), opened.last.total)
 
 
-async def test_what_is_kept_costs_a_look_a_minute(opened: Opened) -> None:  # noqa: F811
-    """Only pools that keep something are looked at, by maintenance, once a minute."""
+async def test_retention_reads_the_store_once_a_minute(opened: Opened) -> None:  # noqa: F811
+    """Maintenance reads only pools that keep something, once a minute."""
     mp = Millpond(keep=Keep(completed=2 * HOUR))
     one = mp.pool("one")
     for number in range(20):
@@ -170,12 +170,12 @@ async def test_a_rate_costs_one_ask_for_each_start(opened: Opened) -> None:  # n
         await pool.submit_many(job.bind() for _ in range(30))
         await asyncio.sleep(285)
         assert [n * 10 for n in range(29)] == [round(at - starts[0]) for at in starts]
-        asked = opened.last.verbs["lease"] + opened.last.verbs["settle"]
-        assert 29 * 3 >= asked
+        calls = opened.last.verbs["lease"] + opened.last.verbs["settle"]
+        assert 29 * 3 >= calls
 
 
 async def test_an_idle_shared_store_is_asked_once_per_floor() -> None:
-    """Hints of others can be lost, so each pool is asked once per poll floor, and not more."""
+    """Hints of others can be lost, so each pool is calls once per poll floor, and not more."""
     mp = Millpond()
     store = Watched(memory())
     internals_of(mp).owner.make_store = lambda: store
@@ -357,7 +357,7 @@ async def test_ten_wakeups_at_once_are_one_turn() -> None:
 
 
 @pytest.mark.rows("CX-10", "CX-T117", "CX-T118")
-async def test_what_ends_together_is_settled_together_and_the_next_leased(opened: Opened) -> None:  # noqa: F811
+async def test_tasks_that_end_together_are_settled_in_one_verb(opened: Opened) -> None:  # noqa: F811
     """One verb settles what has ended, in order, and leases what may start; none is empty."""
     mp = Millpond()
     pool = mp.pool("work", max_concurrent=50, queue=fifo())
@@ -385,11 +385,11 @@ async def test_what_ends_together_is_settled_together_and_the_next_leased(opened
 
 @pytest.mark.rows("TRAP-19", "CX-22")
 @pytest.mark.parametrize("after", range(30))
-async def test_a_submit_that_races_with_going_idle_is_not_slept_through(
+async def test_a_submit_while_the_worker_becomes_idle_starts_at_once(
     after: int,
     any_pace: Opened,  # noqa: F811
 ) -> None:
-    """Whenever it comes, while the last task ends, is settled, or after: it starts at once."""
+    """Also while the last task ends, while it is settled, or right after."""
     mp = Millpond()
     pool = mp.pool("work", max_concurrent=1)
 
@@ -406,8 +406,8 @@ async def test_a_submit_that_races_with_going_idle_is_not_slept_through(
 
 
 @pytest.mark.rows("CX-T34", "DE-T26", "DE-19")
-async def test_wakeups_are_hints_and_none_is_needed() -> None:
-    """A shared store whose answers never tell of other pools' work still has it all done."""
+async def test_work_is_done_without_any_wake() -> None:
+    """A shared store whose answers never name other pools with work still has all work done."""
     store = memory()
     submitter, worker = Millpond(work=False), Millpond()
     for mp in (submitter, worker):
@@ -432,7 +432,7 @@ async def test_wakeups_are_hints_and_none_is_needed() -> None:
 
 
 class Recovering(Watched):
-    """A store that knows when it was asked to recover."""
+    """A store that knows when it was calls to recover."""
 
     def __init__(self, inner: Store) -> None:
         super().__init__(inner)
@@ -481,10 +481,10 @@ async def test_recovery_comes_when_a_lease_expires_and_wakes_a_saturated_pool() 
         stores[0].thaw()
     assert [0, 1] == [who for who, _ in starts]
     assert [0.0, 30.0] == pytest.approx([at for _, at in starts], abs=0.05)
-    asked = stores[1].recovered_at
-    assert any(at == pytest.approx(30.0, abs=0.05) for at in asked)
-    assert 11 >= max(later - earlier for earlier, later in pairwise(asked))
-    assert 300 / 10 + 300 / 60 + 5 >= len(asked)
+    calls = stores[1].recovered_at
+    assert any(at == pytest.approx(30.0, abs=0.05) for at in calls)
+    assert 11 >= max(later - earlier for earlier, later in pairwise(calls))
+    assert 300 / 10 + 300 / 60 + 5 >= len(calls)
 
 
 @pytest.mark.rows("CX-12")
@@ -603,7 +603,7 @@ async def test_a_store_that_is_away_is_asked_less_and_less(opened: Opened) -> No
 
 
 async def test_a_settle_is_not_lost_when_the_worker_leaves(opened: Opened) -> None:  # noqa: F811
-    """A store that fails just as the worker stops is asked again before it goes."""
+    """A store that fails just as the worker stops is calls again before it goes."""
     mp = Millpond()
     pool = mp.pool("work")
     go = asyncio.Event()
@@ -724,7 +724,7 @@ async def test_a_loop_that_breaks_starts_again_with_backoff(
     mp = Millpond()
     pool = mp.pool("work")
     broken = True
-    asked: list[float] = []
+    calls: list[float] = []
     loop = asyncio.get_running_loop()
 
     @pool.task
@@ -735,16 +735,16 @@ async def test_a_loop_that_breaks_starts_again_with_backoff(
         (worker,) = internals_of(mp).runtime.workers
         plan = worker.queues.next_ask
 
-        def breaks(**_asked: bool) -> Any:
-            asked.append(loop.time())
+        def breaks(**kwargs: bool) -> Any:
+            calls.append(loop.time())
             if broken:
                 raise RuntimeError("a bug")
-            return plan(**_asked)
+            return plan(**kwargs)
 
         monkeypatch.setattr(worker.queues, "next_ask", breaks)
         handles = [await job.submit(n) for n in range(5)]
         await asyncio.sleep(60)
-        assert 25 >= len(asked)
+        assert 25 >= len(calls)
         assert 2 <= internals_of(mp).runtime.counts.stalls <= 5
         broken = False
         assert list(range(5)) == [await asyncio.wait_for(result_of(h), 6) for h in handles]
