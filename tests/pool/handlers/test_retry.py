@@ -212,14 +212,14 @@ async def test_a_seeded_millpond_repeats_its_jitter() -> None:
 
 @pytest.mark.rows("DE-R13")
 async def test_a_function_may_be_the_policy() -> None:
-    """It is asked with the attempt and the error: seconds, or None to give up."""
+    """It gets the attempt and the error; it returns seconds, or None to give up."""
     mp = Millpond()
     pool = mp.pool("items")
-    asked: list[tuple[int, str]] = []
+    calls: list[tuple[int, str]] = []
     starts: list[float] = []
 
     def policy(attempt: int, error: BaseException) -> float | None:
-        asked.append((attempt, type(error).__name__))
+        calls.append((attempt, type(error).__name__))
         return None if attempt == 6 else attempt * 10.0
 
     @pool.task(retry=policy)
@@ -231,7 +231,7 @@ async def test_a_function_may_be_the_policy() -> None:
         with pytest.raises(TaskFailed, match="number 6") as caught:
             await (await item.submit())
 
-    assert [(n, "OSError") for n in range(1, 7)] == asked
+    assert [(n, "OSError") for n in range(1, 7)] == calls
     assert [10, 20, 30, 40, 50] == waits(starts)
     assert 6 == caught.value.attempts
 
@@ -270,7 +270,7 @@ async def test_a_policy_function_cannot_be_stored_with_a_call() -> None:
 
 @pytest.mark.rows("DE-R11")
 async def test_give_up_after_is_measured_from_the_first_start() -> None:
-    """However long it waited to start, it is tried again for that long after its first start."""
+    """The time in the queue before the first start does not count."""
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=1)
     starts: list[float] = []
@@ -357,7 +357,7 @@ async def test_every_duration_may_be_a_timedelta() -> None:
 
 
 async def test_on_names_the_only_errors_that_are_tried_again() -> None:
-    """Subclasses are meant too; any other error is final."""
+    """Subclasses count too; any other error is final."""
     mp = Millpond()
     pool = mp.pool("items", retry=Retry.constant(0, attempts=3))
     runs: list[str] = []
@@ -462,7 +462,7 @@ async def test_never_names_errors_that_are_not_tried_again_whatever_on_says() ->
 
 
 async def test_give_up_fails_at_once_with_its_cause() -> None:
-    """raise GiveUp uses no more attempts; the error told is what it was raised from."""
+    """GiveUp spends no further attempts; the task's error is the cause of GiveUp."""
     mp = Millpond()
     pool = mp.pool("items")
     runs = []
@@ -557,7 +557,7 @@ async def test_backoff_holds_no_slot() -> None:
 
 
 async def test_a_retried_task_rejoins_at_its_original_place() -> None:
-    """Due again, it goes before what was submitted after it."""
+    """When it is due again, it goes before tasks submitted after it."""
     mp = Millpond()
     pool = mp.pool(
         "items", max_concurrent=1, queue=fifo(), retry=Retry.constant(0.5, jitter=0, attempts=2)
@@ -768,7 +768,7 @@ async def test_a_handlers_own_timeout_is_an_error_like_any_other() -> None:
 
 @pytest.mark.parametrize("how", ["raise", "task", "child"])
 async def test_a_handler_that_cancels_itself_has_failed_and_is_tried_again(how: str) -> None:
-    """Nobody asked for it: a CancelledError out of a handler is a failure of the attempt."""
+    """Without a cancel, a CancelledError from a handler is a failure of the attempt."""
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=1, retry=Retry.constant(0, attempts=3))
     runs = []
@@ -1008,7 +1008,7 @@ async def test_a_store_that_refuses_writes_for_a_while_delays_work_and_loses_non
 
 @pytest.mark.rows("DE-R23")
 async def test_a_handler_sees_that_an_earlier_run_ended_early() -> None:
-    """After a crash is_retry and attempt say so, although no handler of it ever failed."""
+    """After a crash is_retry and attempt say so, although no handler failed."""
     fleet = Fleet()
     seen: list[tuple[int, bool]] = []
 
