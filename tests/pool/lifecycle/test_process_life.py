@@ -23,7 +23,7 @@ pytestmark = pytest.mark.memory("opening is the same on every store")
 
 
 class Stores:
-    """Makes stores in memory, and counts them; the first ones fail if so asked."""
+    """Makes stores in memory, and counts them; the first `failures` of them fail."""
 
     def __init__(self, mp: Millpond, failures: int = 0) -> None:
         self.made = 0

@@ -68,7 +68,7 @@ async def test_max_concurrent_is_one_budget_for_every_worker() -> None:
 
 
 async def test_without_max_concurrent_one_task_runs() -> None:
-    """The limit is 1 unless it is said."""
+    """The default limit is 1."""
     mp = Millpond()
     pool = mp.pool("one")
     gauge = Gauge()
@@ -343,7 +343,7 @@ async def test_pause_purge_and_cancel_all_may_be_about_one_key() -> None:
 
 
 async def test_cancel_all_before_a_moment_spares_later_tasks() -> None:
-    """before= is compared with the time of submission; running tasks are told too."""
+    """before= is compared with the time of submission; running tasks see ctx.cancelled."""
     mp = Millpond()
     pool = mp.pool("before")
 

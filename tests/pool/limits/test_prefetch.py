@@ -1,4 +1,4 @@
-"""prefetch: claims ahead of the slots, exact in order and in limits, given back when wanted."""
+"""prefetch: a worker claims tasks before a slot is free; order and limits still hold."""
 
 import asyncio
 from collections import Counter
@@ -23,7 +23,7 @@ from millpond.store.protocol import LeaseAnswer
 
 
 class Bench:
-    """A pool with claims ahead whose jobs last one second and tell when they started."""
+    """A pool with prefetch whose jobs last one second and note when they started."""
 
     def __init__(self, prefetch: int = 4, **options: object) -> None:
         self.mp = Millpond()
@@ -46,8 +46,8 @@ class Bench:
         self.job = job
 
 
-async def test_claims_show_as_queued_and_do_not_count_as_running() -> None:
-    """Two run, four are held ahead, all but the two wait as far as anybody can see."""
+async def test_prefetched_tasks_show_as_queued_and_do_not_count_as_running() -> None:
+    """Two run, four are prefetched; the snapshot shows all but the two as queued."""
     bench = Bench(max_concurrent=2)
     async with bench.mp:
         handles = [await bench.job.submit(n) for n in range(10)]
@@ -76,8 +76,8 @@ async def test_order_is_that_of_the_claims_and_no_slot_waits() -> None:
     assert [float(n // 2) for n in range(10)] == [round(at, 3) for at, _ in bench.started]
 
 
-async def test_a_pause_gives_claims_back_uncharged() -> None:
-    """What was held ahead waits in its place again, and starts first after the resume."""
+async def test_a_pause_gives_prefetched_tasks_back_uncharged() -> None:
+    """They return to their places in the queue, and start first after the resume."""
     bench = Bench(max_concurrent=1)
     async with bench.mp:
         handles = [await bench.job.submit(n) for n in range(6)]
@@ -265,8 +265,8 @@ async def test_claims_start_while_the_store_takes_its_time() -> None:
         assert 0 == bench.mp.counts.stale_settles
 
 
-async def test_a_claim_that_the_store_started_is_held_no_longer() -> None:
-    """What was leased is at work: it would run twice if it were still held."""
+async def test_a_prefetched_task_that_a_lease_started_is_not_prefetched_any_more() -> None:
+    """The task is running: it would run twice if it were still prefetched."""
     bench = Bench(max_concurrent=1)
     async with bench.mp:
         for n in range(4):

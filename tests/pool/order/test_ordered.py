@@ -143,7 +143,7 @@ async def test_a_head_that_is_cancelled_or_redriven_keeps_the_order_of_its_key()
 
 
 async def test_a_key_can_be_paused_resumed_and_purged_alone() -> None:
-    """Orders about one key leave the others alone, and the lanes of a pool tell of the pause."""
+    """Orders about one key do not touch the others, and pool.lanes() shows the pause."""
     mp = Millpond()
     pool = mp.pool("accounts", ordered=True, max_concurrent=5)
     log = []
@@ -172,12 +172,12 @@ async def test_a_key_can_be_paused_resumed_and_purged_alone() -> None:
 
 @pytest.mark.rows("TRAP-5")
 async def test_on_empty_fires_once_each_time_a_key_runs_dry() -> None:
-    """Every key that has nothing left is told of, in the step that empties it."""
-    told: list[tuple[str | None, int]] = []
+    """It fires for each key, in the step that empties it."""
+    events: list[tuple[str | None, int]] = []
     mp = Millpond()
 
     def empty(event: Empty) -> None:
-        told.append((event.lane, event.processed))
+        events.append((event.lane, event.processed))
 
     pool = mp.pool("accounts", ordered=True, max_concurrent=1, on_empty=empty)
 
@@ -187,9 +187,9 @@ async def test_on_empty_fires_once_each_time_a_key_runs_dry() -> None:
     async with mp:
         await pool.submit_many(post.each("aba"))
         await pool.drain()
-        assert [("b", 1), ("a", 2)] == told
+        assert [("b", 1), ("a", 2)] == events
         await (await post.submit("b"))
-        assert [("b", 1), ("a", 2), ("b", 2)] == told
+        assert [("b", 1), ("a", 2), ("b", 2)] == events
 
 
 async def test_a_failed_task_lets_its_key_go_on() -> None:

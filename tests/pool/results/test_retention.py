@@ -1,4 +1,4 @@
-"""Retention: what ended is forgotten in its time, and its memory is really free."""
+"""Retention: ended tasks are pruned in time, and their memory is freed."""
 
 import asyncio
 import gc
@@ -47,7 +47,7 @@ async def test_completed_and_failed_tasks_are_kept_for_their_own_time() -> None:
 
 
 async def test_lifetime_totals_stay() -> None:
-    """Snapshots count what was, and tell how much of it is kept."""
+    """Snapshots count all tasks that ended, and how many of them are kept."""
     mp = Millpond(keep=Keep(completed=1, failed=1))
     pool = mp.pool("work", retry=Retry.never())
 
@@ -85,7 +85,7 @@ async def test_keys_outlive_their_tasks() -> None:
         assert (first.id, True, 1) == (again.id, again.duplicate, runs)
         with pytest.raises(IdempotencyConflict):
             await job.options(idempotency_key="k").submit(2)
-        # Something else has to end for maintenance to look again.
+        # Another task must end before maintenance runs again.
         await asyncio.sleep(500)
         await (await job.submit(5))
         await asyncio.sleep(130)
@@ -96,7 +96,7 @@ async def test_keys_outlive_their_tasks() -> None:
 
 
 async def test_the_value_of_a_closure_is_freed() -> None:
-    """It is there for who asks until retention, and then nothing holds it."""
+    """It can be read until retention prunes the task; then nothing holds it."""
     mp = Millpond(keep=Keep(completed=50))
     pool = mp.pool("work")
 
