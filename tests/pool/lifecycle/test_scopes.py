@@ -99,7 +99,7 @@ def test_a_name_that_looks_like_a_pool_id_is_refused(name: str, url: str | None)
 
 
 async def test_opening_refuses_a_scope_that_its_store_does_not_have() -> None:
-    """The store can be changed until then; the check comes before the store is opened."""
+    """A pool without a scope follows mp.url; opening checks the scopes of the others."""
     mp = Millpond(URL)
     mp.pool("reviews", scope="tenant", scope_id="acme")
     mp.url = None

@@ -199,7 +199,7 @@ async def test_a_budget_has_rates_of_its_own() -> None:
 
 
 def test_a_budget_is_of_one_millpond_and_named_once() -> None:
-    """The error names the budget."""
+    """Duplicate names, and budgets that a pool cannot use, are refused."""
     mp, other = Millpond(), Millpond()
     openai = mp.budget("openai", 3)
     with pytest.raises(DuplicateName, match="openai"):

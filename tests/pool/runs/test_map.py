@@ -1,4 +1,4 @@
-"""Map: a function over many items, results in order, never more under way than there is room."""
+"""Map: a function over many items, results in order, with a bounded number of tasks."""
 
 import asyncio
 import contextlib
@@ -192,7 +192,7 @@ async def test_map_takes_plain_functions_and_runs_them_in_threads() -> None:
 
 
 async def test_map_refuses_items_that_are_not_iterable() -> None:
-    """Something that is no iterable is a TypeError that says so."""
+    """Anything else is a TypeError that says so."""
     mp = Millpond()
     pool = mp.pool("items")
     async with mp:
@@ -436,18 +436,18 @@ async def test_the_first_failure_in_order_stops_the_map_and_leaves_nothing_behin
 
 
 async def test_a_failing_source_stops_the_map_and_leaves_nothing_behind() -> None:
-    """An error of the iterable is raised as it is, and what was submitted is cancelled."""
+    """The map raises the error of the iterable unchanged, and cancels its tasks."""
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=2)
 
     def broken() -> Iterator[int]:
         yield 1
-        raise KeyError("no more")
+        raise KeyError("broken source")
 
     async def async_broken() -> AsyncIterator[int]:
         yield 1
         yield 2
-        raise KeyError("no more")
+        raise KeyError("broken source")
 
     async def work(n: int) -> int:
         await asyncio.sleep(10)
@@ -465,7 +465,7 @@ async def test_a_failing_source_stops_the_map_and_leaves_nothing_behind() -> Non
 
 
 async def test_cancelling_a_map_cancels_its_items() -> None:
-    """Whoever awaits a map and is cancelled leaves no task behind, and the source is let go."""
+    """Cancelling the wait leaves no task behind and closes the source."""
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=2)
     interrupted = []
@@ -502,7 +502,7 @@ async def test_cancelling_a_map_cancels_its_items() -> None:
 
 
 async def test_leaving_an_iteration_early_cancels_its_tasks() -> None:
-    """Closing the iterator is enough to leave nothing behind."""
+    """Closing the iterator leaves no task behind."""
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=2)
 
@@ -520,7 +520,7 @@ async def test_leaving_an_iteration_early_cancels_its_tasks() -> None:
 
 
 async def test_a_cancelled_item_is_an_error_of_the_map() -> None:
-    """Somebody else's cancel of one item stops the map with TaskCancelled."""
+    """A cancel of one item from outside stops the map with TaskCancelled."""
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=1)
 
@@ -548,8 +548,8 @@ async def test_a_map_on_a_closed_pool_is_refused() -> None:
             await pool.map(squared, [1])
 
 
-async def test_a_known_key_is_not_cancelled_with_the_map() -> None:
-    """An item that turned out to be somebody else's task is left alone when the map stops."""
+async def test_a_map_does_not_cancel_a_task_that_it_found_by_a_known_key() -> None:
+    """An item whose idempotency key names an earlier task leaves that task alone."""
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=2, retry=ONCE)
 
@@ -565,7 +565,7 @@ async def test_a_known_key_is_not_cancelled_with_the_map() -> None:
         )
         await asyncio.sleep(10)
         mapping.cancel()
-        with pytest.raises(BaseException):  # noqa: B017 - however it was told
+        with pytest.raises(BaseException):  # noqa: B017 - with whichever error
             await mapping
         assert "all mine" == await mine
 
@@ -599,7 +599,7 @@ async def test_fire_and_forget_takes_one_call_per_item() -> None:
 
 
 async def test_an_item_that_fails_is_tried_again_in_its_own_time() -> None:
-    """Its retry waits its backoff beside the others, and its result comes in its own place."""
+    """Its retry waits for its backoff while the others run; its result keeps its place."""
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=2, retry=Retry.constant(30, attempts=3, jitter=0))
     runs: dict[int, list[float]] = {}
@@ -618,7 +618,7 @@ async def test_an_item_that_fails_is_tried_again_in_its_own_time() -> None:
 
 
 @pytest.mark.parametrize(("spend", "fails"), [(False, False), (True, True)])
-async def test_an_item_may_ask_to_be_tried_later(*, spend: bool, fails: bool) -> None:
+async def test_an_item_may_raise_retry_later(*, spend: bool, fails: bool) -> None:
     """RetryLater waits as long as it says, and costs an attempt only if it says so."""
     mp = Millpond()
     pool = mp.pool("items", retry=ONCE)
@@ -640,7 +640,7 @@ async def test_an_item_may_ask_to_be_tried_later(*, spend: bool, fails: bool) ->
 
 
 async def test_cancelling_all_of_a_pool_stops_the_map_over_it() -> None:
-    """Whoever maps hears of the cancel; the items that were under way are stopped."""
+    """The map raises TaskCancelled; its running items are stopped."""
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=2)
     ended: list[int] = []

@@ -1,4 +1,4 @@
-"""Full pools: what each policy does with one task more."""
+"""Full pools: what each policy does with the next task."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -90,7 +90,7 @@ async def test_a_bound_counts_waiting_tasks_and_not_running_ones() -> None:
 
 @pytest.mark.rows("HN-06", "HN-08")
 async def test_a_running_task_is_never_dropped() -> None:
-    """However many tasks push through a full drop_oldest pool, what runs is left alone."""
+    """However many submits a full drop_oldest pool gets, its running tasks are kept."""
     counter = Counter(bounded(1, on_full="drop_oldest"))
     async with counter.mp:
         running, *_ = await counter.fill("a")
@@ -285,8 +285,8 @@ async def test_wait_of_nothing_does_not_park() -> None:
             await asyncio.wait_for(counter.submit("b", wait=0), 1.0)
 
 
-async def test_a_cancelled_submitter_leaves_the_line_and_nothing_else() -> None:
-    """Cancelling a parked submitter stores nothing, and the next in line is not held up."""
+async def test_a_cancelled_submitter_leaves_the_line_and_stores_nothing() -> None:
+    """Cancelling a parked submitter stores nothing, and does not delay the next in line."""
     counter = Counter(bounded(1))
     async with counter.mp:
         await counter.fill("a")
@@ -365,8 +365,8 @@ async def test_two_parked_submitters_with_one_key_make_one_task() -> None:
     assert 1 == counter.started.count("b")
 
 
-async def test_a_key_that_becomes_known_lets_its_submitters_out_of_the_line() -> None:
-    """Once the first is in, the second of its key needs no room and passes who stands between."""
+async def test_a_submitter_whose_key_becomes_known_leaves_the_line() -> None:
+    """After the first is admitted, the second of its key needs no room and passes the others."""
     counter = Counter(bounded(1))
     async with counter.mp:
         await counter.pool.pause()
@@ -433,7 +433,7 @@ async def test_a_batch_in_line_is_not_overtaken_by_a_smaller_one() -> None:
 
 
 async def test_closing_a_pool_ends_the_wait_of_blocked_submitters() -> None:
-    """Submitters parked when a pool is closed are told so."""
+    """Parked submits raise PoolClosed when the pool closes."""
     counter = Counter(bounded(1))
     async with counter.mp:
         await counter.fill("a")
@@ -459,7 +459,7 @@ async def test_a_batch_that_can_never_fit_does_not_wait_in_line() -> None:
 
 
 async def test_a_submitter_that_gives_up_keeps_no_room() -> None:
-    """A submitter whose wait is over is refused if the free place is spoken for."""
+    """A submitter whose wait is over is refused if the free place belongs to another."""
     counter = Counter(bounded(2))
     async with counter.mp:
         await counter.fill("a", "b")
@@ -509,7 +509,7 @@ async def test_drop_oldest_goes_by_age_and_not_by_priority() -> None:
 
 @pytest.mark.rows("HN-08")
 async def test_drop_oldest_per_key_drops_the_oldest_of_that_key() -> None:
-    """With per_key= the key that is full loses its own oldest task, and nobody else's."""
+    """With per_key= a full key loses its own oldest task; other keys lose none."""
     counter = Counter(bounded(10, on_full="drop_oldest", per_key=1))
     async with counter.mp:
         await counter.fill()
@@ -521,7 +521,7 @@ async def test_drop_oldest_per_key_drops_the_oldest_of_that_key() -> None:
 
 @pytest.mark.rows("HN-13", "HN-08")
 async def test_an_eviction_is_one_audit_record_that_names_the_replacement() -> None:
-    """The record of a drop says which task, why, and on whose account."""
+    """The record of a drop names the task, the reason and the task that replaced it."""
     counter = Counter(bounded(1, on_full="drop_oldest"))
     async with counter.mp:
         _, oldest = await counter.fill("a")
@@ -855,7 +855,7 @@ async def test_try_submit_gives_a_handle_where_there_is_room() -> None:
 
 
 async def test_try_submit_does_not_overtake_blocked_submitters() -> None:
-    """While somebody is parked, try_submit is refused though a place may be on its way."""
+    """While another submit is parked, try_submit is refused although a place is free."""
     mp = Millpond()
     pool: Pool = mp.pool("line", backpressure=bounded(2))
 
@@ -954,7 +954,7 @@ async def test_a_submitter_waits_for_room_in_its_lane() -> None:
 
 @pytest.mark.rows("TR-27")
 def test_a_bound_per_lane_needs_lanes() -> None:
-    """An ordered pool is told to bound its keys, which are its lanes."""
+    """The error for an ordered pool says to bound its keys, which are its lanes."""
     mp = Millpond()
     with pytest.raises(ConfigError, match=r"per_lane=2 needs a pool with lanes$"):
         mp.pool("plain", backpressure=bounded(9, per_lane=2))

@@ -12,7 +12,7 @@ from millpond import Millpond, Retry, TaskFailed
 from millpond.errors import ConfigError
 from millpond.pool.internals import internals_of
 
-tenant: contextvars.ContextVar[str] = contextvars.ContextVar("tenant", default="nobody")
+tenant: contextvars.ContextVar[str] = contextvars.ContextVar("tenant", default="no tenant")
 
 
 @pytest.mark.rows("HN-24")
@@ -87,7 +87,7 @@ async def test_a_call_does_not_take_the_submitters_context_with_it() -> None:
 
     async with mp:
         tenant.set("acme")
-        assert "nobody" == await (await work.submit())
+        assert "no tenant" == await (await work.submit())
 
 
 async def test_a_closure_may_return_anything() -> None:
@@ -144,7 +144,7 @@ async def test_a_closure_cannot_go_into_lanes(strict: dict[str, object]) -> None
 
 
 async def test_closures_leave_nothing_behind() -> None:
-    """The code of a closure is let go of when its task has ended, whatever way."""
+    """The process drops the code of a closure when its task has ended, in whichever status."""
     mp = Millpond()
     pool = mp.pool("tidy", retry=Retry.never())
 

@@ -1,4 +1,4 @@
-"""Registering and submitting: what is a task, and what can be said about one."""
+"""Registering and submitting: tasks and their options."""
 
 import asyncio
 import functools
@@ -101,15 +101,15 @@ async def test_any_pool_takes_any_registered_call() -> None:
         return "mine"
 
     @mp.task
-    async def nobodys() -> str:
-        return "nobody's"
+    async def unowned() -> str:
+        return "unowned"
 
     async with mp:
         assert "one" == (await mine.submit()).pool
         assert "two" == (await two.submit(mine.bind())).pool
-        assert "nobody's" == await (await two.submit(nobodys.bind()))
+        assert "unowned" == await (await two.submit(unowned.bind()))
         with pytest.raises(ConfigError, match="pool"):
-            await nobodys.submit()
+            await unowned.submit()
 
 
 @pytest.mark.parametrize("key", ["tenant", lambda n, tenant: f"{tenant}/{n}"])
@@ -592,7 +592,7 @@ async def test_nothing_can_be_submitted_while_it_is_closed() -> None:
 
 
 async def test_a_batch_task_that_is_alone_is_settled() -> None:
-    """A batch that nobody else works beside comes to its end by itself."""
+    """Its batch ends without any other task in the pool."""
     mp = Millpond()
     pool = mp.pool("batch")
 

@@ -42,7 +42,7 @@ class Shop:
 
 
 class Undone(Exception):
-    """What an application raises when it thinks better of it."""
+    """Raised by the application to roll its transaction back."""
 
 
 @pytest.fixture
@@ -146,10 +146,10 @@ def test_a_plain_write_inside_atomic_is_refused_at_once(shop: Shop, alias: str, 
         assert 2 == shop.pool.sync.size()
 
 
-async def test_the_same_on_the_event_loop(
+async def test_a_plain_write_inside_atomic_is_refused_on_the_event_loop(
     shop: Shop, alias: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where Django is allowed there at all."""
+    """With DJANGO_ALLOW_ASYNC_UNSAFE set."""
     monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
     async with shop.mp:
         with transaction.atomic(using=alias), connections[alias].cursor():
