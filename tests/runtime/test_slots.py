@@ -344,7 +344,7 @@ async def test_waiters_that_give_up_are_forgotten() -> None:
         for one in waiting:
             one.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
-        assert {} == internals_of(mp).runtime.waiting._tasks
+        assert not internals_of(mp).runtime.waiting.any_waiting
 
 
 async def test_a_bound_method_can_stop_waiting() -> None:
@@ -359,7 +359,7 @@ async def test_a_bound_method_can_stop_waiting() -> None:
         listener, waiting = Listener(), internals_of(mp).runtime.waiting
         waiting.on_end(1, listener.heard)
         waiting.forget(1, listener.heard)
-        assert {} == waiting._tasks
+        assert not waiting.any_waiting
 
 
 CHURN: dict[str, Callable[[list[Any]], list[Any]]] = {
@@ -418,7 +418,7 @@ async def test_thousands_that_are_submitted_and_cancelled_leave_nothing() -> Non
         await pool.drain()
         runtime = internals_of(mp).runtime
         (worker,) = runtime.workers
-        assert ({}, {}) == (runtime.closures, runtime.waiting._tasks)
+        assert ({}, False) == (runtime.closures, runtime.waiting.any_waiting)
         assert ({}, {}) == (runtime.env.background, worker.jobs)
         assert [] == worker.ended
         assert 3 >= len(worker.slots.all)

@@ -263,7 +263,7 @@ async def test_a_cancelled_wait_does_not_end_the_other_waits(opened: Opened) -> 
             set(internals_of(mp).runtime.waiting._tasks),
         )
         assert ["ran", "ran"] == [await waiting[0], await waiting[2]]
-        assert {} == internals_of(mp).runtime.waiting._tasks
+        assert not internals_of(mp).runtime.waiting.any_waiting
 
 
 async def test_the_cache_of_recent_results_is_bounded(

@@ -470,7 +470,7 @@ async def test_a_watcher_that_leaves_early_leaves_nothing_behind() -> None:
         assert (0.1, "") == await anext(watcher)
         await watcher.aclose()  # type: ignore[attr-defined]
         assert {} == internals_of(mp).runtime.progress._watchers
-        assert {} == internals_of(mp).runtime.waiting._tasks
+        assert not internals_of(mp).runtime.waiting.any_waiting
 
 
 # Resources

@@ -334,7 +334,7 @@ class PoolMachine(RuleBasedStateMachine):
         runtime, submitter = self.runtime, self.runtime.submitter
         assert 0 == self.at_work.total()
         assert {} == runtime.closures
-        assert {} == runtime.waiting._tasks
+        assert not runtime.waiting.any_waiting
         assert {} == runtime.env.background
         assert ({}, [], set()) == (submitter._lines, submitter._sender._next, submitter._offering)
         assert not any((submitter._sender._sending, runtime.env.inline))

@@ -286,4 +286,4 @@ async def test_a_seed_that_is_refused_leaves_nothing_behind() -> None:
             async with pool.stream(item.each(range(3)), max_tasks=2):
                 pass
         assert 0 == (await pool.snapshot()).total
-        assert {} == internals_of(mp).runtime.waiting._everything
+        assert not internals_of(mp).runtime.waiting.has_watchers

@@ -53,7 +53,7 @@ async def test_an_update_changes_priority_labels_and_timeout() -> None:
         await shop.mp.update(first.id, priority=5, timeout=3.0)
         await first.refresh()
         assert (5, {"a": "1"}, 1) == (first.priority, first.labels, first.revision)
-        assert 3.0 == first._internals.new.timeout
+        assert 3.0 == internals_of(first).new.timeout
         await shop.mp.update(first.id, labels={"b": "2"})
         assert {"b": "2"} == (await first.refresh()).labels
         assert 2 == (await shop.pool.tasks())[0].revision
@@ -154,7 +154,7 @@ async def test_an_update_by_data_works_where_the_function_is_unknown() -> None:
         waits = await shop.send.submit("ada", "x")
         del shop.mp._pools.functions.by_name["send"]
         await shop.mp.update(waits.id, {"customer": "ada", "text": "y"})
-        payload = (await waits.refresh())._internals.new.call.payload
+        payload = internals_of(await waits.refresh()).new.call.payload
     assert b'"y"' in payload
     assert b'"x"' not in payload
 

@@ -320,7 +320,7 @@ def test_ctrl_c_ends_the_wait_and_not_the_task(mp: Millpond, pool: Pool) -> None
         with interrupted(until_a_thread_waits), pytest.raises(KeyboardInterrupt):
             handle.get()
         assert ["running"] == sync.status([handle.id])
-        assert {} == internals_of(mp).runtime.waiting._tasks
+        assert not internals_of(mp).runtime.waiting.any_waiting
         gate.set()
         assert "done" == handle.get(timeout=SOON)
 
@@ -353,7 +353,7 @@ async def test_a_waiting_thread_raises_not_open_when_the_millpond_closes(
             internals_of(mp).owner.bridge, internals_of(await task.submit())
         )
         waiting = asyncio.ensure_future(asyncio.to_thread(handle.get))
-        while not internals_of(mp).runtime.waiting._tasks:  # noqa: ASYNC110 - there is no event
+        while not internals_of(mp).runtime.waiting.any_waiting:  # noqa: ASYNC110 - there is no event
             await asyncio.sleep(0)
     with pytest.raises(NotOpen):
         await waiting
@@ -374,7 +374,7 @@ def test_a_waiting_thread_raises_not_open_when_the_loop_ends(mp: Millpond, pool:
         internals_of(mp).owner.work = False  # nothing runs, so that nothing has to be stopped
         await mp.__aenter__()
         waiter.start()
-        while not internals_of(mp).runtime.waiting._tasks:  # noqa: ASYNC110 - there is no event
+        while not internals_of(mp).runtime.waiting.any_waiting:  # noqa: ASYNC110 - there is no event
             await asyncio.sleep(0)
 
     waiter = threading.Thread(target=wait)

@@ -178,7 +178,7 @@ async def test_a_full_pool_refuses_at_once(tmp_path: Path) -> None:
 
 @pytest.mark.rows("DE-R01")
 async def test_an_idempotency_key_counts_inside_the_transaction(shop: Shop) -> None:
-    """A known key returns its task in the transaction and after its commit, not after a rollback."""
+    """A known key returns its task in the transaction and after its commit; a rollback frees it."""
     internals_of(shop.mp).owner.work = False
     async with shop.mp:
         with shop.orders() as own:
