@@ -117,7 +117,7 @@ if __name__ == "__main__":
 
         places: dict[str, tuple[Any, ...]] = {
             "holds": (held, store),
-            # It may know that it was fenced before it asks the store.
+            # It may know that it was fenced before it calls the store.
             "may_commit": (commit, transaction),
         }
         for name, modules in places.items():

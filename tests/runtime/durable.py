@@ -20,7 +20,7 @@ from millpond.store.protocol import Hint, RenewAnswer
 T = TypeVar("T")
 
 HEARD_AFTER = 0.01
-"""Seconds until others hear that a process waits for ends."""
+"""Seconds until other processes know that a process wants hints of ends."""
 
 VERBS = frozenset({"submit", "lease", "renew", "settle", "recover", "control"})
 
@@ -88,7 +88,7 @@ class ProcessStore:
         self.on_hint: Callable[[Hint], None] | None = None
         self.view = CountedView(self)
         self.before: Callable[[str, Any], Any] | None = None
-        """Called with each verb before it is carried out; what it returns is awaited."""
+        """Called with each verb before the store carries it out; its result is awaited."""
         self.renewing: Callable[[str], None] | None = None
         """Called in the thread before each renewal."""
         self.renewers: list[ThreadRenewer] = []

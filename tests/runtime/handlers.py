@@ -1,4 +1,4 @@
-"""Handlers for the process executor's tests: children import this module and do what it says."""
+"""Handlers for the tests of the process executor, which child processes import."""
 
 import atexit
 import collections
@@ -73,7 +73,7 @@ def _stop() -> None:
 
 
 def _without_the_kernel() -> None:
-    """Undo what Linux would do, so that only the thread that listens to the parent is left."""
+    """Undo the kernel's help, so that only the thread that listens to the parent can end it."""
     import fcntl
 
     for number in _open_descriptors(stat.S_ISFIFO):
@@ -267,7 +267,7 @@ class Waiting:
 
 
 class Late:
-    """A handler whose thread goes on talking after it has returned."""
+    """A handler whose thread sends messages after the handler has returned."""
 
     def _run_encoded(self, payload: bytes, context: bytes, channel: Channel) -> bytes:
         def talk() -> None:

@@ -26,7 +26,7 @@ def shout(payload: bytes) -> bytes:
 
 
 async def main(deed: str) -> None:
-    """Start the deed and print what its child says first."""
+    """Start the deed and print the first message of its child."""
     pool = ProcessPool(2)
     if deed == "shout":
         for word in (b"once", b"twice"):
@@ -40,7 +40,7 @@ async def main(deed: str) -> None:
 
     def print_pids(pids: bytes) -> None:
         with warnings.catch_warnings():
-            # From Python 3.12 on it warns of threads, which this child never looks at.
+            # From Python 3.12 on fork() warns about threads; this child does not use them.
             warnings.simplefilter("ignore", DeprecationWarning)
             fork = os.fork() if "FORK" in os.environ else None
         if fork == 0:

@@ -281,7 +281,7 @@ async def test_a_stream_yields_the_outcomes_of_other_processes(hints: bool) -> N
     client, worker = two(cluster)
     pool, seen = client.get_pool("work"), []
     async with client, worker:
-        # Others run in the same pool: their ends are none of the stream's.
+        # Other tasks run in the same pool: the stream must not yield their outcomes.
         noise = [await worker.tasks["job"].submit(0.3) for _ in range(5)]
         async with pool.stream([client.tasks["grow"].bind(5)]) as outcomes:
             async for outcome in outcomes:

@@ -50,7 +50,7 @@ async def dying(cluster: Cluster, *, lease: float) -> int:
 
 @pytest.mark.rows("CX-04")
 async def test_of_two_processes_one_recovers_and_prunes() -> None:
-    """Each process renews its own leases; one process does what only depends on time."""
+    """Each process renews its own leases; one process recovers and prunes for all."""
     cluster = Cluster(threads=False)
     first, second = process(cluster), process(cluster)
     async with first, second:

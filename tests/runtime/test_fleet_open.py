@@ -161,7 +161,7 @@ async def test_closures_outlive_the_worker_that_served_their_pool() -> None:
         ]
         assert [Register, Register, Deregister] == orders
         assert ["done"] * 4 == [await handle for handle in handles]
-        # Three were given back when their worker left, uncharged.
+        # Three went back to the queue uncharged when their worker stopped.
         assert 7 == len(runs)
         assert [1] * 4 == [handle.attempt for handle in handles]
 
@@ -180,8 +180,8 @@ async def test_a_closure_gets_a_worker_when_the_open_one_serves_another_pool() -
         assert [False, True] == [worker.own for worker in internals_of(mp).runtime.workers]
 
 
-async def test_a_run_held_open_by_a_client_lives_as_long_as_its_process() -> None:
-    """The store knows that it is there, also while no worker of it serves anything."""
+async def test_a_run_opened_by_a_client_stays_open_without_a_worker() -> None:
+    """The client's only worker stops inside the block, and the run still takes tasks."""
     cluster = Cluster(threads=False)
     (client, pool), (worker, _) = process(cluster), process(cluster, work=True)
     call = client.tasks["call"]
@@ -191,7 +191,7 @@ async def test_a_run_held_open_by_a_client_lives_as_long_as_its_process() -> Non
                 run = await stack.enter_async_context(pool.run("nightly"))
                 await run.submit(call.bind())
                 await asyncio.sleep(1)
-            # Its only worker has left, and still it may add to the run.
+            # The worker has stopped.
             await run.submit(call.bind())
         assert run.report is not None
         assert (2, 2) == (run.report.total, run.report.completed)

@@ -1,4 +1,4 @@
-"""A worker of thousands of pools asks those that have work."""
+"""A worker of thousands of pools leases only from those with work."""
 
 import asyncio
 from pathlib import Path
@@ -15,8 +15,8 @@ MANY = 3000
 
 
 @pytest.mark.rows("TR-19")
-async def test_a_worker_of_many_pools_asks_only_those_with_work() -> None:
-    """One read says which of thousands of queues hold something; no lease is spent on the rest."""
+async def test_a_worker_of_many_pools_leases_only_from_those_with_work() -> None:
+    """One read finds the pools with tasks; the worker calls lease for no other pool."""
     cluster = Cluster(threads=False)
     mp = cluster.millpond()
     pools = [mp.pool(f"p{number}") for number in range(MANY)]
@@ -33,14 +33,14 @@ async def test_a_worker_of_many_pools_asks_only_those_with_work() -> None:
             (store,) = cluster.process_stores
             assert 1 == store.calls["due"]
             assert store.calls["lease"] <= 2
-            # What comes later wakes its queue, as in a process of few pools.
+            # A later submit wakes its queue, as in a process with few pools.
             await work.submit(2)
             await eventually(lambda: 2 in ran)
 
 
 @pytest.mark.rows("TR-19")
-async def test_a_look_that_fails_is_done_again() -> None:
-    """The store was away when a worker looked which of its many pools have work: it asks again."""
+async def test_a_worker_repeats_a_failed_read_of_pools_with_work() -> None:
+    """The store is away during the first read; the worker finds the task later."""
     cluster = Cluster(threads=False)
     mp = cluster.millpond()
     pools = [mp.pool(f"p{number}") for number in range(40)]

@@ -110,7 +110,7 @@ def children_of_this_process() -> list[int]:
 
 
 class Belongings(NamedTuple):
-    """What a leak would add to."""
+    """Resources that a leak would add to."""
 
     descriptors: int
     children: list[int]
@@ -120,7 +120,7 @@ class Belongings(NamedTuple):
 
 
 def belongings(before: Belongings | None = None) -> Belongings:
-    """What this process has. Of threads those that `before` has not: a test before this one may
+    """Return the resources of this process, without the threads in `before`: an earlier test may
     have left some that end meanwhile."""
     gc.collect()
     return Belongings(
@@ -179,7 +179,7 @@ async def test_a_job_cancelled_while_it_waits_for_a_slot_starts_no_child() -> No
 
 
 async def test_an_idle_child_is_closed(tmp_path: Path) -> None:
-    """It leaves as any program does, and the next job has a new one."""
+    """It exits like any program, and the next job has a new child."""
     note = tmp_path / "note"
     async with pool_of(idle=0.05, grace=5) as pool:
         await pool.run(handler("write_at_exit", bytes(note)))
@@ -258,7 +258,7 @@ async def test_a_job_cancelled_twice_still_waits_for_the_end_of_its_child() -> N
         assert is_reaped(child)
 
 
-async def test_a_job_cancelled_in_the_moment_of_its_answer_keeps_its_child(
+async def test_a_job_cancelled_as_its_answer_arrives_keeps_its_child(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The handler has returned: there is nothing to kill."""
@@ -509,7 +509,7 @@ async def test_an_error_whose_str_and_repr_fail_is_still_reported() -> None:
 
 
 async def test_a_long_error_is_cut() -> None:
-    """Message and traceback have 32 KB each, whatever is in them."""
+    """Message and traceback are cut at 32 KB each."""
     async with pool_of() as pool:
         answer = await pool.run(handler("fail_at_length"))
         assert isinstance(answer, Broke)
@@ -567,7 +567,7 @@ async def test_an_object_that_is_not_a_handler_is_a_type_error(deed: str, messag
 
 
 async def test_messages_go_both_ways_until_the_handler_is_cancelled() -> None:
-    """And it alone decides what being cancelled means."""
+    """The handler decides how to react to the cancel."""
     async with pool_of() as pool:
         job = Started(pool, handler("talking", b"payload", b"+context"))
         assert b"payload+context" == await job.next_message()
@@ -651,7 +651,7 @@ def test_a_message_that_fits_into_no_frame_is_refused(send: object) -> None:
 # Closing.
 
 
-async def test_closing_kills_what_runs_and_what_waits() -> None:
+async def test_closing_kills_running_jobs_and_drops_waiting_ones() -> None:
     """Each job's answer says so, and no child is left."""
     before = belongings()
     pool = ProcessPool(2)
@@ -720,7 +720,7 @@ def test_a_process_pool_on_windows_raises(monkeypatch: pytest.MonkeyPatch) -> No
 
 @contextlib.contextmanager
 def killed_in_the_end(*pids: int) -> Iterator[None]:
-    """See to it that a test that fails leaves nothing running."""
+    """Kill the processes, also when the test fails."""
     try:
         yield
     finally:
@@ -763,7 +763,7 @@ PARENT = "tests/runtime/parent.py"
     ],
 )
 def test_no_child_survives_its_parent(deed: str) -> None:
-    """Whatever it does when the parent is killed; what it started dies with it, at once."""
+    """Whatever it does when the parent is killed; its own child dies with it, at once."""
     with program(PARENT, deed) as parent:
         assert parent.stdout is not None
         pids = [int(pid) for pid in parent.stdout.readline().split()]
@@ -799,7 +799,7 @@ def test_no_child_survives_its_parent_when_a_fork_of_the_parent_does() -> None:
 
 @pytest.mark.parametrize("command", [[PARENT], ["-m", "tests.runtime.parent"]])
 def test_a_handler_in_the_main_module_is_found(command: list[str]) -> None:
-    """Run once per child under another name; what it prints comes out where the parent's does."""
+    """Each child runs the module once under another name; its output goes to the parent's."""
     with program(*command, "shout") as parent:
         output, _ = parent.communicate(timeout=15)
     assert [
@@ -845,7 +845,7 @@ def test_a_main_module_without_a_file_has_no_handlers() -> None:
 
 
 def test_a_package_s_main_module_is_not_run_twice(tmp_path: Path) -> None:
-    """What such a module does it does unconditionally."""
+    """Such a module has no `if __name__` guard."""
     package = tmp_path / "unguarded"
     package.mkdir()
     (package / "__main__.py").write_text(UNGUARDED)

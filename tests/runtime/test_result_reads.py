@@ -36,13 +36,13 @@ Way = Callable[[Millpond, Sequence[Handle[Any]]], Awaitable[list[Any]]]
 
 
 def reads(mp: Millpond) -> int:
-    """How often a process has read tasks from its store."""
+    """Return how often a process has read results from its store."""
     return sum(store_of(mp).calls[name] for name in READS)
 
 
 @WAYS
 async def test_results_of_this_process_need_one_read_per_batch(way: Way) -> None:
-    """Thousands of waits ask together whether their tasks had ended before; the rest is local."""
+    """Thousands of waits share one read of tasks that ended before; later ends need no read."""
     cluster = Cluster(threads=False)
     mp = cluster.millpond(work=True)
     pool = declared(mp)
@@ -55,7 +55,7 @@ async def test_results_of_this_process_need_one_read_per_batch(way: Way) -> None
 
 @WAYS
 async def test_results_of_another_process_are_fetched_once_per_wake_up(way: Way) -> None:
-    """No wait reads for itself: there are far fewer reads than handles."""
+    """The waits share reads: there are far fewer reads than handles."""
     cluster = Cluster(threads=False)
     client, worker = two(cluster)
     async with client, worker:
@@ -68,7 +68,7 @@ async def test_results_of_another_process_are_fetched_once_per_wake_up(way: Way)
 
 
 async def test_waits_without_hints_are_ended_by_the_poll() -> None:
-    """Polling alone finds them all, with a read per second."""
+    """Polling alone ends all waits, with one read per second."""
     cluster = Cluster(hints=False, threads=False)
     client, worker = two(cluster)
     async with client, worker:
@@ -80,8 +80,8 @@ async def test_waits_without_hints_are_ended_by_the_poll() -> None:
         assert reads(client) - before <= 2 * (waited + 2)
 
 
-async def test_a_read_that_fails_is_an_error_of_the_waits_that_asked() -> None:
-    """Who began to wait before goes on; who begins to wait now is answered."""
+async def test_a_failed_read_raises_only_in_the_waits_that_needed_it() -> None:
+    """An earlier wait goes on and still gets its result."""
     cluster = Cluster(threads=False)
     client, worker = two(cluster)
     async with client, worker:
@@ -137,8 +137,8 @@ async def test_a_cancelled_task_and_a_failed_one_arrive_in_one_read() -> None:
 
 
 @WAYS
-async def test_nothing_is_kept_of_waits_that_are_over(way: Way) -> None:
-    """Neither an ended wait nor one that was given up leaves anything behind."""
+async def test_ended_and_cancelled_waits_leave_no_entry(way: Way) -> None:
+    """A wait may end with its task or with a timeout."""
     cluster = Cluster(threads=False)
     client, worker = two(cluster)
     async with client, worker:
@@ -156,7 +156,7 @@ async def test_nothing_is_kept_of_waits_that_are_over(way: Way) -> None:
 
 @pytest.mark.parametrize("way", ["wait", "as_completed"])
 def test_a_thread_that_waits_for_many_handles_reads_them_together(tmp_path: Path, way: str) -> None:
-    """The API for threads is the same one: a file, a worker beside it, counted reads."""
+    """mp.sync on a file, with a worker in the same process."""
     mp = Millpond(f"sqlite:///{tmp_path}/work.db", work=True)
     pool = mp.pool("many", max_concurrent=50)
 
@@ -178,12 +178,12 @@ def test_a_thread_that_waits_for_many_handles_reads_them_together(tmp_path: Path
         view.results = counted  # type: ignore[method-assign]
         found = mp.sync.wait(handles) if way == "wait" else mp.sync.as_completed(handles)
         assert sorted(one.result or 0 for one in found) == [2 * n for n in range(MANY)]
-        # One to begin with, and one for each look that another process's write would bring.
+        # One at the start, and one for each poll that finds a write of another process.
         assert count <= 20
 
 
 async def test_ends_give_hints_while_code_waits_and_for_a_while_after() -> None:
-    """A process that submits and waits in turn asks for them once."""
+    """A process that submits and waits in turn requests hints once."""
     cluster = Cluster(threads=False)
     client, worker = two(cluster)
     async with client, worker:

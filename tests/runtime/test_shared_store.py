@@ -103,7 +103,7 @@ async def test_a_prefetched_task_started_by_a_lease_whose_answer_was_lost_runs()
         await pool.pause()
         handles = await pool.submit_many(job.each(range(3)))
         await pool.resume()
-        # Another worker takes the only slot before this one asks, which then prefetches the rest.
+        # Another worker takes the only slot first, so this one prefetches the rest.
         (leased,) = (await store.lease(LeaseRequest(pool=pool.name, worker="other", want=1))).leased
         await asyncio.sleep(5)
         assert 2 == (await stored()).claimed

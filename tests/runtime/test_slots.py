@@ -36,7 +36,7 @@ async def a_second() -> None:
 
 
 def raises_cancelled(_: object) -> None:
-    """Raise what the result of a cancelled future raises."""
+    """Raise CancelledError, as the result of a cancelled future does."""
     raise asyncio.CancelledError
 
 
@@ -435,7 +435,7 @@ async def test_an_ended_task_is_settled_although_its_slot_takes_another_job() ->
     async def ends(number: int) -> None:
         await go.wait()
         if number == 4:
-            # Its waiter goes on after the turn that settles these, when new jobs are ready.
+            # Its waiter resumes after the turn that settles these, when new jobs are ready.
             last.set()
 
     async with mp:

@@ -498,7 +498,7 @@ async def test_a_fenced_worker_is_back_soon_after_a_store_that_failed() -> None:
         assert 0 == fails
 
 
-async def test_a_submit_whose_answer_was_lost_for_a_day_is_not_taken_twice(
+async def test_a_submit_whose_answer_was_lost_for_long_stores_one_task(
     opened: Opened,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

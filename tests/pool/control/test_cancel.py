@@ -63,7 +63,7 @@ async def test_a_cancelled_running_task_may_still_complete() -> None:
 
 
 async def stored(mp: Millpond, task: int) -> Task:
-    """Return what the store holds of a task now."""
+    """Return the record of a task in the store."""
     found = await internals_of(mp).runtime.env.view.task(task)
     assert found is not None
     return copied(found)
@@ -104,7 +104,7 @@ async def test_no_turn_of_the_loop_touches_a_running_task_that_was_cancelled() -
 
 
 async def test_a_handler_that_checks_late_sees_an_early_cancel() -> None:
-    """ctx.cancelled is set also for a handler that looks at it only after the cancel."""
+    """ctx.cancelled is also set for a handler that reads it only after the cancel."""
     mp = Millpond()
     pool = mp.pool("work")
     go = asyncio.Event()
@@ -124,7 +124,7 @@ async def test_a_handler_that_checks_late_sees_an_early_cancel() -> None:
 
 @pytest.mark.rows("CX-15", "CX-T19", "CX-T43", "CX-T77")
 async def test_a_cancelled_task_that_fails_is_not_tried_again() -> None:
-    """A failure after the cancel ends the task as cancelled, with attempts left."""
+    """A failure after the cancel ends the task as cancelled, although attempts are left."""
     mp = Millpond()
     pool = mp.pool("work", retry=Retry(attempts=5, initial=1.0))
     runs = 0

@@ -109,7 +109,7 @@ async def test_a_thread_sees_that_it_was_cancelled_or_lost_its_lease(reason: Can
 
 @pytest.mark.parametrize("reason", [CancelReason.CANCEL, CancelReason.TIMEOUT, CancelReason.STOP])
 async def test_a_coroutine_sees_why_it_must_end(reason: CancelReason) -> None:
-    """The event is set, and the reason is there, before it is cancelled."""
+    """The event and the reason are set before the coroutine is cancelled."""
     mp = Millpond(work=False)
     pool = mp.pool("work", retry=Retry.never())
     seen: list[tuple[bool, CancelReason | None]] = []

@@ -306,7 +306,7 @@ async def test_cancel_all_cancels_waiting_tasks_and_signals_running_ones() -> No
         assert signalled.is_set()
 
 
-async def test_cancel_all_before_a_moment() -> None:
+async def test_cancel_all_before_a_time() -> None:
     """It cancels only tasks submitted before that time."""
     work = Work(max_concurrent=1)
     async with work.mp:

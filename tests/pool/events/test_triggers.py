@@ -111,7 +111,7 @@ async def test_an_event_emitted_twice_is_stored_once() -> None:
 
 @pytest.mark.rows("HN-22")
 async def test_a_replay_finds_the_same_task() -> None:
-    """It runs, has ended, or only its key is left; a new trigger gets the event too."""
+    """Also when it has ended, or only its key is kept; a new trigger gets the event too."""
     house = House(keep=Keep(completed=10, events=3600, keys=3600))
     house.trigger()
     async with house.mp:

@@ -95,7 +95,7 @@ async def test_the_context_describes_the_attempt() -> None:
 
 
 async def test_follow_ups_are_stored_with_the_completion_and_not_before() -> None:
-    """Handles come at once; the tasks are there when the attempt has completed."""
+    """ctx.submit returns handles at once; the tasks are stored when the attempt completes."""
     mp = Millpond()
     pool = mp.pool("work", max_concurrent=5)
     kept: list[Handle[str]] = []
@@ -165,7 +165,7 @@ async def test_an_attempt_that_does_not_complete_leaves_no_follow_ups(end: str) 
 
 
 async def test_pool_submit_inside_a_handler_stores_at_once() -> None:
-    """It is not part of the outcome: a failed attempt leaves it behind."""
+    """It is not part of the outcome: it stays when the attempt fails."""
     mp = Millpond()
     pool = mp.pool("work", max_concurrent=5, retry=Retry(attempts=2, initial=1))
     ran: list[str] = []
@@ -439,7 +439,7 @@ async def test_progress_is_yielded_until_the_task_ends() -> None:
 
 
 @pytest.mark.parametrize("fraction", [-0.1, 1.1, float("nan")])
-async def test_a_fraction_is_from_nought_to_one(fraction: float) -> None:
+async def test_a_progress_fraction_is_between_zero_and_one(fraction: float) -> None:
     """Anything else is refused in the handler."""
     mp = Millpond()
     pool = mp.pool("work", retry=Retry.never())

@@ -537,7 +537,7 @@ async def test_a_policy_given_with_the_call_wins() -> None:
 
 
 async def test_give_up_after_is_kept() -> None:
-    """No attempt begins later than promised, even with attempts left."""
+    """No attempt begins after give_up_after, even with attempts left."""
     mp = Millpond()
     pool = mp.pool("work")
     starts: list[float] = []
@@ -667,7 +667,7 @@ async def test_a_registered_function_given_as_work_is_a_call() -> None:
 
 
 async def test_a_coroutine_is_not_work() -> None:
-    """A coroutine cannot be tried again: the message names the way out, and nothing is left."""
+    """A coroutine cannot be retried: the message says what to submit, and nothing is stored."""
     mp = Millpond()
     pool = mp.pool("work")
     coroutine = rounds(1)

@@ -31,7 +31,7 @@ async def opened() -> AsyncIterator[Millpond]:
 
 
 def wait_for(path: Path) -> str:
-    """Wait for what a handler writes when it has begun."""
+    """Wait for the file that a handler writes when it has begun."""
     until(lambda: path.exists() and path.read_text())
     return path.read_text()
 
@@ -184,7 +184,7 @@ async def test_progress_of_a_child_reaches_the_handle(tmp_path: Path) -> None:
 
 @pytest.mark.rows("TR-23")
 async def test_a_child_process_sees_a_cancel(tmp_path: Path) -> None:
-    """ctx.cancelled is set, with its reason, in the child, and what it returns counts."""
+    """ctx.cancelled is set in the child, with its reason; the result of the handler counts."""
     started = tmp_path / "started"
     async with opened():
         handle = await tasks.listen.submit(str(started))
@@ -200,7 +200,7 @@ async def test_features_that_need_the_loop_raise_in_a_child_process() -> None:
 
 
 async def test_many_kills_in_a_row_leak_no_slot_and_no_child() -> None:
-    """Every slot is free again, no child is left, and work goes on."""
+    """Every slot is free again, every child is dead, and other tasks run."""
     async with opened() as mp:
         for _ in range(6):
             await (await tasks.leave.submit(1)).wait()
@@ -232,7 +232,7 @@ asyncio.run(main())
 
 
 def test_a_script_without_a_guard_does_its_work_once(tmp_path: Path) -> None:
-    """The child that imports it may not open a Millpond, and the task fails saying what to do."""
+    """The child that imports it may not open a Millpond; the error of the task says what to do."""
     script = tmp_path / "script.py"
     script.write_text(UNGUARDED)
     source = Path(millpond.__file__).parents[1]

@@ -1,4 +1,4 @@
-"""Retries: how often, how late, and what they hold meanwhile."""
+"""Retries: how often, how late, and which slots and places they hold meanwhile."""
 
 import asyncio
 import inspect
@@ -237,7 +237,7 @@ async def test_a_function_may_be_the_policy() -> None:
 
 
 async def test_a_policy_that_raises_gives_up_loudly() -> None:
-    """Its own error is what the task failed with; the handler's is its cause."""
+    """The task fails with the error of the policy; the error of the handler is its cause."""
     mp = Millpond()
     pool = mp.pool("items")
 
@@ -528,7 +528,7 @@ async def test_retry_later_without_spending_charges_nothing() -> None:
     assert 2 == handle.attempt
 
 
-# What it holds
+# Slots and places
 
 
 async def test_backoff_holds_no_slot() -> None:
@@ -579,7 +579,7 @@ async def test_a_retried_task_rejoins_at_its_original_place() -> None:
 
 
 @pytest.mark.rows("TRAP-3", "DE-R06")
-async def test_a_retry_wakes_an_idle_pool_at_the_very_moment_it_is_due() -> None:
+async def test_a_retry_wakes_an_idle_pool_exactly_when_it_is_due() -> None:
     """Not at the next scan: with nothing else going on, to the microsecond."""
     mp = Millpond()
     pool = mp.pool("items", retry=Retry.constant(12.345678, jitter=0, attempts=2))
@@ -597,7 +597,7 @@ async def test_a_retry_wakes_an_idle_pool_at_the_very_moment_it_is_due() -> None
 
 
 @pytest.mark.rows("TRAP-3")
-async def test_a_retry_without_delay_starts_in_the_same_moment() -> None:
+async def test_a_retry_without_delay_starts_at_once() -> None:
     """Retry.constant(0) on a saturated pool of one loses no time at all."""
     starts = await starts_of(Retry.constant(0, attempts=50))
     assert 50 == len(starts)
@@ -654,7 +654,7 @@ async def test_the_timer_of_a_cancelled_task_starts_nothing() -> None:
 
 @pytest.mark.rows("TRAP-7", "DE-16", "DE-T14", "DE-T15", "DE-T16", "DE-07")
 async def test_a_pause_keeps_backoff_timers_and_takes_completions() -> None:
-    """Paused: what runs ends and is stored, timers go on; resumed, what came due starts at once."""
+    """Paused: running tasks end and are stored, timers go on; due tasks start at the resume."""
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=3, retry=Retry.constant(100, jitter=0, attempts=2))
     log: list[tuple[str, float]] = []
@@ -800,7 +800,9 @@ async def test_a_handler_that_cancels_itself_has_failed_and_is_tried_again(how: 
 
 
 @pytest.mark.parametrize("awaits", [True, False])
-async def test_a_handler_that_has_itself_cancelled_harms_no_other_task(*, awaits: bool) -> None:
+async def test_a_handler_that_cancels_its_own_task_does_not_affect_other_tasks(
+    *, awaits: bool
+) -> None:
     """mode="interrupt" on oneself stops at the next wait; without one, the handler completes."""
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=1)
@@ -873,7 +875,7 @@ async def test_a_task_that_expires_in_backoff_is_not_started_again() -> None:
 
 
 async def test_observers_are_called_for_each_retry() -> None:
-    """An observer hears of every failed attempt: which one, why, and when the next comes."""
+    """An observer gets every failed attempt: its number, its error and the time of the next."""
     mp = Millpond()
     pool = mp.pool("items", retry=Retry(attempts=3, initial=5, factor=2, jitter=0))
     seen: list[Observed] = []
@@ -1039,7 +1041,7 @@ async def test_a_handler_sees_that_an_earlier_run_ended_early() -> None:
 
 
 async def test_a_graceful_stop_gives_work_back_uncharged() -> None:
-    """A worker that leaves interrupts its handlers; the next worker runs them as attempt one."""
+    """A worker that stops interrupts its handlers; the next worker runs them as attempt one."""
     mp = Millpond(work=False)
     pool = mp.pool("items", max_concurrent=2)
     seen = []

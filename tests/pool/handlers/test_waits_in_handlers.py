@@ -36,7 +36,7 @@ async def squared(n: int) -> int:
 @pytest.mark.rows("TRAP-14")
 @pytest.mark.parametrize("way", ["map", "map of a task", "drain", "run", "drain of nothing"])
 async def test_a_handler_that_waits_for_its_own_full_pool_raises_would_deadlock(way: str) -> None:
-    """However it waits for its own pool: with no slot left but its own, that would never end."""
+    """Each way to wait raises: with no slot but its own, the wait would never end."""
     mp = Millpond()
     pool = mp.pool("own", retry=Retry.never())
     task = pool.task(squared)

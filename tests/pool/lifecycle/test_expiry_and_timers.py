@@ -54,7 +54,7 @@ async def test_a_waiting_task_expires_by_time_alone() -> None:
 
 
 async def test_a_follow_up_expires_by_time_alone() -> None:
-    """What a handler submits through its context expires like any other task."""
+    """A task submitted through ctx expires like any other."""
     mp = Millpond()
     pool, other = mp.pool("first"), mp.pool("second")
     handles = []

@@ -267,7 +267,7 @@ class PoolMachine(RuleBasedStateMachine):
         self.run(stack.enter_async_context(worker))
         self.workers.append(stack)
 
-    # What must hold
+    # Invariants
 
     @invariant()
     def limits_hold(self) -> None:

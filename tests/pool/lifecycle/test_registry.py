@@ -71,7 +71,7 @@ def test_a_plain_name_is_taken(name: str) -> None:
 def test_scopes_that_outlive_the_process_are_refused_by_name(
     scope: str, scope_id: str | None
 ) -> None:
-    """In memory only `session` can be had; the error names the scope and says what it needs."""
+    """Memory has only `session`; the error names the scope and what it needs."""
     mp = Millpond()
     with pytest.raises(NotSupported, match=f"{scope}.*durable store") as caught:
         mp.pool("scoped", scope=scope, scope_id=scope_id)
@@ -134,7 +134,7 @@ async def test_opening_twice_at_once_is_refused_and_harmless() -> None:
 
 
 def test_it_can_be_opened_again_on_another_loop() -> None:
-    """Each opening has its own loop; nothing of the last one is left over."""
+    """Each opening has its own loop, and keeps nothing of the last one."""
     mp = Millpond()
     pool = mp.pool("loops")
 
@@ -166,7 +166,7 @@ async def test_a_failing_block_closes_it() -> None:
 
 
 async def test_a_pool_and_a_task_made_after_opening_work() -> None:
-    """What is declared late is served like the rest."""
+    """The worker serves them like the others."""
     mp = Millpond()
     async with mp:
         pool = mp.pool("late", max_concurrent=2)

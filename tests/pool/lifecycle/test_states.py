@@ -136,7 +136,7 @@ async def test_a_task_is_running_until_its_outcome_is_stored() -> None:
 @pytest.mark.rows("CX-T94", "TRAP-6")
 @pytest.mark.parametrize("verbs", range(2, 16))
 async def test_after_a_crash_at_any_point_the_pool_goes_on(verbs: int) -> None:
-    """A process that stops after any number of verbs leaves work that another one finishes."""
+    """A process dies after any number of verbs, and another one finishes its work."""
     store = memory()
     first, second = Worker(store), Worker(store)
     first.seconds = 0.5

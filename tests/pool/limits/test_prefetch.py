@@ -122,7 +122,7 @@ async def test_claims_count_for_the_limit_of_a_key() -> None:
 
 
 async def test_a_claim_takes_a_token_of_the_rate_and_brings_it_back() -> None:
-    """Three may be claimed in a second; what a pause gives back may be claimed again at once."""
+    """Three may be claimed in a second; a claim that a pause gives back frees its token."""
     bench = Bench(max_concurrent=1, rate=Rate(3, per=60.0))
     async with bench.mp:
         for n in range(9):
@@ -139,7 +139,7 @@ async def test_a_claim_takes_a_token_of_the_rate_and_brings_it_back() -> None:
 
 
 async def test_closing_gives_everything_back() -> None:
-    """A worker that goes leaves its claims in the queue, uncharged."""
+    """A worker that stops gives its prefetched tasks back to the queue, uncharged."""
     bench = Bench(max_concurrent=1)
     mp = bench.mp
     async with mp:
@@ -155,8 +155,8 @@ async def test_closing_gives_everything_back() -> None:
         assert [1] * 5 == [handle.attempt for handle in handles]
 
 
-async def test_fair_turns_are_taken_at_the_claim() -> None:
-    """Claims ahead keep the order of the ring as it was when they were made."""
+async def test_fair_order_applies_when_tasks_are_claimed() -> None:
+    """Prefetched tasks keep the fair order of the moment of their claim."""
     bench = Bench(max_concurrent=1, prefetch=3, queue=fair_round_robin("key"))
     async with bench.mp:
         for n, key in enumerate("aaaabb"):
@@ -174,7 +174,7 @@ async def test_fair_turns_are_taken_at_the_claim() -> None:
 def test_prefetch_is_refused_by_name_where_order_is_exact_to_the_start(
     options: dict[str, object],
 ) -> None:
-    """Claims ahead would run late there, so they cannot be had."""
+    """Prefetched tasks would start out of order there."""
     with pytest.raises(ConfigError, match="prefetch"):
         Millpond().pool("ahead", prefetch=1, **options)  # type: ignore[arg-type]
 
@@ -249,7 +249,7 @@ async def test_claims_that_the_store_starts_are_started_once() -> None:
 
 
 async def test_claims_start_while_the_store_takes_its_time() -> None:
-    """The slot that a job leaves is taken at once; no answer is waited for."""
+    """The next job takes a free slot at once, without waiting for the store."""
     bench = Bench(max_concurrent=1, prefetch=3)
     store = Watched(memory())
     internals_of(bench.mp).owner.make_store = lambda: store

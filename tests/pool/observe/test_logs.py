@@ -1,4 +1,4 @@
-"""What is logged: last failures as errors, others as warnings, once each."""
+"""Logs: last failures as errors, others as warnings, once each."""
 
 import asyncio
 import logging

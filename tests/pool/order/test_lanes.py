@@ -40,7 +40,7 @@ class Trace:
         self.most: Counter[str | None] = Counter()
 
     async def work(self, ctx: Context, seconds: float) -> None:
-        """Be at work in a lane for a while."""
+        """Run in a lane for a while."""
         self.starts.append((ctx.lane, ctx.sequence))
         self.now[ctx.lane] += 1
         self.most[ctx.lane] = max(self.most[ctx.lane], self.now[ctx.lane])
@@ -183,7 +183,7 @@ async def test_every_client_hashes_a_key_to_the_same_lane() -> None:
 
 @pytest.mark.rows("DE-03", "DE-T01", "DE-T04", "DE-20")
 async def test_submit_returns_lane_sequence_and_position() -> None:
-    """Sequences have no gaps and equal the order of submits; position counts who waits ahead."""
+    """Sequences have no gaps and equal the order of submits; position counts the tasks ahead."""
     mp = Millpond()
     pool = mp.pool("webhooks", lanes=2)
 
@@ -282,7 +282,7 @@ async def test_a_thousand_tasks_have_a_thousand_outcomes() -> None:
     assert 1000 == processed
 
 
-# What blocks a lane
+# Blocked lanes
 
 
 @pytest.mark.rows("DE-13", "DE-T13", "DE-T10")
@@ -413,7 +413,7 @@ async def test_redrive_enters_at_the_tail() -> None:
 
 
 async def test_a_timeout_and_a_giveup_free_the_lane() -> None:
-    """Whatever ends a head for good, the next one starts at that moment."""
+    """When the head ends for good, the next one starts at once."""
     mp = Millpond()
     pool = mp.pool("webhooks", lanes=1, retry=ONCE)
     log = []
@@ -457,7 +457,7 @@ async def test_a_running_head_that_is_cancelled_frees_the_lane_when_it_ends() ->
 
 @pytest.mark.rows("DE-T17", "DE-01", "DE-09")
 async def test_after_a_crash_a_lane_goes_on_in_order() -> None:
-    """What ran when a process died runs again, before anything behind it in its lane."""
+    """The task that ran in a dead process runs again, before the tasks behind it in its lane."""
     fleet = Fleet()
     log: list[tuple[str, int, int]] = []
 
@@ -548,7 +548,7 @@ async def test_a_paused_lane_takes_submits_and_starts_nothing() -> None:
 
 
 async def test_a_paused_pool_pauses_every_lane() -> None:
-    """Pausing the pool stops all lanes; resuming it leaves a lane paused that was paused alone."""
+    """Pausing the pool stops all lanes; resuming it does not resume a lane paused by itself."""
     mp = Millpond()
     pool = mp.pool("webhooks", lanes=2)
     trace = Trace()
@@ -699,7 +699,7 @@ async def test_a_hook_that_fails_is_counted_and_changes_nothing() -> None:
         assert 3 == internals_of(mp).runtime.counts.hook_errors
 
 
-# What is refused
+# Refusals
 
 
 @pytest.mark.rows("DE-23")
@@ -735,7 +735,7 @@ def test_limits_that_contradict_lanes_are_refused_by_name() -> None:
 
 @pytest.mark.parametrize("strict", [{"lanes": 2}, {"ordered": True}])
 async def test_closures_and_batches_are_refused_in_lanes(strict: dict[str, object]) -> None:
-    """Code that dies with its process, and tasks that run together, have no place in a lane."""
+    """A closure dies with its process, and the tasks of a batch run together."""
     mp = Millpond()
     pool = mp.pool("webhooks", **strict)  # type: ignore[arg-type]
     other = mp.pool("other")
@@ -792,7 +792,7 @@ async def test_priority_is_recorded_in_lanes_and_ignored() -> None:
 
 
 async def test_a_change_of_lanes_under_a_backlog_is_refused() -> None:
-    """Another number of lanes would send waiting keys elsewhere: ConfigConflict names the field."""
+    """Another number of lanes would send queued keys to other lanes: ConfigConflict names it."""
     fleet = Fleet()
     first, other = fleet.millpond(work=False), fleet.millpond()
     pool = first.pool("webhooks", lanes=2)
@@ -826,7 +826,7 @@ async def test_a_change_of_lanes_under_a_backlog_is_refused() -> None:
 
 @pytest.mark.rows("DE-21")
 async def test_a_bound_per_key_counts_the_tasks_of_a_key() -> None:
-    """per_key refuses one key's overflow by name and leaves the others alone."""
+    """per_key refuses the overflow of one key, which the error names, and no other key's tasks."""
     mp = Millpond()
     pool = mp.pool(
         "webhooks",
@@ -856,7 +856,7 @@ async def test_a_bound_per_key_counts_the_tasks_of_a_key() -> None:
 
 
 async def test_a_rate_per_key_holds_its_lane_back() -> None:
-    """Starts of one key keep their distance; those behind in the lane wait with it."""
+    """Starts of one key keep the rate; tasks behind it in the lane wait too."""
     mp = Millpond()
     pool = mp.pool("webhooks", ordered=True, max_concurrent=5, rate_per_key=Rate(1, per=10))
     log = []

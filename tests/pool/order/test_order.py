@@ -84,7 +84,7 @@ async def test_priority_is_the_default_and_starts_the_highest_first_and_equals_i
 
 @pytest.mark.rows("HN-03", "DE-23")
 async def test_fifo_ignores_priority_and_records_it() -> None:
-    """fifo() starts in order of submission, and each task still shows the priority it was given."""
+    """fifo() starts in order of submission, and each task still shows its priority."""
     desk = Desk(fifo())
     async with desk.mp:
         await desk.pool.pause()
@@ -108,7 +108,7 @@ async def test_lifo_starts_the_newest() -> None:
 
 
 async def test_aging_lets_a_task_that_waits_overtake() -> None:
-    """With aging=10 a task that has waited for 25 seconds stands two steps of priority higher."""
+    """With aging=10 a task that has waited for 25 seconds has two more steps of priority."""
     desk = Desk(priority(aging=10))
     async with desk.mp:
         await desk.pool.pause()
@@ -257,7 +257,7 @@ async def test_a_closure_has_its_share_from_a_label_or_its_key() -> None:
 
 @pytest.mark.parametrize("order", [priority(), fifo(), lifo(), fair_round_robin()])
 async def test_a_delayed_task_rejoins_at_its_original_place(order: Order) -> None:
-    """In every order a task that becomes due stands where its submission put it."""
+    """In every order a task that becomes due takes the place of its submission."""
     desk = Desk(order)
     async with desk.mp:
         await desk.pool.pause()

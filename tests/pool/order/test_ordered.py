@@ -15,7 +15,7 @@ ONCE = Retry.never()
 
 @pytest.mark.rows("DE-T21")
 async def test_tasks_of_a_key_run_one_at_a_time_in_order_and_keys_side_by_side() -> None:
-    """Fifty keys on ten slots: each key in order, never two of one at once, ten at work."""
+    """Fifty keys on ten slots: each key in order, never two of one at once, ten running."""
     mp = Millpond()
     pool = mp.pool("accounts", ordered=True, max_concurrent=10)
     order: dict[str, list[int]] = defaultdict(list)
@@ -214,7 +214,7 @@ async def test_a_failed_task_lets_its_key_go_on() -> None:
 
 
 async def test_a_fair_ordered_pool_takes_turns_and_keeps_each_key_in_order() -> None:
-    """fair_round_robin over keys that are lanes: one each, in order, while the others wait."""
+    """fair_round_robin over the keys: one task of each in turn, each key in order."""
     mp = Millpond()
     pool = mp.pool("accounts", ordered=True, max_concurrent=1, queue=fair_round_robin())
     log = []
@@ -235,7 +235,7 @@ async def test_a_fair_ordered_pool_takes_turns_and_keeps_each_key_in_order() -> 
 
 
 async def test_turning_ordered_on_under_a_backlog_is_refused() -> None:
-    """What waits was placed without lanes: ConfigConflict names the field."""
+    """Queued tasks have no lane yet: ConfigConflict names the field."""
     fleet = Fleet()
     first, other = fleet.millpond(work=False), fleet.millpond()
     pool = first.pool("accounts")

@@ -327,8 +327,8 @@ def test_a_dict_keeps_its_order() -> None:
     assert ["z", "a"] == list(back)  # type: ignore[call-overload]
 
 
-def test_a_moment_keeps_its_offset_and_not_its_zones_name() -> None:
-    """A zone comes back as its offset: the same moment on the same clock face."""
+def test_a_datetime_keeps_its_offset_but_not_the_name_of_its_zone() -> None:
+    """A zone is decoded as its offset: the same time with the same local reading."""
     berlin = datetime(2026, 10, 25, 2, 30, fold=1, tzinfo=ZoneInfo("Europe/Berlin"))
     (back,), _ = one(datetime).decode(one(datetime).encode((berlin,), {}))
     assert datetime(2026, 10, 25, 2, 30, tzinfo=timezone(timedelta(hours=1))) == back
@@ -347,7 +347,7 @@ def test_a_moment_keeps_its_offset_and_not_its_zones_name() -> None:
         (tuple[int, int], Place(1, 2), (1, 2)),
         (str, "a\0b", "a\0b"),
         (Counted, with_total(), with_total()),
-        # A local time of the hour that comes twice: naive times do not tell moments apart.
+        # A local time in the hour that occurs twice: naive times are ambiguous.
         (datetime, datetime(2026, 10, 25, 2, fold=1), datetime(2026, 10, 25, 2)),  # noqa: DTZ001
         (Decimal, Decimal("Infinity"), Decimal("Infinity")),
     ],
@@ -504,7 +504,7 @@ def test_arguments_that_would_change_are_refused_by_name(case: int) -> None:
 
 
 def test_the_error_names_the_bad_argument_wherever_it_stands() -> None:
-    """For a mistake in the last argument it names the last."""
+    """Positional, variadic and keyword arguments are named alike."""
 
     def task(a: int, b: str, *rest: int, c: float = 1.0, **more: int) -> None: ...
 
@@ -517,7 +517,7 @@ def test_the_error_names_the_bad_argument_wherever_it_stands() -> None:
 
 
 def test_a_user_class_that_raises_is_a_refusal() -> None:
-    """Whatever a class does while it is stored, the caller gets one kind of error."""
+    """Whichever exception the class raises, the caller gets BadPayload."""
 
     @dataclasses.dataclass
     class Picky:
@@ -670,7 +670,7 @@ def test_a_parameter_added_with_a_default_reads_old_payloads() -> None:
     ],
 )
 def test_a_payload_the_function_does_not_take_is_unreadable(stored: bytes) -> None:
-    """An argument too many, too few or of another type, and what is no JSON at all."""
+    """An argument too many, too few or of another type, and bytes that are no JSON."""
     with pytest.raises(Unreadable):
         signature(plain).decode(stored)
 
@@ -742,7 +742,7 @@ crafted = st.lists(
 @example(FUZZED[6], b'{"x":{"value":1,"kids":[' * 50_000)
 @example(FUZZED[8], b'{"x":{"2026-01-01":"1e999999999999"}}')
 def test_crafted_bytes_are_read_or_unreadable(job: Signature, stored: bytes) -> None:
-    """No bytes raise anything else, and what is read fits the function's parameters."""
+    """No bytes raise anything else, and decoded arguments fit the function's parameters."""
     for read in (job.decode, job.decode_result):
         try:
             read(stored)
@@ -806,13 +806,13 @@ def test_a_parameter_with_two_underscores_is_refused() -> None:
 
 
 def test_a_callable_without_a_signature_is_refused() -> None:
-    """Some builtins do not say what they take."""
+    """Some builtins have no signature."""
     with pytest.raises(ConfigError, match="has no signature"):
         signature(type)
 
 
 def test_a_function_that_never_returns_needs_no_result_type() -> None:
-    """NoReturn promises no value, so it asks for none."""
+    """NoReturn counts as no result."""
 
     def task() -> NoReturn: ...  # type: ignore[empty-body]
 

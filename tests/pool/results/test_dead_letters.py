@@ -117,7 +117,7 @@ async def test_a_dead_letter_has_its_arguments_in_their_types() -> None:
 @pytest.mark.rows("DE-12", "DE-13", "DE-T13")
 @pytest.mark.parametrize("how", ["sync", "async"])
 async def test_a_hook_that_fails_is_counted_and_the_lane_goes_on(how: str) -> None:
-    """Whatever on_dead_letter does, the next task runs; its failure is counted."""
+    """If on_dead_letter fails, the failure is counted and the next task runs."""
     mp = Millpond()
 
     def broken(_: DeadLetter) -> None:
@@ -444,7 +444,7 @@ async def test_a_key_is_forgotten_after_keep_and_may_then_be_used_afresh() -> No
 
 @pytest.mark.rows("HN-18", "DE-15", "DP-18")
 async def test_the_first_submit_needs_no_set_up_and_memory_forgets_when_it_closes() -> None:
-    """Opening makes what is needed; in memory everything is gone when the Millpond closes."""
+    """Opening makes the tables; in memory all tasks are gone when the Millpond closes."""
     mp = Millpond()
     pool = mp.pool("items")
 

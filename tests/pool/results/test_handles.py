@@ -65,7 +65,7 @@ async def test_a_handle_shows_the_submitted_task() -> None:
 
 @pytest.mark.rows("DE-21")
 async def test_queue_depth_is_how_many_wait_once_it_is_taken() -> None:
-    """The first that waits sees 1, itself; what runs does not count; a batch counts up."""
+    """The first queued task has depth 1; running tasks do not count; a batch counts up."""
     mp = Millpond()
     pool = mp.pool("depth")
 
@@ -209,7 +209,7 @@ async def test_a_failure_has_error_attempts_and_traceback() -> None:
 
 @pytest.mark.rows("HN-14")
 async def test_a_failure_breaks_nothing_but_its_own_attempt() -> None:
-    """Among ten tasks of which each second raises, the others complete and the pool goes on."""
+    """Of ten tasks every second one raises; the others complete and the pool goes on."""
     mp = Millpond()
     pool = mp.pool("mixed", max_concurrent=3, retry=Retry.never())
 
@@ -228,7 +228,7 @@ async def test_a_failure_breaks_nothing_but_its_own_attempt() -> None:
 
 @pytest.mark.rows("HN-15")
 async def test_wait_gives_a_terminal_snapshot_and_never_raises_for_the_outcome() -> None:
-    """Whatever way a task ends, wait() returns the handle, and its status says which."""
+    """However a task ends, wait() returns the handle, and its status says how."""
     mp = Millpond()
     pool = mp.pool("wait", backpressure=bounded(1, on_full="drop_newest"))
 
@@ -259,7 +259,7 @@ async def test_wait_gives_a_terminal_snapshot_and_never_raises_for_the_outcome()
 
 @pytest.mark.rows("HN-15")
 async def test_mp_wait_returns_handles_in_the_given_order() -> None:
-    """The list comes back in its own order, whatever order the tasks ended in."""
+    """Also when the tasks end in another order."""
     mp = Millpond()
     pool = mp.pool("order", max_concurrent=10)
     loop = asyncio.get_running_loop()
@@ -300,7 +300,7 @@ async def test_a_wait_may_have_a_limit(limit: Any) -> None:
 
 
 async def test_as_completed_yields_handles_in_the_order_of_their_ends() -> None:
-    """The quickest comes first; what has ended already comes before what has not."""
+    """The quickest comes first; ended tasks come before the others."""
     mp = Millpond()
     pool = mp.pool("race", max_concurrent=10)
 

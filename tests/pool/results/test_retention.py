@@ -118,7 +118,7 @@ async def test_the_value_of_a_closure_is_freed() -> None:
 
 
 async def test_the_objects_of_a_closure_are_freed_when_it_has_ended() -> None:
-    """The code and what it closes over go with the end of its task, not with retention."""
+    """The code and its closed-over objects are freed when the task ends, not by retention."""
     mp = Millpond()
     pool = mp.pool("work", retry=Retry.never())
 
@@ -149,8 +149,8 @@ async def test_the_objects_of_a_closure_are_freed_when_it_has_ended() -> None:
 
 
 async def test_the_error_of_a_failed_task_is_freed(caplog: pytest.LogCaptureFixture) -> None:
-    """The exception itself, with all its frames hold, is forgotten with its task."""
-    # What is captured of the log keeps its record, and that the exception.
+    """The exception, with all that its frames hold, is freed with its task."""
+    # Captured logs keep their records, and a record keeps its exception.
     caplog.set_level(logging.CRITICAL, logger="millpond.tasks")
     mp = Millpond(keep=Keep(failed=50))
     pool = mp.pool("work", retry=Retry.never())
@@ -221,7 +221,7 @@ async def test_callbacks_are_forgotten_like_any_task() -> None:
 
 
 async def test_a_running_or_waiting_task_is_never_forgotten() -> None:
-    """Retention looks at ended tasks only, however old the others are."""
+    """Retention prunes only ended tasks, however old the others are."""
     mp = Millpond(keep=Keep(completed=1, failed=1))
     pool = mp.pool("work", max_concurrent=1)
 
@@ -252,7 +252,7 @@ async def test_a_bad_time_to_keep_is_refused_by_name(option: str) -> None:
 
 
 async def test_the_key_of_a_forgotten_task_still_has_its_status() -> None:
-    """The handle of a duplicate has the status, and awaiting it says so again."""
+    """The handle of a duplicate has the status, and so has the error of awaiting it."""
     mp = Millpond(keep=Keep(completed=10, failed=10, keys=5000))
     pool = mp.pool("work")
 

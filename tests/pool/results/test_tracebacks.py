@@ -76,7 +76,7 @@ async def test_a_timed_out_attempt_has_the_traceback_of_where_it_was() -> None:
 
 @pytest.mark.real_loop
 async def test_an_error_of_another_process_is_printed_with_its_traceback() -> None:
-    """The handler's frames are in the note of the cause, and none of ours around them."""
+    """The note of the cause has the frames of the handler, and none of Millpond."""
     async with process_tasks.mp:
         with pytest.raises(TaskFailed) as caught:
             await (await process_tasks.fail.submit("error"))

@@ -196,7 +196,7 @@ async def test_one_task_on_a_pool_of_one_is_run_once() -> None:
 
 
 @pytest.mark.rows("DP-03", "DP-04", "DP-T13", "DP-05")
-async def test_a_run_goes_on_while_one_handler_may_still_submit() -> None:
+async def test_a_run_waits_for_a_handler_that_may_still_submit() -> None:
     """A slow handler is the only task left; its late follow-up still belongs to the run."""
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=3)
@@ -281,8 +281,8 @@ async def test_a_run_ends_whatever_else_the_pool_does() -> None:
 
 
 @pytest.mark.rows("DP-02")
-async def test_a_thousand_runs_on_one_pool_each_end_at_their_own_last_settle() -> None:
-    """A thousand drains under way together each return at the very moment of their last task."""
+async def test_each_of_a_thousand_runs_ends_with_its_own_last_task() -> None:
+    """A thousand concurrent drains on one pool each return when their own last task ends."""
     runs = 100 if DURABLE else 1000
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=50)
@@ -312,7 +312,7 @@ async def test_a_thousand_runs_on_one_pool_each_end_at_their_own_last_settle() -
 
 @pytest.mark.rows("DP-T8", "DP-T9", "DP-05")
 async def test_follow_ups_of_follow_ups_are_drained_level_by_level() -> None:
-    """What a handler submits, and what that submits, is drained with the seed."""
+    """The drain waits for follow-ups, and for their follow-ups."""
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=2)
     seen: list[str] = []
@@ -403,7 +403,7 @@ async def test_follow_ups_from_a_thread_belong_to_the_run_too() -> None:
 
 
 async def test_follow_ups_of_a_callback_belong_to_the_run() -> None:
-    """What an on_complete callback submits through its ctx is drained with the run."""
+    """A callback submits through its ctx, and the drain waits for that task."""
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=2)
     seen = []
@@ -601,8 +601,8 @@ async def test_pool_submit_inside_a_handler_is_not_part_of_the_run() -> None:
 
 
 @pytest.mark.rows("DP-06", "TRAP-19")
-async def test_a_submit_from_outside_during_a_drain_is_taken_up() -> None:
-    """Tasks from outside that arrive while a drain comes to its end are all run."""
+async def test_a_task_submitted_from_outside_during_a_drain_runs() -> None:
+    """Tasks submitted from outside while a drain ends all run."""
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=2)
     outside = []
@@ -689,7 +689,7 @@ async def test_a_retry_of_the_whole_seed_under_one_key_per_run_makes_each_page_o
 
 
 async def test_drain_without_a_seed_waits_for_an_idle_pool() -> None:
-    """It waits for queued, scheduled and running tasks of the pool, and reports what ended."""
+    """It waits for queued, scheduled and running tasks of the pool, and counts them."""
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=1)
     other = mp.pool("other", max_concurrent=1)
@@ -1136,7 +1136,7 @@ async def test_a_handler_gets_its_arguments_and_its_context_only_if_it_asks() ->
 
 @pytest.mark.rows("DP-E1", "DP-E3")
 async def test_a_serial_queue_runs_in_order_and_follow_ups_go_to_the_tail() -> None:
-    """One at a time, first come first served; what a handler submits comes last."""
+    """One at a time, first come first served; a follow-up goes to the tail."""
     mp = Millpond()
     serial = mp.pool("events", max_concurrent=1, queue=fifo())
     order = []
@@ -1162,7 +1162,7 @@ async def test_a_serial_queue_runs_in_order_and_follow_ups_go_to_the_tail() -> N
 async def test_progress_draws_a_bar_on_the_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """progress=True shows ended/total on stderr while the run goes on, and ends the line."""
+    """progress=True shows ended/total on stderr during the run, and ends the line."""
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=1, retry=ONCE)
@@ -1192,7 +1192,7 @@ async def test_progress_draws_a_bar_on_the_terminal(
 async def test_progress_of_an_idle_drain(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without calls, the bar counts what waited; tasks that had ended before do not count."""
+    """Without calls, the bar counts the tasks that had not ended when the drain began."""
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=1, retry=ONCE)

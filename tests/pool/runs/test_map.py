@@ -45,7 +45,7 @@ async def ticking(count: int, seconds: float) -> AsyncIterator[int]:
 
 @pytest.mark.parametrize("count", [0, 1, 7, 64, 65, 500])
 async def test_results_come_in_the_order_of_the_items(count: int) -> None:
-    """However the items end, their results are in order, each once, and a list."""
+    """The tasks end in another order; the list of results is in the order of the items."""
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=7)
     async with mp:
@@ -53,8 +53,8 @@ async def test_results_come_in_the_order_of_the_items(count: int) -> None:
         assert 0 == await pool.size()
 
 
-async def test_results_can_be_taken_one_by_one() -> None:
-    """Iterating gives each result as soon as it and all before it are there."""
+async def test_results_can_be_iterated_one_by_one() -> None:
+    """Iterating gives each result when it and all results before it have arrived."""
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=2)
 
@@ -119,7 +119,7 @@ async def test_map_keeps_to_the_limit_and_uses_it() -> None:
     assert 10 == most
 
 
-# What it takes
+# Functions and sources
 
 
 async def test_map_takes_registered_tasks_with_and_without_a_context() -> None:
@@ -149,7 +149,7 @@ async def test_map_takes_registered_tasks_with_and_without_a_context() -> None:
 
 
 async def test_map_takes_closures_and_callable_objects() -> None:
-    """Any async callable of one argument will do, with what it has closed over."""
+    """Any async callable of one argument works, also with a closure."""
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=2)
     factor = 3
@@ -204,7 +204,7 @@ async def test_map_refuses_items_that_are_not_iterable() -> None:
 
 @pytest.mark.parametrize("queue", [fifo(), lifo(), fair_round_robin()])
 async def test_map_is_in_order_in_every_order(queue: object) -> None:
-    """The pool's order decides what starts first; results stay in the order of the items."""
+    """The queue order decides which task starts first; results stay in the order of the items."""
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=3, queue=queue)  # type: ignore[arg-type]
     async with mp:
@@ -380,7 +380,7 @@ async def test_a_source_that_pauses_while_items_end_out_of_order_is_only_waited_
     async with mp:
         mapping = asyncio.create_task(_list(pool, work, source()))
         await asyncio.sleep(10)
-        # From here nothing happens until the source goes on: a busy loop would never let time pass.
+        # From here nothing happens until the source goes on: in a busy loop time would not pass.
         assert [100, 1, 1, 1] == await mapping
         assert 100 == round(clock())
 
@@ -395,7 +395,7 @@ async def _list(
 
 
 async def test_the_first_failure_in_order_stops_the_map_and_leaves_nothing_behind() -> None:
-    """Nothing more is taken, what waits is cancelled, what runs is interrupted, it raises."""
+    """The map takes no more items, cancels queued tasks, interrupts running ones, and raises."""
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=3, retry=ONCE)
     started: list[int] = []

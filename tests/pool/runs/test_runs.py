@@ -28,7 +28,7 @@ ONCE = Retry.never()
 
 
 async def test_a_report_shows_how_far_a_run_is() -> None:
-    """A caller asks by name: while the run goes on, when it has ended, before there is one."""
+    """A caller reads it by name: before the run exists, during the run, and after its end."""
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=1, retry=ONCE)
     gate = asyncio.Event()
@@ -77,7 +77,7 @@ async def test_a_report_shows_why_a_run_was_stopped() -> None:
 
 @pytest.mark.rows("DP-19")
 async def test_a_finished_run_gives_its_stored_report_and_runs_nothing() -> None:
-    """The second drain under a name returns the first one's report, whatever seed it brings."""
+    """The second drain under a name returns the report of the first, also with another seed."""
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=2, retry=ONCE)
     ran = []
@@ -417,7 +417,7 @@ async def test_a_lease_that_is_not_renewed_passes_to_another_worker_when_it_expi
 
 @pytest.mark.rows("TRAP-1")
 async def test_a_late_settle_after_the_task_was_leased_again_changes_nothing() -> None:
-    """A worker thought dead that comes back with a result is refused, counted and reported."""
+    """The store refuses the settle of a worker declared dead; it is counted and reported."""
     fleet = Fleet()
     seen = []
 
@@ -459,7 +459,7 @@ async def _is(mp: Millpond, task: int, status: str) -> bool:
 
 
 async def test_a_run_of_paused_tasks_is_stuck_and_names_them() -> None:
-    """With only paused tasks left, drain raises Stuck and names task and pool."""
+    """When only paused tasks are left, drain raises Stuck, which names task and pool."""
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=1)
 
@@ -650,7 +650,7 @@ async def test_a_temporary_worker_runs_until_its_last_user_ends() -> None:
 
 
 async def test_a_run_block_waits_for_everything_submitted_through_it() -> None:
-    """Leaving the block waits for its tasks and their follow-ups, and leaves a report."""
+    """The end of the block waits for its tasks and their follow-ups, and sets run.report."""
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=2)
     other = mp.pool("other", max_concurrent=2)
@@ -708,7 +708,7 @@ async def test_leaving_a_run_block_with_an_error_cancels_its_waiting_tasks() -> 
 
 
 async def test_a_run_block_of_a_finished_run_refuses_tasks() -> None:
-    """finished_before is there on entering; a submit is refused; the report is the stored one."""
+    """finished_before is true on entering; submits raise; the report is the stored one."""
     mp = Millpond()
     pool = mp.pool("items")
     ran = []
@@ -731,7 +731,7 @@ async def test_a_run_block_of_a_finished_run_refuses_tasks() -> None:
 
 
 async def test_a_run_block_may_dedupe_and_has_a_budget() -> None:
-    """dedupe="run" and max_tasks hold for what is submitted through the block."""
+    """dedupe="run" and max_tasks apply to submits through the block."""
     mp = Millpond()
     pool = mp.pool("items")
     ran = []
@@ -753,7 +753,7 @@ async def test_a_run_block_may_dedupe_and_has_a_budget() -> None:
 
 
 async def test_a_run_block_raises_the_error_that_stopped_its_run() -> None:
-    """on_error="fail" and follow-ups beyond the budget raise when the block is left."""
+    """on_error="fail" and follow-ups over the budget raise at the end of the block."""
     mp = Millpond()
     pool = mp.pool("items", retry=ONCE)
 

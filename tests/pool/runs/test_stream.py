@@ -41,7 +41,7 @@ async def test_a_stream_yields_each_outcome_once_as_it_comes() -> None:
 
 
 async def test_a_stream_yields_follow_ups_failures_and_cancellations() -> None:
-    """Every task of the run has one outcome, in whatever pool and however it ended."""
+    """Every task of the run has one outcome, in any pool and with any end."""
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=1, retry=Retry.constant(1, attempts=2, jitter=0))
     other = mp.pool("other", max_concurrent=1)
@@ -258,7 +258,7 @@ async def test_a_stream_raises_the_error_of_its_run_after_the_last_outcome() -> 
 
 
 async def test_a_stream_that_cannot_go_on_raises_stuck() -> None:
-    """With only paused tasks left a stream does not wait for ever."""
+    """When only paused tasks are left, the stream raises instead of waiting for ever."""
     mp = Millpond()
     pool = mp.pool("items")
 

@@ -82,7 +82,7 @@ class Shared:
         """Do nothing: the other processes still use it."""
 
 
-async def test_a_schedule_fires_on_time_and_labels_its_tasks_with_the_moment() -> None:
+async def test_a_schedule_fires_on_time_and_labels_its_tasks_with_the_time() -> None:
     fleet = Fleet()
     mp, report = fleet.process(alone=True)
     schedule = mp.cron("daily", "0 9 * * *", tz="Europe/Berlin", task=report)
@@ -347,7 +347,7 @@ async def test_a_firing_that_a_read_missed_is_not_armed_again(
         return defaultdict(list) if len(looks) < 3 else await look(runtime, only)
 
     async with first:
-        # It is late: what is armed now would be for another moment.
+        # It is late: a firing armed now would be for another time.
         await asyncio.sleep(90)
         monkeypatch.setattr(cron, "standing_of", overlook)
         async with second:

@@ -74,7 +74,7 @@ def later(work: Awaitable[T]) -> asyncio.Task[T]:
     return asyncio.ensure_future(work)
 
 
-# What a bound counts
+# Tasks that a bound counts
 
 
 @pytest.mark.rows("HN-06")
@@ -135,7 +135,7 @@ async def test_a_task_that_comes_back_is_neither_counted_nor_evicted() -> None:
 
 
 async def test_a_redriven_task_is_neither_counted_nor_evicted() -> None:
-    """Redrive works on a full pool, and what it queued stays when others are dropped."""
+    """Redrive works on a full pool, and its tasks stay when others are dropped."""
     mp = Millpond()
     pool = mp.pool("again", backpressure=bounded(1, on_full="drop_oldest"), retry=Retry.never())
 
@@ -154,7 +154,7 @@ async def test_a_redriven_task_is_neither_counted_nor_evicted() -> None:
 
 
 async def test_a_follow_up_is_never_refused_and_not_counted() -> None:
-    """ctx.submit goes into a full pool, and leaves the bound to tasks from outside."""
+    """ctx.submit stores into a full pool, and does not use up its bound."""
     mp = Millpond()
     source = mp.pool("source")
     target = mp.pool("target", backpressure=bounded(1, on_full="fail_submitter"))
@@ -228,7 +228,7 @@ async def test_parked_submitters_are_served_first_come_first_served() -> None:
 
 @pytest.mark.rows("HN-07")
 async def test_no_submit_overtakes_a_blocked_submitter() -> None:
-    """A submit in the very moment room appears stands in line behind those who wait."""
+    """A submit at the moment that room appears goes behind the parked submits."""
     mp = Millpond()
     pool = mp.pool("barge", backpressure=bounded(1))
     began: list[str] = []
@@ -302,8 +302,8 @@ async def test_a_cancelled_submitter_leaves_the_line_and_stores_nothing() -> Non
     assert gone.cancelled()
 
 
-async def test_a_closure_taken_as_its_submitter_is_cancelled_is_not_lost() -> None:
-    """A closure that was taken in the moment its submitter was cancelled runs like any other."""
+async def test_a_closure_stored_as_its_submitter_is_cancelled_still_runs() -> None:
+    """The store accepts it at the moment of the cancel."""
     mp = Millpond()
     pool = mp.pool("closures", backpressure=bounded(1))
     ran: list[str] = []
@@ -332,7 +332,7 @@ async def test_a_closure_taken_as_its_submitter_is_cancelled_is_not_lost() -> No
 
 
 async def test_room_made_by_a_cancel_or_purge_goes_to_blocked_submitters() -> None:
-    """Whatever takes a task out of the queue lets a parked submitter in."""
+    """Each way to remove a task from the queue admits a parked submitter."""
     counter = Counter(bounded(1))
     async with counter.mp:
         _, queued = await counter.fill("a")
@@ -415,7 +415,7 @@ async def test_a_full_key_holds_up_only_its_own_submitters() -> None:
 
 
 async def test_a_batch_in_line_is_not_overtaken_by_a_smaller_one() -> None:
-    """A batch of two that waits for two places is let in before a single task behind it."""
+    """A batch of two that waits for two places is admitted before a single task behind it."""
     counter = Counter(bounded(2))
     async with counter.mp:
         await counter.fill("a", "b")
@@ -639,7 +639,7 @@ async def test_fail_submitter_names_the_key_that_is_full() -> None:
 
 
 @pytest.mark.parametrize("on_full", ["fail_submitter", "block_submitter"])
-async def test_a_batch_is_taken_whole_or_not_at_all(on_full: str) -> None:
+async def test_a_batch_is_stored_as_one_or_not_at_all(on_full: str) -> None:
     """A batch that does not fit now stores nothing, though some of it would fit."""
     counter = Counter(bounded(3, on_full=on_full))
     async with counter.mp:
@@ -654,7 +654,7 @@ async def test_a_batch_is_taken_whole_or_not_at_all(on_full: str) -> None:
 
 @pytest.mark.parametrize("on_full", ["fail_submitter", "block_submitter"])
 async def test_a_batch_that_can_never_fit_is_refused_at_once(on_full: str) -> None:
-    """BatchTooLarge is raised without waiting, and says how large it is and what the bound is."""
+    """BatchTooLarge is raised without waiting, and has the size and the bound."""
     counter = Counter(bounded(3, on_full=on_full))
     async with counter.mp:
         with pytest.raises(BatchTooLarge) as caught:
@@ -794,7 +794,7 @@ async def test_try_submit_returns_a_refusal(policy: Backpressure, reason: str) -
 
 
 async def test_try_submit_returns_a_closed_pool_and_a_conflict_as_refusals() -> None:
-    """What submit would raise for, try_submit returns."""
+    """try_submit returns them where submit raises."""
     counter = Counter(None)
     async with counter.mp:
         await counter.submit("a", idempotency_key="k")

@@ -31,7 +31,7 @@ class Point:
 
 
 class Shop:
-    """A paused pool with a task of many types, to see what is refused and that nothing is kept."""
+    """A paused pool with a task of many types, and a check that nothing was stored."""
 
     def __init__(self) -> None:
         self.mp = Millpond()

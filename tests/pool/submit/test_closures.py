@@ -17,7 +17,7 @@ tenant: contextvars.ContextVar[str] = contextvars.ContextVar("tenant", default="
 
 @pytest.mark.rows("HN-24")
 async def test_a_closure_runs_in_a_copy_of_its_submitters_context() -> None:
-    """It sees the variables as they were at submit, and what it sets stays its own."""
+    """It sees the variables as they were at submit; its own changes do not leak."""
     mp = Millpond()
     pool = mp.pool("ambient")
     seen: list[str] = []
@@ -44,7 +44,7 @@ async def test_a_closure_runs_in_a_copy_of_its_submitters_context() -> None:
 
 @pytest.mark.rows("HN-24")
 async def test_each_attempt_of_a_closure_starts_in_the_submitters_context() -> None:
-    """What a failed attempt set is not there in the next one."""
+    """The next attempt does not see the changes of a failed one."""
     mp = Millpond()
     pool = mp.pool("ambient", retry=Retry.constant(1.0))
     seen: list[str] = []

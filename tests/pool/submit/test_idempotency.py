@@ -105,7 +105,7 @@ async def test_a_key_belongs_to_its_pool() -> None:
 
 
 async def test_a_closure_has_its_key_too() -> None:
-    """A closure with a known key is not run again, and its first result is there."""
+    """A closure with a known key does not run again, and its first result is returned."""
     mp = Millpond()
     pool = mp.pool("closures")
     runs: list[int] = []

@@ -79,7 +79,7 @@ async def test_pool_methods_on_a_millpond_raise_with_the_right_call() -> None:
 
 
 def test_a_first_parameter_named_ctx_without_annotation_is_warned_of() -> None:
-    """It is taken for data: said at registration, with what to write in either case."""
+    """It counts as data: a warning at registration says what to write in either case."""
     shop = Shop()
 
     async def review(ctx, number):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202

@@ -46,7 +46,7 @@ async def test_an_update_gives_a_waiting_task_other_arguments() -> None:
 
 
 async def test_an_update_changes_priority_labels_and_timeout() -> None:
-    """What is given is changed, and the rest stays."""
+    """Only the given options change."""
     shop = Shop(work=False, queue=priority())
     async with shop.mp:
         first = await shop.send.options(labels={"a": "1"}).submit("ada", "x")
@@ -110,8 +110,8 @@ async def test_only_a_task_that_waits_can_be_changed() -> None:
         assert (0, 1) == (stale.value.given, stale.value.current)
 
 
-async def test_an_update_refuses_what_would_make_it_another_task() -> None:
-    """Its key, its function, its retries and its idempotency key stay."""
+async def test_an_update_refuses_to_change_key_function_retries_and_idempotency_key() -> None:
+    """Such an update raises, and the task keeps its revision."""
     shop = Shop(work=False)
 
     @shop.pool.task
@@ -134,7 +134,7 @@ async def test_an_update_refuses_what_would_make_it_another_task() -> None:
 
 
 async def test_a_key_that_the_submit_gave_stays() -> None:
-    """The key of the submit stands, also where the function would derive another one."""
+    """The key of the submit stays, also when the function would derive another one."""
     shop = Shop(queue=fair_round_robin("customer"), work=False)
     async with shop.mp:
 

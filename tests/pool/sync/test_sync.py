@@ -81,7 +81,7 @@ def interrupted(when: Callable[[], object]) -> Iterator[None]:
 def test_a_block_opens_the_millpond_on_a_loop_of_its_own_and_closes_it(
     mp: Millpond, pool: Pool
 ) -> None:
-    """`with mp.sync` is all a program without a loop needs; nothing of it is left behind."""
+    """A program without a loop needs only `with mp.sync`; no thread is left afterwards."""
     with mp.sync as sync:
         assert sync is mp.sync
         assert (True, ["millpond loop"]) == (sync.is_open, loops())
@@ -249,7 +249,7 @@ def test_after_a_fork_the_child_raises_not_open_and_the_parent_goes_on(
 
 
 def test_each_wait_honours_its_timeout_and_the_task_goes_on(mp: Millpond, pool: Pool) -> None:
-    """A wait that is late raises TimeoutError; what it waited for is not cancelled."""
+    """The wait raises TimeoutError and does not cancel the task."""
     gate = threading.Event()
     with mp.sync as sync:
         handle = pool.sync.submit(lambda: gate.wait(SOON))
@@ -272,7 +272,7 @@ def test_each_wait_honours_its_timeout_and_the_task_goes_on(mp: Millpond, pool: 
 def test_a_timeout_holds_also_while_the_loop_is_blocked(
     mp: Millpond, pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A handler that blocks the loop does not keep a thread that said how long it would wait."""
+    """A handler blocks the loop; a wait with a timeout in a thread still ends in time."""
     monkeypatch.setattr(loop_bridge, "LATE", 0.01)
     blocked, gate = threading.Event(), threading.Event()
 
@@ -367,7 +367,7 @@ def test_a_waiting_thread_raises_not_open_when_the_loop_ends(mp: Millpond, pool:
     def wait() -> None:
         try:
             task.sync.submit().get()
-        except BaseException as error:  # noqa: BLE001 - looked at below
+        except BaseException as error:  # noqa: BLE001 - checked below
             said.append(error)
 
     async def main() -> None:
@@ -442,7 +442,7 @@ def test_a_task_submitted_from_a_handler_in_a_thread_names_it(mp: Millpond, pool
 
 
 def test_a_handler_in_a_thread_that_waits_for_itself_raises_would_deadlock(mp: Millpond) -> None:
-    """The only slot is taken by who waits: the wait is refused, by whichever way it waits."""
+    """The waiting handler has the only slot: each way to wait is refused."""
     narrow = mp.pool("narrow", max_concurrent=1)
     ways: list[Callable[[SyncHandle[int]], object]] = [
         lambda handle: handle.get(),
@@ -464,7 +464,7 @@ def test_a_handler_in_a_thread_that_waits_for_itself_raises_would_deadlock(mp: M
 
 
 def test_a_handler_in_a_thread_may_wait_where_there_is_room(mp: Millpond, pool: Pool) -> None:
-    """What is refused is the circle, not the waiting."""
+    """Only a wait that can never end is refused."""
 
     never = lambda _attempt, _error: None
 
@@ -483,7 +483,7 @@ def test_a_handler_in_a_thread_may_wait_where_there_is_room(mp: Millpond, pool: 
 
 
 def test_a_sync_handle_has_the_attributes_of_its_twin(mp: Millpond, pool: Pool) -> None:
-    """All that is known of a task is there for a thread, too."""
+    """A thread can read every attribute of a task."""
 
     @pool.task
     def double(n: int) -> int:
@@ -655,7 +655,7 @@ def test_handles_come_in_the_order_in_which_they_end(mp: Millpond, pool: Pool) -
 
 
 def test_an_item_that_an_interrupted_wait_missed_is_not_lost(mp: Millpond, pool: Pool) -> None:
-    """Ctrl-C ends the waiting, not the iteration: the next step has what the last one missed."""
+    """Ctrl-C ends the wait, not the iteration: the next step returns the missed item."""
     entered, gate = threading.Event(), threading.Event()
 
     async def source() -> AsyncIterator[int]:
@@ -766,7 +766,7 @@ def test_breaking_out_of_an_iteration_leaves_no_task_behind(mp: Millpond, pool: 
 
 
 def test_a_worker_is_entered_and_left_by_one_task(pool: Pool) -> None:
-    """A lifespan may hold what belongs to one task, such as a timeout."""
+    """A lifespan may hold a resource of one asyncio task, such as a timeout."""
     mp = Millpond(work=False)
     own = mp.pool("own")
     tasks: list[Any] = []

@@ -76,7 +76,7 @@ def write(ctx: Context | SyncContext) -> Callable[[Any], int]:
 async def test_writes_follow_ups_and_completion_are_one_transaction(
     books: Books, how: str, kind: str
 ) -> None:
-    """All of it is there when the task has completed, whatever the handler returns."""
+    """All three are stored when the task has completed, whatever the handler returns."""
 
     @books.pool.task
     async def after(number: int) -> int:
@@ -122,7 +122,7 @@ async def test_writes_follow_ups_and_completion_are_one_transaction(
 async def test_an_error_undoes_all_and_the_attempt_goes_the_usual_way(
     books: Books, how: str
 ) -> None:
-    """Nothing of the first attempt is left; the second one completes."""
+    """The first attempt stores nothing; the second one completes."""
 
     def fail_first(connection: Any, attempt: int) -> None:
         connection.execute(ADD, (attempt,))
@@ -314,7 +314,7 @@ async def test_an_error_after_the_commit_does_not_change_the_outcome(
 
 
 async def test_a_timeout_after_the_commit_only_stops_the_handler(books: Books) -> None:
-    """The handler is interrupted, and the completion stands."""
+    """The worker interrupts the handler, and the task stays completed."""
     stopped = asyncio.Event()
 
     @books.pool.task(timeout=0.3)
@@ -453,7 +453,7 @@ async def test_the_transaction_is_not_the_handlers_to_end(
 
 
 async def test_other_ways_to_end_it_are_refused_too(books: Books) -> None:
-    """Methods, scripts, cursors, and a connection that was kept for later."""
+    """Methods, scripts, cursors, and a connection used after the transaction."""
 
     def try_all(connection: Any) -> None:
         books.seen.append(connection)

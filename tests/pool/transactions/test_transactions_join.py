@@ -38,7 +38,7 @@ class Shop:
 
     @contextmanager
     def orders(self, **options: Any) -> Iterator[sqlite3.Connection]:
-        """A connection of the application's own; what it leaves open is rolled back."""
+        """A connection of the application's own; open transactions are rolled back."""
         connection = sqlite3.connect(self.file, timeout=0.1, **options)
         try:
             yield connection

@@ -52,7 +52,7 @@ def shop(tmp_path: Path) -> Shop:
 
 
 async def test_a_transaction_of_sqlalchemy_is_joined(shop: Shop) -> None:
-    """The order and its mail are there together, or neither is."""
+    """The order and its task are stored together, or neither is."""
     async with shop.mp:
         await internals_of(shop.pool).ready()
         engine = sqlalchemy.create_engine(f"sqlite:///{shop.file}")
@@ -91,7 +91,7 @@ def alias(shop: Shop) -> Iterator[str]:
 async def test_a_transaction_of_django_is_joined(
     shop: Shop, alias: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The order and its mail are there together, or neither is."""
+    """The order and its task are stored together, or neither is."""
     monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
     async with shop.mp:
         await internals_of(shop.pool).ready()
