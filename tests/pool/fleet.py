@@ -20,16 +20,16 @@ from millpond.store.protocol import Store
 
 @dataclass(frozen=True)
 class Trouble:
-    """What goes wrong at the next verb of a name, before or after the store has carried it out."""
+    """A fault at the next verb of a name, before or after the store carries it out."""
 
     verb: str
     error: Exception | None = None
-    """What the process gets for an answer; None = the process stops there and never goes on."""
+    """The answer that the process gets; None = the process stops there for good."""
     stored: bool = False
 
 
 class Cable:
-    """The way of one process to the shared store; once cut, nothing comes through any more."""
+    """The connection of one process to the shared store; once cut, no call gets through."""
 
     def __init__(self, store: Store, *, own: bool = False) -> None:
         self._store = store
@@ -43,7 +43,7 @@ class Cable:
         return self._store.view
 
     def __getattr__(self, verb: str) -> Any:
-        ability = getattr(self._store, verb)  # A store that cannot do it is not asked for it.
+        ability = getattr(self._store, verb)  # AttributeError if the store lacks it.
         if not inspect.iscoroutinefunction(ability):
             return ability  # not a call to the store
 
@@ -71,7 +71,7 @@ class Cable:
         await asyncio.get_running_loop().create_future()
 
     async def close(self) -> None:
-        """Leave the store to the others; a connection of its own is closed."""
+        """Close an own connection; the other processes keep the store."""
         if self._own:
             await self._store.close()
 
@@ -79,7 +79,7 @@ class Cable:
 class Fleet:
     """One shared store and the Millponds on it. Make it inside a running loop.
 
-    With a place it is a file or tables on a server, and each Millpond opens it anew.
+    With a place it is a file or tables on a server, and each Millpond opens its own connection.
     """
 
     def __init__(self, place: Path | Schema | None = None) -> None:
@@ -89,7 +89,7 @@ class Fleet:
 
     @property
     def store(self) -> Store:
-        """The store that all share; one that has a place is opened for whoever asks."""
+        """The store that all share; with a place, each access opens it again."""
         return self._store or self._opened()
 
     def _opened(self) -> Store:
@@ -117,7 +117,7 @@ class Fleet:
         self.cables[mp].troubles += troubles
 
     async def crash(self, mp: Millpond, *, found_dead: bool = True) -> None:
-        """End a process in the middle of whatever it does: it settles nothing and never leaves.
+        """Kill a process in the middle of its work: it settles nothing and never deregisters.
 
         Its workers are known to be dead at once, or (found_dead=False) when their leases expire.
         """

@@ -56,7 +56,7 @@ class App:
 
         @self.pool.task
         def late(ctx: SyncContext, how: str, folder: str) -> int:
-            """The first attempt says that it is there, and commits when it is told to go on."""
+            """The first attempt writes the file `begun`, and commits when the file `go` exists."""
             place = Path(folder)
             if ctx.attempt == 1:
                 (place / "begun").touch()
@@ -117,7 +117,7 @@ if __name__ == "__main__":
 
         places: dict[str, tuple[Any, ...]] = {
             "holds": (held, store),
-            # It may know that it was fenced before it asks the store.
+            # It may know that it was fenced before it calls the store.
             "may_commit": (commit, transaction),
         }
         for name, modules in places.items():

@@ -1,4 +1,4 @@
-"""Time in tests: what the clock says, letting a moment pass, and waiting for a handle."""
+"""Time in tests: read the clock, run the ready callbacks, and wait for a handle."""
 
 import asyncio
 from typing import TypeVar
@@ -21,7 +21,7 @@ def timers() -> int:
 
 
 async def rounds(count: int = 20) -> None:
-    """Let the loop go round: whatever can happen without time passing has happened then."""
+    """Run the loop a few rounds, so that everything happens that needs no time to pass."""
     for _ in range(count):
         await asyncio.sleep(0)
 

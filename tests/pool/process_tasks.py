@@ -90,27 +90,27 @@ def fail(how: str) -> Any:
 
 
 @pool.task(executor="process")
-def later(told: str) -> str:
-    if not Path(told).exists():
-        Path(told).touch()
+def later(marker: str) -> str:
+    if not Path(marker).exists():
+        Path(marker).touch()
         raise RetryLater(0.01, spend=False)
     return "at last"
 
 
 @pool.task(executor="process")
-def busy(ctx: SyncContext, told: str) -> str:
+def busy(ctx: SyncContext, marker: str) -> str:
     ctx.settle_weight(ctx.weight - 1)
-    if not Path(told).exists():
-        Path(told).touch()
+    if not Path(marker).exists():
+        Path(marker).touch()
         raise Throttled(0.01, scope="key")
     return "at last"
 
 
 @pool.task(executor="process")
-def tell(ctx: SyncContext, go: str) -> str:
+def report_progress(ctx: SyncContext, go: str) -> str:
     ctx.progress(0.5, "half")
     until(Path(go).exists)
-    return "told"
+    return "reported"
 
 
 @pool.task(executor="process")

@@ -33,7 +33,7 @@ def memory() -> Store:
 
 
 class Watched:
-    """A store around another one; closing it leaves the other open."""
+    """A wrapper around a store; closing it does not close that store."""
 
     def __init__(self, inner: Store, *, pauses: int = 0) -> None:
         self.inner = inner
@@ -41,7 +41,7 @@ class Watched:
         self.log: list[tuple[str, Any]] = []
         self.failures: deque[Exception] = deque()
         self.failures_after: deque[Exception] = deque()
-        """What goes wrong after the verb was done: its answer is lost."""
+        """A fault after the verb was carried out: its answer is lost."""
         self.open = asyncio.Event()
         self.open.set()
         self._pauses = pauses
@@ -138,7 +138,7 @@ class Watched:
         return answer
 
     async def close(self) -> None:
-        """Leave the store to the others who use it."""
+        """Do nothing: other processes still use the store."""
 
 
 class Opened:

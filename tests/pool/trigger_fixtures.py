@@ -11,14 +11,14 @@ NAME = "webhook.received"
 
 @dataclass
 class Hook:
-    """What a webhook says."""
+    """The payload of a webhook."""
 
     source: str
     urgency: str = "0"
 
 
 class House:
-    """A pool whose task notes what it was given, and a trigger for it."""
+    """A pool whose task notes its arguments, and a trigger for it."""
 
     def __init__(self, *, keep: Keep | None = None, **settings: Any) -> None:
         self.mp = Millpond(keep=keep)
@@ -43,7 +43,7 @@ class House:
             given.setdefault("task", self.handle)
         return self.mp.trigger(name, **given)
 
-    async def tell(self, event_id: str | None = None, **hook: str) -> list[Receipt]:
+    async def emit_and_wait(self, event_id: str | None = None, **hook: str) -> list[Receipt]:
         """Emit an event and wait for the receipts."""
-        told = await self.mp.emit(NAME, Hook(**{"source": "acme", **hook}), event_id=event_id)
-        return await told.receipts(timeout=60)
+        emitted = await self.mp.emit(NAME, Hook(**{"source": "acme", **hook}), event_id=event_id)
+        return await emitted.receipts(timeout=60)

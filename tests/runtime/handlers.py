@@ -1,4 +1,4 @@
-"""Handlers for the process executor's tests: children import this module and do what it says."""
+"""Handlers for the tests of the process executor, which child processes import."""
 
 import atexit
 import collections
@@ -22,8 +22,8 @@ from millpond.runtime.executors.processes import frames
 from millpond.runtime.executors.processes.child import Channel
 
 
-class Telling:
-    """A handler that starts a process, sends its own pid and that one's, and does its deed."""
+class SendingPids:
+    """A handler that starts a process, sends both pids, and runs the deed."""
 
     def __init__(
         self, deed: Callable[[], object], *, before: Callable[[], object] = lambda: None
@@ -34,24 +34,24 @@ class Telling:
     def _run_encoded(self, payload: bytes, context: bytes, channel: Channel) -> bytes:
         self._before()
         grandchild = subprocess.Popen(["/bin/sleep", "3600"])
-        self.tell_and_do(lambda: channel.send(f"{os.getpid()} {grandchild.pid}".encode()))
+        self.send_pids_and_run(lambda: channel.send(f"{os.getpid()} {grandchild.pid}".encode()))
         return b"survived"
 
-    def tell_and_do(self, tell: Callable[[], object]) -> None:
-        tell()
+    def send_pids_and_run(self, send_pids: Callable[[], object]) -> None:
+        send_pids()
         self._deed()
 
 
-class Holding(Telling):
-    """One that then loops in C: no other thread and no Python signal handler ever runs again."""
+class Holding(SendingPids):
+    """A handler that then loops in C: no other thread and no Python signal handler runs again."""
 
     def __init__(self) -> None:
         super().__init__(lambda: None)
 
-    def tell_and_do(self, tell: Callable[[], object]) -> None:
-        # It tells from within the loop, so that it is already there when it is heard.
-        telling = (tell() for _ in range(1))
-        collections.deque(itertools.chain(telling, itertools.repeat(None)), maxlen=0)
+    def send_pids_and_run(self, send_pids: Callable[[], object]) -> None:
+        # The loop itself sends the pids, so it is already running when they arrive.
+        sending = (send_pids() for _ in range(1))
+        collections.deque(itertools.chain(sending, itertools.repeat(None)), maxlen=0)
 
 
 def _spin() -> NoReturn:
@@ -63,7 +63,7 @@ def _sleep() -> None:
     for_ever()
 
 
-def _be_deaf() -> None:
+def _ignore_sigterm() -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     for_ever()
 
@@ -73,7 +73,7 @@ def _stop() -> None:
 
 
 def _without_the_kernel() -> None:
-    """Undo what Linux would do, so that only the thread that listens to the parent is left."""
+    """Undo the kernel's help, so that only the thread that listens to the parent can end it."""
     import fcntl
 
     for number in _open_descriptors(stat.S_ISFIFO):
@@ -82,14 +82,14 @@ def _without_the_kernel() -> None:
     ctypes.CDLL(None).prctl(1, 0, 0, 0, 0)
 
 
-sleeping = Telling(_sleep)
-spinning = Telling(_spin)
+sleeping = SendingPids(_sleep)
+spinning = SendingPids(_spin)
 holding = Holding()
-deaf = Telling(_be_deaf)
-stopped = Telling(_stop)
-spinning_without_the_kernel = Telling(_spin, before=_without_the_kernel)
-leaving_a_grandchild = Telling(lambda: os._exit(3))
-returning = Telling(lambda: None)
+ignoring_sigterm = SendingPids(_ignore_sigterm)
+stopped = SendingPids(_stop)
+spinning_without_the_kernel = SendingPids(_spin, before=_without_the_kernel)
+leaving_a_grandchild = SendingPids(lambda: os._exit(3))
+returning = SendingPids(lambda: None)
 
 
 def echo(payload: bytes) -> bytes:
@@ -210,7 +210,7 @@ class WishingByAttribute(Exception):
 
 
 class Unwilling(Exception):
-    """One that cannot be told."""
+    """An error whose str() and repr() fail."""
 
     __millpond_wish__ = 3
 
@@ -267,7 +267,7 @@ class Waiting:
 
 
 class Late:
-    """A handler whose thread goes on talking after it has returned."""
+    """A handler whose thread sends messages after the handler has returned."""
 
     def _run_encoded(self, payload: bytes, context: bytes, channel: Channel) -> bytes:
         def talk() -> None:

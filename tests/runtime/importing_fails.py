@@ -1,4 +1,4 @@
-"""A module that cannot be imported: it wants to leave."""
+"""A module that cannot be imported: it raises SystemExit."""
 
 import sys
 

@@ -1,7 +1,7 @@
 """A program that uses a process pool, for tests that kill it or look at its output.
 
-`parent.py DEED` runs one handler, prints the pids its child tells, and waits to be killed. With
-FORK=1 there is also a fork of it, told first, which holds every descriptor it holds.
+`parent.py DEED` runs one handler, prints the pids its child sends, and waits to be killed. With
+FORK=1 it also forks; the pid of the fork is printed first. The fork holds the same descriptors.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ def shout(payload: bytes) -> bytes:
 
 
 async def main(deed: str) -> None:
-    """Start the deed and print what its child says first."""
+    """Start the deed and print the first message of its child."""
     pool = ProcessPool(2)
     if deed == "shout":
         for word in (b"once", b"twice"):
@@ -38,9 +38,9 @@ async def main(deed: str) -> None:
         asyncio.get_running_loop().call_soon(lambda: say(*(child.pid for child in pool.children)))
         await pool.run(job)
 
-    def tell(pids: bytes) -> None:
+    def print_pids(pids: bytes) -> None:
         with warnings.catch_warnings():
-            # From Python 3.12 on it warns of threads, which this child never looks at.
+            # From Python 3.12 on fork() warns about threads; this child does not use them.
             warnings.simplefilter("ignore", DeprecationWarning)
             fork = os.fork() if "FORK" in os.environ else None
         if fork == 0:
@@ -48,7 +48,7 @@ async def main(deed: str) -> None:
         say(*([fork] if fork else []), pids.decode())
 
     await pool.run(
-        Errand(module="tests.runtime.handlers", qualname=deed, payload=b""), on_message=tell
+        Errand(module="tests.runtime.handlers", qualname=deed, payload=b""), on_message=print_pids
     )
     await never_ends()
 

@@ -1,10 +1,10 @@
-"""What other processes do: heard of at once by hints, and found without them by one question."""
+"""Changes by other processes: hints report them at once, and polling finds them without hints."""
 
 import asyncio
 from typing import Any
 
 import pytest
-from tests.runtime.durable import Harbour, Ship
+from tests.runtime.durable import Cluster, ProcessStore
 
 from millpond import Context, Millpond, Pool, bounded
 from millpond.pool.internals import internals_of
@@ -31,16 +31,16 @@ def declared(mp: Millpond) -> Pool:
             await ctx.submit_many([grow.bind(depth - 1), grow.bind(depth - 1)])
         return depth
 
-    @pool.task(name="tell")
-    async def tell(ctx: Context) -> None:
+    @pool.task(name="report_progress")
+    async def report_progress(ctx: Context) -> None:
         for step in range(1, 4):
             await ctx.progress(step / 4, f"step {step}")
             await asyncio.sleep(5)
 
-    @pool.task(name="heed")
-    async def heed(ctx: Context) -> str:
+    @pool.task(name="wait_for_cancel")
+    async def wait_for_cancel(ctx: Context) -> str:
         await ctx.cancelled.wait()
-        return "heeded"
+        return "saw the cancel"
 
     @pool.task(name="cleans_up")
     async def cleans_up() -> str:
@@ -53,18 +53,18 @@ def declared(mp: Millpond) -> Pool:
     return pool
 
 
-def two(harbour: Harbour) -> tuple[Millpond, Millpond]:
+def two(cluster: Cluster) -> tuple[Millpond, Millpond]:
     """A client and a worker."""
-    client, worker = harbour.millpond(work=False), harbour.millpond(work=True)
+    client, worker = cluster.millpond(work=False), cluster.millpond(work=True)
     declared(client)
     declared(worker)
     return client, worker
 
 
-def ship_of(mp: Millpond) -> Ship:
+def store_of(mp: Millpond) -> ProcessStore:
     """The store as a process sees it."""
-    ship: Any = internals_of(mp).runtime.store
-    return ship  # type: ignore[no-any-return]
+    store: Any = internals_of(mp).runtime.store
+    return store  # type: ignore[no-any-return]
 
 
 def now() -> float:
@@ -74,9 +74,9 @@ def now() -> float:
 
 @pytest.mark.parametrize(("hints", "late"), [(True, 2 * AT_ONCE), (False, 2 * FLOOR)])
 async def test_work_and_its_end_reach_the_other_process(hints: bool, late: float) -> None:
-    """With hints at once; without, one floor for the work to be found and one for its end."""
-    harbour = Harbour(threads=False, hints=hints)
-    client, worker = two(harbour)
+    """At once with hints; without, one poll interval finds the work and one more its end."""
+    cluster = Cluster(threads=False, hints=hints)
+    client, worker = two(cluster)
     async with client, worker:
         await asyncio.sleep(10)
         began = now()
@@ -85,42 +85,42 @@ async def test_work_and_its_end_reach_the_other_process(hints: bool, late: float
         assert now() - began <= late
 
 
-async def test_an_idle_process_asks_one_question_per_floor_and_nothing_else() -> None:
-    """With nothing to do and nobody else about: whether anything was written."""
-    harbour = Harbour(threads=False)
-    mp = harbour.millpond(work=False)
+async def test_an_idle_process_polls_once_per_interval_and_does_nothing_else() -> None:
+    """The one call asks whether another process wrote."""
+    cluster = Cluster(threads=False)
+    mp = cluster.millpond(work=False)
     declared(mp)
     async with mp:
         await asyncio.sleep(5)
-        before = ship_of(mp).asked.copy()
+        before = store_of(mp).calls.copy()
         await asyncio.sleep(100)
-        asked = ship_of(mp).asked - before
-        assert {"changed"} == set(asked)
-        assert 99 <= asked["changed"] <= 101
+        calls = store_of(mp).calls - before
+        assert {"changed"} == set(calls)
+        assert 99 <= calls["changed"] <= 101
 
 
-async def test_an_idle_worker_renews_besides_and_keeps_its_lead() -> None:
-    """One write for each per interval; no look at any pool."""
-    harbour = Harbour(threads=False)
-    mp = harbour.millpond(work=True, lease=30.0)
+async def test_an_idle_worker_also_renews_its_lease_and_its_leadership() -> None:
+    """One write for each per interval; it reads no pool."""
+    cluster = Cluster(threads=False)
+    mp = cluster.millpond(work=True, lease=30.0)
     declared(mp)
     async with mp:
         await asyncio.sleep(100)
-        before = ship_of(mp).asked.copy()
+        before = store_of(mp).calls.copy()
         await asyncio.sleep(300)
-        asked = ship_of(mp).asked - before
-        assert 299 <= asked.pop("changed") <= 301
-        assert 29 <= asked.pop("renew") <= 31
-        assert 29 <= asked.pop("control") <= 31
-        # Now and then it sees that nobody's lease ran out.
-        assert asked.pop("recover", 0) <= 20
-        assert {} == dict(asked)
+        calls = store_of(mp).calls - before
+        assert 299 <= calls.pop("changed") <= 301
+        assert 29 <= calls.pop("renew") <= 31
+        assert 29 <= calls.pop("control") <= 31
+        # Now and then it checks that no lease ran out.
+        assert calls.pop("recover", 0) <= 20
+        assert {} == dict(calls)
 
 
 async def test_a_delayed_task_whose_hint_was_lost_starts_in_time() -> None:
-    """When it is due nothing is written any more: whoever saw that it came knows when to look."""
-    harbour = Harbour(threads=False, hints=False)
-    client, worker = two(harbour)
+    """Nothing is written when it becomes due: the worker saw the submit and knows the time."""
+    cluster = Cluster(threads=False, hints=False)
+    client, worker = two(cluster)
     async with client, worker:
         await asyncio.sleep(10)
         handle = await client.tasks["job"].options(delay=20.0).submit()
@@ -129,10 +129,10 @@ async def test_a_delayed_task_whose_hint_was_lost_starts_in_time() -> None:
         assert 20 <= now() - began <= 20 + FLOOR
 
 
-async def test_a_pool_that_was_resumed_elsewhere_is_found() -> None:
-    """Also where the hint was lost."""
-    harbour = Harbour(threads=False, hints=False)
-    client, worker = two(harbour)
+async def test_a_worker_notices_that_another_process_resumed_the_pool() -> None:
+    """Polling finds it when the hint was lost."""
+    cluster = Cluster(threads=False, hints=False)
+    client, worker = two(cluster)
     async with client, worker:
         await client.get_pool("work").pause()
         handle = await client.tasks["job"].submit()
@@ -143,24 +143,24 @@ async def test_a_pool_that_was_resumed_elsewhere_is_found() -> None:
         assert now() - began <= 2 * FLOOR
 
 
-async def test_a_cancelled_task_is_told_at_once_where_it_runs() -> None:
-    """Its renewal would tell it ten seconds later."""
-    harbour = Harbour(threads=False)
-    client, worker = two(harbour)
+async def test_a_handler_sees_a_cancel_from_another_process_at_once() -> None:
+    """The hint is ten seconds faster than the next renewal."""
+    cluster = Cluster(threads=False)
+    client, worker = two(cluster)
     async with client, worker:
-        handle = await client.tasks["heed"].submit()
+        handle = await client.tasks["wait_for_cancel"].submit()
         await asyncio.sleep(1)
         await client.cancel(handle.id)
         began = now()
-        assert "heeded" == (await handle.wait(timeout=60)).result
+        assert "saw the cancel" == (await handle.wait(timeout=60)).result
         assert now() - began <= AT_ONCE
 
 
 @pytest.mark.parametrize("hints", [True, False])
 async def test_an_interrupt_cancels_the_handler_where_it_runs(hints: bool) -> None:
-    """At once, or by a renewal if nobody told; a word said before is no hindrance."""
-    harbour = Harbour(threads=False, hints=hints)
-    client, worker = two(harbour)
+    """At once by a hint, else by the next renewal; also after a cooperative cancel."""
+    cluster = Cluster(threads=False, hints=hints)
+    client, worker = two(cluster)
     async with client, worker:
         handle = await client.tasks["job"].submit(1000.0)
         await asyncio.sleep(1)
@@ -173,9 +173,9 @@ async def test_an_interrupt_cancels_the_handler_where_it_runs(hints: bool) -> No
         assert now() - began <= (AT_ONCE if hints else LEASE / RENEWALS_PER_LEASE + 1.0)
 
 
-async def test_cancel_all_interrupts_wherever_it_runs() -> None:
-    """Also what another process runs."""
-    client, worker = two(Harbour(threads=False))
+async def test_cancel_all_interrupts_a_task_that_another_process_runs() -> None:
+    """The hint reaches the process that runs it."""
+    client, worker = two(Cluster(threads=False))
     async with client, worker:
         handle = await client.tasks["job"].submit(1000.0)
         await asyncio.sleep(1)
@@ -185,23 +185,23 @@ async def test_cancel_all_interrupts_wherever_it_runs() -> None:
 
 
 async def test_a_handler_that_cleans_up_is_interrupted_only_once() -> None:
-    """Every renewal says it again, and so may a hint."""
-    client, worker = two(Harbour(threads=False))
+    """Renewals and hints that repeat the interrupt have no effect."""
+    client, worker = two(Cluster(threads=False))
     async with client, worker:
         handle = await client.tasks["cleans_up"].submit()
         await asyncio.sleep(1)
         await client.cancel(handle.id, mode="interrupt")
-        tell = ship_of(worker).tell
-        assert tell is not None
-        tell(Hint(cancelled=(handle.id,), interrupted=(handle.id,)))
+        on_hint = store_of(worker).on_hint
+        assert on_hint is not None
+        on_hint(Hint(cancelled=(handle.id,), interrupted=(handle.id,)))
         assert "clean" == (await handle.wait(timeout=1000)).result
 
 
 @pytest.mark.parametrize("hints", [True, False])
-async def test_a_claim_ahead_that_others_cancelled_is_not_started(hints: bool) -> None:
-    """It goes back, and ends there."""
-    harbour = Harbour(threads=False, hints=hints)
-    client, worker = harbour.millpond(work=False), harbour.millpond(work=True)
+async def test_a_prefetched_task_that_another_process_cancelled_does_not_start(hints: bool) -> None:
+    """The worker gives it back, and the store ends it."""
+    cluster = Cluster(threads=False, hints=hints)
+    client, worker = cluster.millpond(work=False), cluster.millpond(work=True)
     ran: list[str] = []
     for mp in (client, worker):
 
@@ -222,24 +222,24 @@ async def test_a_claim_ahead_that_others_cancelled_is_not_started(hints: bool) -
     assert ["first", "third"] == ran
 
 
-async def test_more_than_could_be_told_makes_everybody_look() -> None:
-    """The hint says only that there is more: the work is found at once all the same."""
-    harbour = Harbour(threads=False, hints=False)
-    client, worker = two(harbour)
+async def test_a_hint_without_details_makes_a_process_poll() -> None:
+    """The hint says only that there is more; the worker finds the work at once."""
+    cluster = Cluster(threads=False, hints=False)
+    client, worker = two(cluster)
     async with client, worker:
         await asyncio.sleep(10.5)
         handle = await client.tasks["job"].submit()
-        tell = ship_of(worker).tell
-        assert tell is not None
-        tell(Hint(more=True))
+        on_hint = store_of(worker).on_hint
+        assert on_hint is not None
+        on_hint(Hint(more=True))
         await asyncio.sleep(AT_ONCE)
         assert ["completed"] == await worker.status([handle.id])
 
 
 async def test_a_hint_calls_no_hooks() -> None:
-    """on_dead_letter and observers belong to the process whose doing it was."""
-    harbour = Harbour(threads=False)
-    client, worker = two(harbour)
+    """on_dead_letter and observers run in the process that caused the event."""
+    cluster = Cluster(threads=False)
+    client, worker = two(cluster)
     seen: list[str] = []
     client.observe(lambda happened: seen.append(happened.kind))
     async with client, worker:
@@ -248,10 +248,10 @@ async def test_a_hint_calls_no_hooks() -> None:
     assert [] == seen
 
 
-async def test_as_completed_and_wait_see_ends_made_elsewhere() -> None:
+async def test_as_completed_and_wait_see_tasks_end_in_another_process() -> None:
     """In the order of their ends."""
-    harbour = Harbour(threads=False)
-    client, worker = two(harbour)
+    cluster = Cluster(threads=False)
+    client, worker = two(cluster)
     job = client.tasks["job"]
     async with client, worker:
         handles = [await job.submit(float(seconds)) for seconds in (3, 1, 2)]
@@ -261,10 +261,10 @@ async def test_as_completed_and_wait_see_ends_made_elsewhere() -> None:
 
 
 @pytest.mark.parametrize("hints", [True, False])
-async def test_a_drain_of_a_client_counts_what_others_ran(hints: bool) -> None:
+async def test_a_drain_in_a_client_counts_the_tasks_that_other_processes_ran(hints: bool) -> None:
     """The run grows and ends in another process; its drain brings a worker, and both work."""
-    harbour = Harbour(threads=False, hints=hints)
-    client, worker = two(harbour)
+    cluster = Cluster(threads=False, hints=hints)
+    client, worker = two(cluster)
     async with client, worker:
         report = await client.get_pool("work").drain([client.tasks["grow"].bind(4)])
         assert (31, 31) == (report.total, report.completed)
@@ -275,13 +275,13 @@ async def test_a_drain_of_a_client_counts_what_others_ran(hints: bool) -> None:
 
 
 @pytest.mark.parametrize("hints", [True, False])
-async def test_a_stream_yields_what_others_ran(hints: bool) -> None:
+async def test_a_stream_yields_the_outcomes_of_other_processes(hints: bool) -> None:
     """Each outcome once, wherever its task ended, follow-ups of other processes too."""
-    harbour = Harbour(threads=False, hints=hints)
-    client, worker = two(harbour)
+    cluster = Cluster(threads=False, hints=hints)
+    client, worker = two(cluster)
     pool, seen = client.get_pool("work"), []
     async with client, worker:
-        # Others run in the same pool: their ends are none of the stream's.
+        # Other tasks run in the same pool: the stream must not yield their outcomes.
         noise = [await worker.tasks["job"].submit(0.3) for _ in range(5)]
         async with pool.stream([client.tasks["grow"].bind(5)]) as outcomes:
             async for outcome in outcomes:
@@ -292,10 +292,10 @@ async def test_a_stream_yields_what_others_ran(hints: bool) -> None:
         assert not {handle.id for handle in noise} & dict(seen).keys()
 
 
-async def test_a_stream_of_a_run_under_way_yields_what_ends_from_now_on() -> None:
+async def test_a_stream_that_joins_a_run_yields_only_later_outcomes() -> None:
     """A second process takes up the same run by its name."""
-    harbour = Harbour(threads=False)
-    client, worker = two(harbour)
+    cluster = Cluster(threads=False)
+    client, worker = two(cluster)
     job = client.tasks["job"]
     async with client, worker:
         seed = [job.bind(float(seconds)) for seconds in (1, 3, 4)]
@@ -306,21 +306,21 @@ async def test_a_stream_of_a_run_under_way_yields_what_ends_from_now_on() -> Non
         assert 3 == (await first).completed
 
 
-async def test_progress_told_elsewhere_is_seen() -> None:
-    """Within a floor, each word once, until the end."""
-    harbour = Harbour(threads=False)
-    client, worker = two(harbour)
+async def test_progress_reported_in_another_process_arrives() -> None:
+    """Within one poll interval, each report once, until the task ends."""
+    cluster = Cluster(threads=False)
+    client, worker = two(cluster)
     async with client, worker:
-        handle = await client.tasks["tell"].submit()
-        told = [text async for _, text in handle.progress()]
-    assert ["step 1", "step 2", "step 3"] == told
+        handle = await client.tasks["report_progress"].submit()
+        texts = [text async for _, text in handle.progress()]
+    assert ["step 1", "step 2", "step 3"] == texts
 
 
 @pytest.mark.parametrize("hints", [True, False])
-async def test_room_made_elsewhere_is_found_soon(hints: bool) -> None:
-    """Nobody tells of a claim: whoever stands in line looks more often than once per floor."""
-    harbour = Harbour(threads=False, hints=hints)
-    client, worker = harbour.millpond(work=False), harbour.millpond(work=True)
+async def test_a_parked_submit_soon_finds_room_made_by_another_process(hints: bool) -> None:
+    """No hint announces a claim: a parked submit polls more often than once per interval."""
+    cluster = Cluster(threads=False, hints=hints)
+    client, worker = cluster.millpond(work=False), cluster.millpond(work=True)
     for mp in (client, worker):
         pool = mp.pool("narrow", max_concurrent=1, backpressure=bounded(1))
 
@@ -332,14 +332,14 @@ async def test_room_made_elsewhere_is_found_soon(hints: bool) -> None:
         task, began = client.tasks["short"], now()
         handles = [await task.submit() for _ in range(20)]
         await client.wait(handles)
-        # Twenty after one another, and no floor for each of them.
+        # Twenty run one after another, without a poll interval for each.
         assert now() - began < (20 if not hints else 8)
 
 
-async def test_a_look_that_failed_is_made_up_for() -> None:
-    """What the store said had changed is looked at as soon as it can be."""
-    harbour = Harbour(threads=False, hints=False)
-    client, worker = two(harbour)
+async def test_a_poll_that_failed_is_repeated() -> None:
+    """The process reads the change as soon as the store answers again."""
+    cluster = Cluster(threads=False, hints=False)
+    client, worker = two(cluster)
     async with client, worker:
         await asyncio.sleep(10)
         view: Any = internals_of(worker).runtime.view
@@ -347,21 +347,21 @@ async def test_a_look_that_failed_is_made_up_for() -> None:
         due = view.due
         failed: list[Any] = []
 
-        async def fail_once(**asked: Any) -> Any:
+        async def fail_once(**kwargs: Any) -> Any:
             if not failed:
-                failed.append(asked)
+                failed.append(kwargs)
                 raise ConnectionError("away")
-            return await due(**asked)
+            return await due(**kwargs)
 
         view.due = fail_once
         await handle.wait(timeout=60)
     assert failed
 
 
-async def test_a_closure_that_others_cancelled_is_let_go_of() -> None:
-    """Also if nobody told."""
-    harbour = Harbour(threads=False, hints=False)
-    client, worker = two(harbour)
+async def test_a_process_drops_a_closure_that_another_process_cancelled() -> None:
+    """It finds out by polling when hints are lost."""
+    cluster = Cluster(threads=False, hints=False)
+    client, worker = two(cluster)
 
     async def closure() -> None: ...
 

@@ -1,4 +1,4 @@
-"""Opening a durable Millpond: who works, who runs closures, and what is shown of it."""
+"""Opening a durable Millpond: when it starts a worker, where closures run, and its repr()."""
 
 import asyncio
 import threading
@@ -7,7 +7,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
-from tests.runtime.durable import Harbour, Ship
+from tests.runtime.durable import Cluster, ProcessStore
 
 from millpond import Context, Millpond, Pool
 from millpond.core.control import Deregister, Register
@@ -27,16 +27,16 @@ def declared(mp: Millpond) -> Pool:
     return pool
 
 
-def process(harbour: Harbour, *, work: bool | None = None) -> tuple[Millpond, Pool]:
+def process(cluster: Cluster, *, work: bool | None = None) -> tuple[Millpond, Pool]:
     """A process."""
-    mp = harbour.millpond(work=work)
+    mp = cluster.millpond(work=work)
     return mp, declared(mp)
 
 
-def ship_of(mp: Millpond) -> Ship:
+def store_of(mp: Millpond) -> ProcessStore:
     """The store as a process sees it."""
-    ship: Any = internals_of(mp).runtime.store
-    return ship  # type: ignore[no-any-return]
+    store: Any = internals_of(mp).runtime.store
+    return store  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize(
@@ -49,29 +49,31 @@ def ship_of(mp: Millpond) -> Ship:
         ("sqlite:///work.db", True, True),
     ],
 )
-async def test_opening_makes_a_worker_where_nobody_else_could_be_one(
+async def test_opening_starts_a_worker_in_memory_but_not_on_a_durable_store(
     url: str | None, work: bool | None, works: bool
 ) -> None:
-    """In memory it does, unless told otherwise; on a durable store only if it is told so."""
-    harbour = Harbour(threads=False)
+    """`work` overrides both defaults."""
+    cluster = Cluster(threads=False)
     mp = Millpond(url, work=work)
-    internals_of(mp).owner.make_store = lambda: harbour.store if url is None else _still(harbour)
+    internals_of(mp).owner.make_store = lambda: (
+        cluster.store if url is None else _store_without_thread(cluster)
+    )
     declared(mp)
     async with mp:
         assert works == bool(internals_of(mp).runtime.workers)
 
 
-def _still(harbour: Harbour) -> Any:
-    mp = harbour.millpond()
+def _store_without_thread(cluster: Cluster) -> Any:
+    mp = cluster.millpond()
     make_store = internals_of(mp).owner.make_store
     assert make_store is not None
     return make_store()
 
 
 async def test_a_closure_runs_where_it_was_submitted_and_calls_do_not() -> None:
-    """A worker is brought for it that takes no call, also of the same pool and though it waits."""
-    harbour = Harbour(threads=False)
-    mp, pool = process(harbour)
+    """It starts a worker that claims no calls, not even calls that wait in the same pool."""
+    cluster = Cluster(threads=False)
+    mp, pool = process(cluster)
     ran: list[str] = []
 
     async def closure() -> str:
@@ -85,24 +87,24 @@ async def test_a_closure_runs_where_it_was_submitted_and_calls_do_not() -> None:
         (worker,) = internals_of(mp).runtime.workers
         assert worker.own
         assert f"{internals_of(mp).runtime.owner}/1~own" == worker.name
-        (join,) = ship_of(mp).told(Register)
+        (join,) = store_of(mp).orders_of(Register)
         assert () == join.functions
-        # A hundred more come and go, and it still leaves the call to others.
+        # A hundred more closures run, and the worker still leaves the call to others.
         await mp.wait(await pool.submit_many([closure] * 100))
         await asyncio.sleep(10)
         assert ["queued"] == await mp.status([call.id])
         assert 0 == (await pool.snapshot()).parked
         assert not internals_of(mp).runtime.served("work")
-        other, _ = process(harbour, work=True)
+        other, _ = process(cluster, work=True)
         async with other:
             assert internals_of(other).runtime.owner == await call
     assert 101 == len(ran)
 
 
-async def test_many_who_submit_at_once_bring_one_worker() -> None:
-    """Whoever comes while it joins waits for the same one, though the first is cancelled."""
-    harbour = Harbour(threads=False)
-    mp, pool = process(harbour)
+async def test_concurrent_submits_of_closures_start_one_worker() -> None:
+    """Submits wait while it registers, also after the first submit is cancelled."""
+    cluster = Cluster(threads=False)
+    mp, pool = process(cluster)
 
     async def closure() -> int:
         return 1
@@ -110,24 +112,24 @@ async def test_many_who_submit_at_once_bring_one_worker() -> None:
     async with mp:
         joining = asyncio.Event()
 
-        async def slowly(_verb: str, asked: Any) -> None:
-            if isinstance(asked, Register):
+        async def slowly(_verb: str, command: Any) -> None:
+            if isinstance(command, Register):
                 joining.set()
                 await asyncio.sleep(1)
 
-        ship_of(mp).before = slowly
+        store_of(mp).before = slowly
         submits = [asyncio.ensure_future(pool.submit(closure)) for _ in range(5)]
         await joining.wait()
         submits[0].cancel()
         handles = await asyncio.gather(*submits[1:])
         assert [1] * 4 == [await handle for handle in handles]
-        assert 1 == len(ship_of(mp).told(Register))
+        assert 1 == len(store_of(mp).orders_of(Register))
 
 
-async def test_a_worker_of_all_pools_makes_another_for_closures_needless() -> None:
-    """While one serves the pool it runs closures too."""
-    harbour = Harbour(threads=False)
-    mp, pool = process(harbour)
+async def test_a_worker_that_serves_the_pool_also_runs_its_closures() -> None:
+    """The process starts no second worker."""
+    cluster = Cluster(threads=False)
+    mp, pool = process(cluster)
 
     async def closure() -> int:
         return 1
@@ -138,9 +140,9 @@ async def test_a_worker_of_all_pools_makes_another_for_closures_needless() -> No
 
 
 async def test_closures_outlive_the_worker_that_served_their_pool() -> None:
-    """One is there for them before it leaves: the process never looks dead to the store."""
-    harbour = Harbour(threads=False)
-    mp, pool = process(harbour)
+    """Another worker registers before that one deregisters: the store never sees a dead process."""
+    cluster = Cluster(threads=False)
+    mp, pool = process(cluster)
     runs: list[str] = []
 
     async def closure() -> str:
@@ -153,19 +155,21 @@ async def test_closures_outlive_the_worker_that_served_their_pool() -> None:
             handles = [await pool.submit(closure) for _ in range(4)]
             await asyncio.sleep(1)
         orders = [
-            type(order) for order in ship_of(mp).orders if isinstance(order, (Register, Deregister))
+            type(order)
+            for order in store_of(mp).orders
+            if isinstance(order, (Register, Deregister))
         ]
         assert [Register, Register, Deregister] == orders
         assert ["done"] * 4 == [await handle for handle in handles]
-        # Three were given back when their worker left, uncharged.
+        # Three went back to the queue uncharged when their worker stopped.
         assert 7 == len(runs)
         assert [1] * 4 == [handle.attempt for handle in handles]
 
 
-async def test_a_pool_that_only_other_workers_leave_out_is_served_too() -> None:
-    """A worker for another pool does not run these closures."""
-    harbour = Harbour(threads=False)
-    mp, pool = process(harbour)
+async def test_a_closure_gets_a_worker_when_the_open_one_serves_another_pool() -> None:
+    """The open worker does not run it."""
+    cluster = Cluster(threads=False)
+    mp, pool = process(cluster)
     mp.pool("other")
 
     async def closure() -> int:
@@ -176,10 +180,10 @@ async def test_a_pool_that_only_other_workers_leave_out_is_served_too() -> None:
         assert [False, True] == [worker.own for worker in internals_of(mp).runtime.workers]
 
 
-async def test_a_run_held_open_by_a_client_lives_as_long_as_its_process() -> None:
-    """The store knows that it is there, also while no worker of it serves anything."""
-    harbour = Harbour(threads=False)
-    (client, pool), (worker, _) = process(harbour), process(harbour, work=True)
+async def test_a_run_opened_by_a_client_stays_open_without_a_worker() -> None:
+    """The client's only worker stops inside the block, and the run still takes tasks."""
+    cluster = Cluster(threads=False)
+    (client, pool), (worker, _) = process(cluster), process(cluster, work=True)
     call = client.tasks["call"]
     async with client, worker:
         async with AsyncExitStack() as stack:
@@ -187,18 +191,18 @@ async def test_a_run_held_open_by_a_client_lives_as_long_as_its_process() -> Non
                 run = await stack.enter_async_context(pool.run("nightly"))
                 await run.submit(call.bind())
                 await asyncio.sleep(1)
-            # Its only worker has left, and still it may add to the run.
+            # The worker has stopped.
             await run.submit(call.bind())
         assert run.report is not None
         assert (2, 2) == (run.report.total, run.report.completed)
 
 
-async def test_waiting_for_what_only_workers_for_closures_could_serve_is_told(
+async def test_waiting_for_a_call_that_only_closure_workers_see_logs_a_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """They take nothing of others: a fleet of them is a fleet without workers."""
-    harbour = Harbour(threads=False)
-    (first, pool), (second, _) = process(harbour), process(harbour)
+    """Closure workers claim no calls, so such a fleet has no workers for them."""
+    cluster = Cluster(threads=False)
+    (first, pool), (second, _) = process(cluster), process(cluster)
 
     async def closure() -> int:
         return 1
@@ -208,8 +212,8 @@ async def test_waiting_for_what_only_workers_for_closures_could_serve_is_told(
         handle = await second.tasks["call"].submit()
         with pytest.raises(TimeoutError):
             await handle.wait(timeout=10)
-    (told,) = [one.getMessage() for one in caplog.records if "MILL-026" in one.getMessage()]
-    assert "millpond worker module:app" in told
+    (warning,) = [one.getMessage() for one in caplog.records if "MILL-026" in one.getMessage()]
+    assert "millpond worker module:app" in warning
 
 
 async def test_opening_twice_at_once_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,12 +221,12 @@ async def test_opening_twice_at_once_is_refused(monkeypatch: pytest.MonkeyPatch)
     mp = Millpond("sqlite:///work.db")
     opened = asyncio.Event()
     go = asyncio.Event()
-    harbour = Harbour(threads=False)
+    cluster = Cluster(threads=False)
 
     async def slow_store(*_: object, **_settings: object) -> Any:
         opened.set()
         await go.wait()
-        return _still(harbour), time.time
+        return _store_without_thread(cluster), time.time
 
     monkeypatch.setattr("millpond.pool.store_opening.open_store", slow_store)
     first = asyncio.ensure_future(mp.__aenter__())
@@ -241,14 +245,14 @@ async def test_a_store_that_cannot_be_opened_leaves_it_closed_and_can_be_tried_a
 ) -> None:
     """Nothing is half open after a failure."""
     mp = Millpond("sqlite:///work.db")
-    harbour = Harbour(threads=False)
+    cluster = Cluster(threads=False)
     tries: list[int] = []
 
     async def fails_once(*_: object, **_settings: object) -> Any:
         tries.append(1)
         if len(tries) == 1:
             raise ConnectionError("away")
-        return _still(harbour), time.time
+        return _store_without_thread(cluster), time.time
 
     monkeypatch.setattr("millpond.pool.store_opening.open_store", fails_once)
     with pytest.raises(ConnectionError):
@@ -259,8 +263,8 @@ async def test_a_store_that_cannot_be_opened_leaves_it_closed_and_can_be_tried_a
         assert mp.is_open
 
 
-def test_what_is_shown_of_a_millpond_tells_where_it_is() -> None:
-    """The URL, the state, the pools."""
+def test_the_repr_of_a_millpond_shows_its_store_state_and_pools() -> None:
+    """The store is a URL or `in memory`."""
     mp = Millpond("sqlite:///work.db")
     mp.pool("work")
     assert "<millpond on sqlite:///work.db, closed: work>" == repr(mp)
@@ -268,8 +272,8 @@ def test_what_is_shown_of_a_millpond_tells_where_it_is() -> None:
 
 
 @pytest.mark.parametrize("given", ["fast", "", None, 1])
-def test_durability_is_one_of_two(given: Any) -> None:
-    """Named for what they risk; anything else is refused where it is given."""
+def test_durability_is_full_or_normal(given: Any) -> None:
+    """Millpond() refuses any other value."""
     with pytest.raises(ConfigError, match="full, normal"):
         Millpond("sqlite:///work.db", durability=given)
     assert (
@@ -280,8 +284,8 @@ def test_durability_is_one_of_two(given: Any) -> None:
 
 @pytest.mark.real_loop
 @pytest.mark.rows("TR-17")
-async def test_a_server_that_is_not_there_is_told_without_the_password() -> None:
-    """The URL of a store that cannot be opened ends in logs."""
+async def test_the_error_for_an_unreachable_server_hides_the_password() -> None:
+    """Such errors end up in logs."""
     with pytest.raises(StoreUnreachable) as caught:
         async with Millpond("postgresql://me:secret@127.0.0.1:1/db"):
             pass
@@ -289,10 +293,10 @@ async def test_a_server_that_is_not_there_is_told_without_the_password() -> None
 
 
 @pytest.mark.real_loop
-async def test_a_handler_in_a_thread_is_a_closure_as_well() -> None:
-    """A plain function is run by the same worker, in a thread."""
-    harbour = Harbour()
-    mp, pool = process(harbour)
+async def test_a_plain_function_is_also_a_closure() -> None:
+    """The closure worker runs it in a thread."""
+    cluster = Cluster()
+    mp, pool = process(cluster)
     async with mp:
         ran_in = await (await pool.submit(threading.get_ident))
         assert threading.get_ident() != ran_in
@@ -301,10 +305,10 @@ async def test_a_handler_in_a_thread_is_a_closure_as_well() -> None:
             await strict.submit(threading.get_ident)
 
 
-async def test_closures_of_two_processes_run_each_at_home() -> None:
-    """In one pool, each with its own worker, within the limit of all."""
-    harbour = Harbour(threads=False)
-    (first, one), (second, two) = process(harbour), process(harbour)
+async def test_each_process_runs_its_own_closures() -> None:
+    """Both use one pool, each with its own worker, within the limit of the pool."""
+    cluster = Cluster(threads=False)
+    (first, one), (second, two) = process(cluster), process(cluster)
     most, running = [0], [0]
 
     def closure(mp: Millpond) -> Any:
@@ -325,17 +329,19 @@ async def test_closures_of_two_processes_run_each_at_home() -> None:
     assert 3 == most[0]
 
 
-async def test_context_of_a_call_says_the_pool(caplog: pytest.LogCaptureFixture) -> None:
-    """A worker that was brought for a drain runs calls as any other does, and leaves with it."""
-    harbour = Harbour(threads=False)
-    mp = harbour.millpond()
+async def test_a_worker_started_by_drain_runs_calls_and_stops_with_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Its handlers see the pool in their context."""
+    cluster = Cluster(threads=False)
+    mp = cluster.millpond()
     pool = mp.pool("work")
 
     @pool.task
-    async def tell(ctx: Context) -> str:
+    async def pool_name(ctx: Context) -> str:
         return ctx.pool
 
     async with mp:
-        report = await pool.drain([tell.bind()])
+        report = await pool.drain([pool_name.bind()])
         assert 1 == report.completed
         assert [] == internals_of(mp).runtime.workers

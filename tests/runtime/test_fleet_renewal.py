@@ -1,4 +1,4 @@
-"""Renewal on a thread of its own: also while a handler keeps the loop busy."""
+"""Renewal on a thread of its own, which also runs while a handler keeps the loop busy."""
 
 import asyncio
 import threading
@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 import pytest
-from tests.runtime.durable import Harbour, Ship
+from tests.runtime.durable import Cluster, ProcessStore
 from tests.waiting import eventually, never_ends
 
 from millpond import Context, Millpond, Pool
@@ -18,22 +18,22 @@ pytestmark = pytest.mark.real_loop
 LEASE = 0.6
 
 
-def process(harbour: Harbour, *, lease: float = LEASE) -> tuple[Millpond, Pool]:
+def process(cluster: Cluster, *, lease: float = LEASE) -> tuple[Millpond, Pool]:
     """A process that works."""
-    mp = harbour.millpond(work=True, lease=lease)
+    mp = cluster.millpond(work=True, lease=lease)
     return mp, mp.pool("work", max_concurrent=50)
 
 
-def ship_of(mp: Millpond) -> Ship:
+def store_of(mp: Millpond) -> ProcessStore:
     """The store as a process sees it."""
-    ship: Any = internals_of(mp).runtime.store
-    return ship  # type: ignore[no-any-return]
+    store: Any = internals_of(mp).runtime.store
+    return store  # type: ignore[no-any-return]
 
 
 async def test_a_handler_that_keeps_the_loop_busy_keeps_its_lease() -> None:
-    """Nobody else could renew while it lasts; the thread does, and nothing is run twice."""
-    harbour = Harbour()
-    (mp, pool), (other, _) = process(harbour), process(harbour)
+    """The renewal thread renews meanwhile, and no task runs twice."""
+    cluster = Cluster()
+    (mp, pool), (other, _) = process(cluster), process(cluster)
     runs: list[int] = []
 
     @pool.task
@@ -44,8 +44,8 @@ async def test_a_handler_that_keeps_the_loop_busy_keeps_its_lease() -> None:
 
     async with mp:
         handle = await busy.submit()
-        # The other process lives in a thread with a loop of its own: it looks for lost leases.
-        thread = threading.Thread(target=asyncio.run, args=(_recovering(other, harbour),))
+        # The other process runs in a thread with its own loop; it tries to recover lost leases.
+        thread = threading.Thread(target=asyncio.run, args=(_recovering(other, cluster),))
         thread.start()
         assert 1 == await handle
         assert [1] == runs
@@ -54,21 +54,21 @@ async def test_a_handler_that_keeps_the_loop_busy_keeps_its_lease() -> None:
         await asyncio.to_thread(thread.join)
 
 
-async def _recovering(mp: Millpond, harbour: Harbour) -> None:
+async def _recovering(mp: Millpond, cluster: Cluster) -> None:
     until_then = time.monotonic() + 3 * LEASE
     while time.monotonic() < until_then:
-        with harbour.lock:
-            answer = harbour.store.recover()
-            with pytest.raises(StopIteration) as told:
+        with cluster.lock:
+            answer = cluster.store.recover()
+            with pytest.raises(StopIteration) as answered:
                 answer.send(None)
-        assert 0 == told.value.value.moved
+        assert 0 == answered.value.value.moved
         await asyncio.sleep(0.02)  # again and again, until the handler has ended
 
 
 async def test_one_small_write_per_interval_however_many_tasks_run() -> None:
-    """Renewal is of the worker; what it runs does not count."""
-    harbour = Harbour()
-    mp, pool = process(harbour)
+    """A renewal covers the worker with all its tasks."""
+    cluster = Cluster()
+    mp, pool = process(cluster)
     go = asyncio.Event()
 
     @pool.task
@@ -78,43 +78,43 @@ async def test_one_small_write_per_interval_however_many_tasks_run() -> None:
     async with mp:
         handles = await pool.submit_many([wait.bind() for _ in range(40)])
         await eventually(lambda: len(internals_of(mp).runtime.workers[0].jobs) == 40)
-        before, began = ship_of(mp).asked["renew"], time.monotonic()
-        await eventually(lambda: ship_of(mp).asked["renew"] - before >= 4)
+        before, began = store_of(mp).calls["renew"], time.monotonic()
+        await eventually(lambda: store_of(mp).calls["renew"] - before >= 4)
         took = time.monotonic() - began
         go.set()
         await mp.wait(handles)
         assert took > 3 * LEASE / 3 - 0.1
-        assert ship_of(mp).asked["renew"] - before <= took / (LEASE / 3) + 2
+        assert store_of(mp).calls["renew"] - before <= took / (LEASE / 3) + 2
 
 
-async def test_what_a_renewal_hears_of_cancelled_tasks_is_told_on_the_loop() -> None:
-    """Somebody else cancelled it: its handler hears of it at the next renewal at the latest."""
-    harbour = Harbour(hints=False)
-    mp, pool = process(harbour)
+async def test_a_cancel_found_by_a_renewal_reaches_the_handler_on_the_loop() -> None:
+    """Another process cancelled the task: the handler sees it by the next renewal."""
+    cluster = Cluster(hints=False)
+    mp, pool = process(cluster)
     heard: list[int] = []
 
     @pool.task
     async def work(ctx: Context) -> str:
         await ctx.cancelled.wait()
         heard.append(threading.get_ident())
-        return "told"
+        return "cancelled"
 
-    client = harbour.millpond(work=False)
+    client = cluster.millpond(work=False)
     client.pool("work", max_concurrent=50)
     async with mp, client:
         handle = await work.submit()
         await eventually(lambda: internals_of(mp).runtime.workers[0].jobs)
         began = time.monotonic()
         await client.cancel(handle.id)
-        assert "told" == await handle
+        assert "cancelled" == await handle
         assert time.monotonic() - began < LEASE
     assert [threading.get_ident()] == heard
 
 
-async def test_a_worker_that_was_buried_is_told_by_its_renewal_and_joins_anew() -> None:
-    """Its handlers are told that the lease is lost; its successor has another name."""
-    harbour = Harbour()
-    mp, pool = process(harbour)
+async def test_a_worker_declared_dead_learns_it_from_a_renewal_and_registers_again() -> None:
+    """ctx.lease_lost is set for its handlers; it registers under another name."""
+    cluster = Cluster()
+    mp, pool = process(cluster)
     ended: list[str] = []
 
     @pool.task
@@ -131,20 +131,20 @@ async def test_a_worker_that_was_buried_is_told_by_its_renewal_and_joins_anew() 
         worker = internals_of(mp).runtime.workers[0]
         name = worker.name
         await eventually(lambda: worker.jobs)
-        with harbour.lock:
-            await harbour.store.control(DeclareDead(name))
+        with cluster.lock:
+            await cluster.store.control(DeclareDead(name))
         assert 2 == await handle
         assert ["lost"] == ended
         assert name != worker.name
-        before = ship_of(mp).asked["renew"]
-        await eventually(lambda: ship_of(mp).asked["renew"] > before + 1)
+        before = store_of(mp).calls["renew"]
+        await eventually(lambda: store_of(mp).calls["renew"] > before + 1)
         assert not worker.fenced
 
 
 async def test_a_worker_that_cannot_renew_stops_before_its_lease_can_expire() -> None:
-    """Its renewals fail; handlers are stopped when nine tenths of the lease are over, not later."""
-    harbour = Harbour()
-    mp, pool = process(harbour)
+    """It stops its handlers when nine tenths of the lease are over."""
+    cluster = Cluster()
+    mp, pool = process(cluster)
     stopped: list[float] = []
 
     @pool.task
@@ -161,23 +161,23 @@ async def test_a_worker_that_cannot_renew_stops_before_its_lease_can_expire() ->
         await work.submit()
         worker = internals_of(mp).runtime.workers[0]
         await eventually(lambda: worker.jobs)
-        ship = ship_of(mp)
-        renewals = ship.asked["renew"]
-        await eventually(lambda: ship.asked["renew"] > renewals)
+        store = store_of(mp)
+        renewals = store.calls["renew"]
+        await eventually(lambda: store.calls["renew"] > renewals)
         last = time.monotonic()
-        ship.renewing = fail
+        store.renewing = fail
         await eventually(lambda: stopped)
         assert stopped[0] - last < LEASE
         assert worker.late
-        ship.renewing = None
+        store.renewing = None
         await eventually(lambda: not worker.late)
-        assert all(one.closed for one in ship.renewers[:-1])
+        assert all(one.closed for one in store.renewers[:-1])
 
 
 async def test_a_lease_counts_from_when_its_renewal_was_sent() -> None:
-    """An answer that takes long is of no use for longer than what was asked for."""
-    harbour = Harbour()
-    mp, _ = process(harbour)
+    """A slow answer does not extend it."""
+    cluster = Cluster()
+    mp, _ = process(cluster)
     sent: list[float] = []
     safe: list[float] = []
 
@@ -188,37 +188,37 @@ async def test_a_lease_counts_from_when_its_renewal_was_sent() -> None:
 
     async with mp:
         worker = internals_of(mp).runtime.workers[0]
-        ship_of(mp).renewing = take_long
+        store_of(mp).renewing = take_long
         await eventually(lambda: len(sent) == 3)
     assert [one + 0.9 * LEASE for one in sent[:-1]] == pytest.approx(safe[1:], abs=0.02)
 
 
-async def test_the_thread_begins_with_the_first_worker_and_ends_with_the_millpond() -> None:
-    """A process that only submits needs none; nothing is left behind."""
-    harbour = Harbour()
-    mp = harbour.millpond(lease=LEASE)
+async def test_the_renewal_thread_starts_with_the_first_worker_and_ends_with_the_millpond() -> None:
+    """A process that only submits has none."""
+    cluster = Cluster()
+    mp = cluster.millpond(lease=LEASE)
     mp.pool("work")
 
     def threads() -> list[str]:
         return [one.name for one in threading.enumerate() if one.name.endswith(owner)]
 
     async with mp:
-        ship, owner = ship_of(mp), internals_of(mp).runtime.owner
+        store, owner = store_of(mp), internals_of(mp).runtime.owner
         assert [] == threads()
         async with mp.worker():
             assert 1 == len(threads())
-            await eventually(lambda: ship.asked["renew"])
-        renewed = ship.asked["renew"]
+            await eventually(lambda: store.calls["renew"])
+        renewed = store.calls["renew"]
         assert 1 == len(threads())
     assert [] == threads()
-    assert [True] == [one.closed for one in ship.renewers]
-    assert ship.asked["renew"] <= renewed + 1
+    assert [True] == [one.closed for one in store.renewers]
+    assert store.calls["renew"] <= renewed + 1
 
 
-async def test_a_store_that_does_not_answer_does_not_keep_anybody_from_closing() -> None:
-    """A renewal that hangs is left to itself."""
-    harbour = Harbour()
-    mp, _ = process(harbour)
+async def test_closing_does_not_wait_for_a_store_that_does_not_answer() -> None:
+    """Closing abandons a renewal that hangs."""
+    cluster = Cluster()
+    mp, _ = process(cluster)
     hangs, free = threading.Event(), threading.Event()
 
     def hang(_worker: str) -> None:
@@ -227,7 +227,7 @@ async def test_a_store_that_does_not_answer_does_not_keep_anybody_from_closing()
 
     try:
         async with mp:
-            ship_of(mp).renewing = hang
+            store_of(mp).renewing = hang
             await eventually(hangs.is_set)
             began = time.monotonic()
         assert time.monotonic() - began < 5
@@ -236,8 +236,8 @@ async def test_a_store_that_does_not_answer_does_not_keep_anybody_from_closing()
 
 
 async def _left_open() -> Millpond:
-    """A Millpond that works on something and that nobody closes."""
-    mp, pool = process(Harbour())
+    """Return an open Millpond that runs a task."""
+    mp, pool = process(Cluster())
 
     @pool.task
     async def never() -> None:
@@ -250,7 +250,7 @@ async def _left_open() -> Millpond:
 
 
 def test_a_loop_that_was_closed_under_an_open_millpond_is_not_kept_alive() -> None:
-    """Nothing runs there any more, so its leases end, and others take over what it held."""
+    """The renewal thread ends, so the leases expire, and other workers take over the tasks."""
     with asyncio.Runner() as runner:
         mp = runner.run(_left_open())
         name = f"millpond-renewal-{internals_of(mp).runtime.owner}"

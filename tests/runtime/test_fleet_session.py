@@ -1,4 +1,4 @@
-"""The thread that keeps the session of a process goes on, whatever it meets."""
+"""The thread that keeps the session of a process survives errors."""
 
 import asyncio
 import errno
@@ -31,14 +31,14 @@ class Session:
         """Succeed."""
 
     def fileno(self) -> int:
-        """Fail as often as was asked for."""
+        """Fail as often as the test wants."""
         if self.failures:
             self.failures -= 1
             raise OSError(errno.EMFILE, "Too many open files")
         return self._ends[0].fileno()
 
     def confirm(self, *, watch: bool) -> None:
-        """Note a question that came after the failures."""
+        """Note a call after the failures."""
         assert not watch
         if not self.failures:
             self._loop.call_soon_threadsafe(self.confirmed.set)
@@ -57,10 +57,10 @@ class Session:
             one.close()
 
 
-async def test_a_session_that_cannot_be_watched_is_asked_at_intervals(
+async def test_a_session_that_cannot_be_watched_is_confirmed_at_intervals(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The thread does not end, it says so once, and it watches again later."""
+    """The thread goes on, logs the problem once, and watches again later."""
     monkeypatch.setattr(sessions, "LONGEST_PAUSE", 0.01)
     caplog.set_level(logging.WARNING, "millpond.session")
     session = Session(failures=3)

@@ -1,12 +1,12 @@
-"""Hints that are not true: nothing happens because of them but a few looks at the store."""
+"""Forged hints: they cause a few reads of the store and nothing else."""
 
 import asyncio
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from tests.runtime.durable import Harbour, Ship
-from tests.runtime.test_fleet_hints import declared, ship_of, two
+from tests.runtime.durable import Cluster, ProcessStore
+from tests.runtime.test_fleet_hints import declared, store_of, two
 
 from millpond import Millpond
 from millpond.core.plan import Wake
@@ -17,23 +17,23 @@ pytestmark = pytest.mark.rows("TR-14")
 
 
 def forge(mp: Millpond, hint: Hint) -> None:
-    """Send a process a hint that nobody's commit stands behind."""
-    tell: Callable[[Hint], None] | None = ship_of(mp).tell
-    assert tell is not None
-    tell(hint)
+    """Send a process a hint that no commit caused."""
+    on_hint: Callable[[Hint], None] | None = store_of(mp).on_hint
+    assert on_hint is not None
+    on_hint(hint)
 
 
-def looks(ship: Ship) -> int:
-    """How often a process has asked the store for anything so far."""
-    return sum(ship.asked.values())
+def calls_of(store: ProcessStore) -> int:
+    """Count the calls of a process to the store so far."""
+    return sum(store.calls.values())
 
 
 async def test_a_forged_cancel_stops_no_task() -> None:
-    """Neither its word nor its interrupt reaches the handler; a true one does."""
-    harbour = Harbour(threads=False)
-    client, worker = two(harbour)
+    """Neither the cancel nor the interrupt reaches the handler; a real cancel does."""
+    cluster = Cluster(threads=False)
+    client, worker = two(cluster)
     async with client, worker:
-        handle = await client.tasks["heed"].submit()
+        handle = await client.tasks["wait_for_cancel"].submit()
         await asyncio.sleep(1)
         job = internals_of(worker).runtime.job_of(handle.id)
         assert job is not None
@@ -42,13 +42,13 @@ async def test_a_forged_cancel_stops_no_task() -> None:
         assert not job.cancel_asked
         assert not job.interrupted
         await handle.cancel()
-        assert "heeded" == await handle
+        assert "saw the cancel" == await handle
 
 
-async def test_a_forged_end_leaves_a_closure_and_who_waits_alone() -> None:
-    """The closure is run, and its value arrives."""
-    harbour = Harbour(threads=False)
-    mp = harbour.millpond(work=False)
+async def test_a_forged_end_drops_no_closure_and_ends_no_wait() -> None:
+    """The closure runs, and its value arrives."""
+    cluster = Cluster(threads=False)
+    mp = cluster.millpond(work=False)
     pool = declared(mp)
     async with mp:
         await pool.pause()
@@ -67,11 +67,11 @@ async def test_a_forged_end_leaves_a_closure_and_who_waits_alone() -> None:
 
 
 async def test_a_forged_end_does_not_end_a_stream_of_progress() -> None:
-    """Who watches a task sees all of it."""
-    harbour = Harbour(threads=False)
-    client, worker = two(harbour)
+    """The client receives every report of the task."""
+    cluster = Cluster(threads=False)
+    client, worker = two(cluster)
     async with client, worker:
-        handle = await client.tasks["tell"].submit()
+        handle = await client.tasks["report_progress"].submit()
         seen = []
         async for one in handle.progress():
             seen.append(one[1])
@@ -91,27 +91,27 @@ async def test_a_forged_end_does_not_end_a_stream_of_progress() -> None:
     ],
 )
 async def test_a_flood_of_hints_is_no_flood_of_queries(make: Callable[[int], Hint]) -> None:
-    """Ten thousand in ten seconds cost a few hundred looks."""
-    harbour = Harbour(threads=False)
-    mp = harbour.millpond(work=True)
+    """Ten thousand hints in ten seconds cost a few hundred queries."""
+    cluster = Cluster(threads=False)
+    mp = cluster.millpond(work=True)
     declared(mp)
     async with mp:
-        handle = await mp.tasks["heed"].submit()
+        handle = await mp.tasks["wait_for_cancel"].submit()
         waiting = asyncio.create_task(handle.wait(timeout=1000))
         await asyncio.sleep(5)
-        before = looks(ship_of(mp))
+        before = calls_of(store_of(mp))
         for _ in range(10_000):
             forge(mp, make(handle.id))
             await asyncio.sleep(0.001)
-        assert looks(ship_of(mp)) - before < 1_000
+        assert calls_of(store_of(mp)) - before < 1_000
         await handle.cancel()
-        assert "heeded" == (await waiting).result
+        assert "saw the cancel" == (await waiting).result
 
 
-async def test_work_is_found_at_once_after_a_flood_of_forged_wakes() -> None:
+async def test_a_worker_finds_work_at_once_after_a_flood_of_forged_wakes() -> None:
     """A wake that is held back is sent a moment later."""
-    harbour = Harbour(threads=False)
-    client, worker = two(harbour)
+    cluster = Cluster(threads=False)
+    client, worker = two(cluster)
     async with client, worker:
         for _ in range(1_000):
             forge(worker, Hint(wakes=(Wake("work", 0.0), Wake("no such pool", 0.0))))
@@ -124,13 +124,13 @@ async def test_work_is_found_at_once_after_a_flood_of_forged_wakes() -> None:
 
 
 async def test_a_process_that_awaits_nothing_polls_no_more_often_for_hints() -> None:
-    """One that only serves a dashboard hears of every commit of a busy fleet."""
-    harbour = Harbour(threads=False)
-    client, worker = two(harbour)
+    """A process that only serves a dashboard receives hints of every commit of a busy fleet."""
+    cluster = Cluster(threads=False)
+    client, worker = two(cluster)
     async with client, worker:
         await asyncio.sleep(1)
-        before = looks(ship_of(client))
+        before = calls_of(store_of(client))
         for _ in range(100):
             forge(client, Hint(more=True))
             await asyncio.sleep(0.01)
-        assert looks(ship_of(client)) - before <= 3
+        assert calls_of(store_of(client)) - before <= 3

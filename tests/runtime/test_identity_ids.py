@@ -1,4 +1,4 @@
-"""Ids: no two are the same, whoever makes them."""
+"""Ids are unique, also between processes."""
 
 import os
 from itertools import pairwise
@@ -10,8 +10,8 @@ from millpond.runtime.identity import Identity
 MANY = 20_000
 
 
-def test_ids_of_one_process_differ_and_mostly_stand_close_together() -> None:
-    """An index takes in what stands beside what it has just taken in at the least cost."""
+def test_ids_of_one_process_are_unique_and_mostly_close_together() -> None:
+    """Inserting ids close together is cheap for an index."""
     made = [identity.new_id() for identity in [Identity()] for _ in range(MANY)]
     assert len(set(made)) == MANY
     assert all(0 <= one < 1 << 63 for one in made)
@@ -20,7 +20,7 @@ def test_ids_of_one_process_differ_and_mostly_stand_close_together() -> None:
 
 
 @pytest.mark.rows("TR-14")
-def test_who_knows_an_id_cannot_guess_its_neighbours() -> None:
+def test_ids_cannot_be_guessed_from_other_ids() -> None:
     """The gap between two has 36 random bits, from the system's source."""
     made = [identity.new_id() for identity in [Identity()] for _ in range(MANY)]
     steps = [after - before for before, after in pairwise(made)]
@@ -35,16 +35,18 @@ def test_ids_of_two_processes_differ() -> None:
     assert len(set(made)) == 2 * MANY
 
 
-def test_they_do_not_go_past_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What follows the highest would not fit."""
+def test_ids_never_exceed_63_bits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With random bytes of all ones, each id is the highest."""
     monkeypatch.setattr(os, "urandom", lambda count: b"\xff" * count)
     identity = Identity()
     made = [identity.new_id() for _ in range(3)]
     assert made == [(1 << 63) - 1] * 3
 
 
-def test_what_is_seeded_repeats() -> None:
-    """And draws each: so a world that was found with a seed stays what it was."""
+def test_a_seed_repeats_the_ids() -> None:
+    """The seed also draws the gaps, so a simulation with the same seed has the same ids."""
     one, other = Identity(7), Identity(7)
     made = [one.new_id() for _ in range(100)]
     assert made == [other.new_id() for _ in range(100)]

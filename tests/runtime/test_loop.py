@@ -1,4 +1,4 @@
-"""The loop: it never spins, never sleeps through work, and survives what stores do to it."""
+"""The loop: it never spins, never sleeps through work, and survives errors of the store."""
 
 import asyncio
 import logging
@@ -60,8 +60,8 @@ def every_kind(mp: Millpond) -> list[Pool]:
 # It never spins
 
 
-async def test_an_idle_private_store_is_never_asked(opened: Opened) -> None:  # noqa: F811
-    """With nothing to do and nothing kept, an hour costs no verb."""
+async def test_an_idle_private_store_gets_no_calls(opened: Opened) -> None:  # noqa: F811
+    """With no tasks and no retention, an hour costs no verb."""
     mp = Millpond()
     every_kind(mp)
     async with mp:
@@ -81,8 +81,8 @@ async def test_hundreds_of_idle_pools_cost_no_timers(opened: Opened) -> None:  #
         assert 0 == timers()
 
 
-async def test_timers_are_gone_when_the_work_is(opened: Opened) -> None:  # noqa: F811
-    """After work with timeouts, delays, retries and rates is forgotten, no timer is left."""
+async def test_no_timer_is_left_after_the_work(opened: Opened) -> None:  # noqa: F811
+    """Also after timeouts, delays, retries, rates and retention."""
     mp = Millpond(keep=Keep(completed=1, failed=1, keys=1))
     pool = mp.pool("work", max_concurrent=5, rate=Rate(50, per=1.0), retry=Retry.constant(1.0))
 
@@ -99,8 +99,8 @@ async def test_timers_are_gone_when_the_work_is(opened: Opened) -> None:  # noqa
         assert (0, before) == (timers(), opened.last.total)
 
 
-async def test_what_is_kept_costs_a_look_a_minute(opened: Opened) -> None:  # noqa: F811
-    """Only pools that keep something are looked at, by maintenance, once a minute."""
+async def test_retention_reads_the_store_once_a_minute(opened: Opened) -> None:  # noqa: F811
+    """Maintenance reads only pools that keep something, once a minute."""
     mp = Millpond(keep=Keep(completed=2 * HOUR))
     one = mp.pool("one")
     for number in range(20):
@@ -155,7 +155,7 @@ async def test_a_backlog_that_cannot_start_costs_nothing(kind: str, opened: Open
         assert 3 >= opened.last.total - before
 
 
-async def test_a_rate_costs_one_ask_for_each_start(opened: Opened) -> None:  # noqa: F811
+async def test_a_rate_costs_one_lease_for_each_start(opened: Opened) -> None:  # noqa: F811
     """The loop sleeps until the bucket has a token again."""
     mp = Millpond()
     pool = mp.pool("work", max_concurrent=100, rate=Rate(1, per=10.0))
@@ -170,12 +170,12 @@ async def test_a_rate_costs_one_ask_for_each_start(opened: Opened) -> None:  # n
         await pool.submit_many(job.bind() for _ in range(30))
         await asyncio.sleep(285)
         assert [n * 10 for n in range(29)] == [round(at - starts[0]) for at in starts]
-        asked = opened.last.verbs["lease"] + opened.last.verbs["settle"]
-        assert 29 * 3 >= asked
+        calls = opened.last.verbs["lease"] + opened.last.verbs["settle"]
+        assert 29 * 3 >= calls
 
 
-async def test_an_idle_shared_store_is_asked_once_per_floor() -> None:
-    """Hints of others can be lost, so each pool is asked once per poll floor, and not more."""
+async def test_an_idle_shared_store_is_polled_once_per_interval() -> None:
+    """Hints can be lost, so each pool is polled once per interval, and not more often."""
     mp = Millpond()
     store = Watched(memory())
     internals_of(mp).owner.make_store = lambda: store
@@ -279,7 +279,7 @@ SCENES: dict[str, Scene] = {
 @pytest.mark.rows("CX-22", "CX-T24", "CX-T28", "CX-T35", "CX-06", "CX-T61")
 @pytest.mark.parametrize("source", SCENES)
 async def test_each_source_of_readiness_wakes_the_loop(source: str, any_pace: Opened) -> None:  # noqa: F811
-    """What makes a task ready starts it then and there, not at the next look."""
+    """A task starts when it becomes ready, not at the next poll."""
     mp = Millpond()
     pool = mp.pool("work", max_concurrent=1)
 
@@ -293,7 +293,7 @@ async def test_each_source_of_readiness_wakes_the_loop(source: str, any_pace: Op
 
 @pytest.mark.rows("CX-T33", "CX-T27")
 async def test_an_earlier_wake_replaces_a_later_one(any_pace: Opened) -> None:  # noqa: F811
-    """The loop that sleeps for a far moment wakes for a nearer one, and again for the far one."""
+    """A loop that sleeps until a late time wakes for an earlier one, and again for the late one."""
     mp = Millpond()
     pool = mp.pool("work")
     starts: list[tuple[str, int]] = []
@@ -337,7 +337,7 @@ async def test_producers_do_not_wake_a_saturated_pool(opened: Opened) -> None:  
 
 @pytest.mark.rows("CX-T31", "CX-T26", "CX-T38")
 async def test_ten_wakeups_at_once_are_one_turn() -> None:
-    """Ten submits to a shared store before the loop comes round are leased together."""
+    """Ten submits to a shared store before the next turn are leased together."""
     mp = Millpond()
     store = Watched(memory())
     internals_of(mp).owner.make_store = lambda: store
@@ -357,8 +357,8 @@ async def test_ten_wakeups_at_once_are_one_turn() -> None:
 
 
 @pytest.mark.rows("CX-10", "CX-T117", "CX-T118")
-async def test_what_ends_together_is_settled_together_and_the_next_leased(opened: Opened) -> None:  # noqa: F811
-    """One verb settles what has ended, in order, and leases what may start; none is empty."""
+async def test_tasks_that_end_together_are_settled_in_one_verb(opened: Opened) -> None:  # noqa: F811
+    """One verb settles the ended tasks, in order, and leases the next; no verb is empty."""
     mp = Millpond()
     pool = mp.pool("work", max_concurrent=50, queue=fifo())
 
@@ -385,11 +385,11 @@ async def test_what_ends_together_is_settled_together_and_the_next_leased(opened
 
 @pytest.mark.rows("TRAP-19", "CX-22")
 @pytest.mark.parametrize("after", range(30))
-async def test_a_submit_that_races_with_going_idle_is_not_slept_through(
+async def test_a_submit_while_the_worker_becomes_idle_starts_at_once(
     after: int,
     any_pace: Opened,  # noqa: F811
 ) -> None:
-    """Whenever it comes, while the last task ends, is settled, or after: it starts at once."""
+    """Also while the last task ends, while it is settled, or right after."""
     mp = Millpond()
     pool = mp.pool("work", max_concurrent=1)
 
@@ -406,8 +406,8 @@ async def test_a_submit_that_races_with_going_idle_is_not_slept_through(
 
 
 @pytest.mark.rows("CX-T34", "DE-T26", "DE-19")
-async def test_wakeups_are_hints_and_none_is_needed() -> None:
-    """A shared store whose answers never tell of other pools' work still has it all done."""
+async def test_work_is_done_without_any_wake() -> None:
+    """A shared store whose answers never name other pools with work still has all work done."""
     store = memory()
     submitter, worker = Millpond(work=False), Millpond()
     for mp in (submitter, worker):
@@ -432,7 +432,7 @@ async def test_wakeups_are_hints_and_none_is_needed() -> None:
 
 
 class Recovering(Watched):
-    """A store that knows when it was asked to recover."""
+    """A store that notes the times of its `recover` calls."""
 
     def __init__(self, inner: Store) -> None:
         super().__init__(inner)
@@ -452,7 +452,7 @@ class Recovering(Watched):
 
 @pytest.mark.rows("CX-T55", "CX-T62", "CX-06")
 async def test_recovery_comes_when_a_lease_expires_and_wakes_a_saturated_pool() -> None:
-    """Its schedule goes on by itself, and is brought forward to the moment a lease runs out."""
+    """Recovery runs on its own schedule, and earlier when a lease runs out."""
     shared = memory()
     stores = [Recovering(shared), Recovering(shared)]
     loop = asyncio.get_running_loop()
@@ -481,15 +481,15 @@ async def test_recovery_comes_when_a_lease_expires_and_wakes_a_saturated_pool() 
         stores[0].thaw()
     assert [0, 1] == [who for who, _ in starts]
     assert [0.0, 30.0] == pytest.approx([at for _, at in starts], abs=0.05)
-    asked = stores[1].recovered_at
-    assert any(at == pytest.approx(30.0, abs=0.05) for at in asked)
-    assert 11 >= max(later - earlier for earlier, later in pairwise(asked))
-    assert 300 / 10 + 300 / 60 + 5 >= len(asked)
+    calls = stores[1].recovered_at
+    assert any(at == pytest.approx(30.0, abs=0.05) for at in calls)
+    assert 11 >= max(later - earlier for earlier, later in pairwise(calls))
+    assert 300 / 10 + 300 / 60 + 5 >= len(calls)
 
 
 @pytest.mark.rows("CX-12")
 async def test_leases_and_settles_are_bounded_batches(opened: Opened) -> None:  # noqa: F811
-    """However many may start and end at once, one verb is about a thousand of them at most."""
+    """One verb leases or settles about a thousand tasks at most."""
     mp = Millpond()
     pool = mp.pool("work", max_concurrent=5000)
     go = asyncio.Event()
@@ -516,7 +516,7 @@ async def test_leases_and_settles_are_bounded_batches(opened: Opened) -> None:  
 
 @pytest.mark.rows("CX-T121")
 async def test_the_slots_of_one_worker_are_its_own() -> None:
-    """Workers of one and of three slots run that many each, whatever the other one does."""
+    """A worker of one slot and one of three run that many tasks each."""
     mp = Millpond(work=False)
     pool = mp.pool("work", max_concurrent=10)
     at_work: Counter[str] = Counter()
@@ -548,7 +548,7 @@ async def test_the_slots_of_one_worker_are_its_own() -> None:
     assert {"small": 1, "large": 3} == dict(most)
 
 
-# What stores do to it
+# Errors of the store
 
 
 @pytest.mark.rows("CX-T116")
@@ -579,8 +579,8 @@ async def test_a_store_that_fails_loses_nothing(when: str, opened: Opened) -> No
         assert 0 == internals_of(mp).runtime.counts.stale_settles
 
 
-async def test_a_store_that_is_away_is_asked_less_and_less(opened: Opened) -> None:  # noqa: F811
-    """The pauses grow to five seconds, and when it is back everything goes on."""
+async def test_calls_to_a_store_that_is_away_back_off(opened: Opened) -> None:  # noqa: F811
+    """The pauses grow to five seconds; when the store is back, all tasks run."""
     mp = Millpond()
     pool = mp.pool("work")
 
@@ -596,14 +596,14 @@ async def test_a_store_that_is_away_is_asked_less_and_less(opened: Opened) -> No
         store.failures.extend(ConnectionError("away") for _ in range(1000))
         before = store.total
         await asyncio.sleep(300)
-        # The loop, and what gives back leases it may hold: both back off.
+        # The loop and the calls that give leases back: both back off.
         assert 150 >= store.total - before
         store.failures.clear()
         assert "ran" == await asyncio.wait_for(result_of(handle), 6)
 
 
-async def test_a_settle_is_not_lost_when_the_worker_leaves(opened: Opened) -> None:  # noqa: F811
-    """A store that fails just as the worker stops is asked again before it goes."""
+async def test_a_settle_is_not_lost_when_the_worker_stops(opened: Opened) -> None:  # noqa: F811
+    """The store fails as the worker stops: the worker repeats the settle before it ends."""
     mp = Millpond()
     pool = mp.pool("work")
     go = asyncio.Event()
@@ -624,8 +624,8 @@ async def test_a_settle_is_not_lost_when_the_worker_leaves(opened: Opened) -> No
         assert "completed" == (await handle.refresh()).status
 
 
-async def test_leaving_while_a_verb_is_under_way_loses_nothing(any_pace: Opened) -> None:  # noqa: F811
-    """Stopping at any moment leaves each task completed or given back, and none half way."""
+async def test_stopping_during_a_verb_loses_no_task(any_pace: Opened) -> None:  # noqa: F811
+    """Each task is completed or back in the queue."""
     for after in range(25):
         mp = Millpond()
         pool = mp.pool("work", max_concurrent=3)
@@ -654,7 +654,7 @@ async def test_leaving_while_a_verb_is_under_way_loses_nothing(any_pace: Opened)
 async def test_a_store_that_hangs_is_reported_as_stalled_ever_more_rarely(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Stalled is counted, logged and observed, with growing pauses; then work goes on."""
+    """The worker counts, logs and reports each stall, with growing pauses; then work goes on."""
     mp = Millpond()
     store = Watched(memory())
     internals_of(mp).owner.make_store = lambda: store
@@ -687,7 +687,7 @@ async def test_a_store_that_hangs_is_reported_as_stalled_ever_more_rarely(
 
 @pytest.mark.rows("CX-T112")
 async def test_a_watchdog_started_twice_is_one_and_stops_with_its_worker() -> None:
-    """Asking twice arms one timer; closing the Millpond leaves none."""
+    """Starting it twice arms one timer; closing the Millpond leaves none."""
     mp = Millpond()
     store = Watched(memory())
     internals_of(mp).owner.make_store = lambda: store
@@ -720,11 +720,11 @@ async def test_a_loop_that_breaks_starts_again_with_backoff(
     opened: Opened,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A mistake of our own in a turn is reported as stalled, and the loop goes on after a pause."""
+    """A bug in a turn is reported as a stall, and the loop goes on after a pause."""
     mp = Millpond()
     pool = mp.pool("work")
     broken = True
-    asked: list[float] = []
+    calls: list[float] = []
     loop = asyncio.get_running_loop()
 
     @pool.task
@@ -735,16 +735,16 @@ async def test_a_loop_that_breaks_starts_again_with_backoff(
         (worker,) = internals_of(mp).runtime.workers
         plan = worker.queues.next_ask
 
-        def breaks(**_asked: bool) -> Any:
-            asked.append(loop.time())
+        def breaks(**kwargs: bool) -> Any:
+            calls.append(loop.time())
             if broken:
                 raise RuntimeError("a bug")
-            return plan(**_asked)
+            return plan(**kwargs)
 
         monkeypatch.setattr(worker.queues, "next_ask", breaks)
         handles = [await job.submit(n) for n in range(5)]
         await asyncio.sleep(60)
-        assert 25 >= len(asked)
+        assert 25 >= len(calls)
         assert 2 <= internals_of(mp).runtime.counts.stalls <= 5
         broken = False
         assert list(range(5)) == [await asyncio.wait_for(result_of(h), 6) for h in handles]
@@ -757,7 +757,7 @@ async def test_a_loop_that_breaks_starts_again_with_backoff(
 async def test_the_report_is_one_record_a_minute_while_there_is_something(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """It counts what ended, runs and waits, of pools with news; and is silent for the rest."""
+    """It counts ended, running and queued tasks of pools with changes, and omits other pools."""
     mp = Millpond()
     pool = mp.pool("work", max_concurrent=2)
     mp.pool("idle")
@@ -780,7 +780,7 @@ async def test_the_report_is_one_record_a_minute_while_there_is_something(
 
 @pytest.mark.rows("CX-T104", "CX-T105")
 async def test_a_level_turns_the_report_off(caplog: pytest.LogCaptureFixture) -> None:
-    """Above INFO nothing is said, and nothing is counted for it."""
+    """Above INFO the report is neither logged nor computed."""
     mp = Millpond()
     pool = mp.pool("work")
 

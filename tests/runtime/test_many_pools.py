@@ -1,10 +1,10 @@
-"""A worker of thousands of pools asks those that have work."""
+"""A worker of thousands of pools leases only from those with work."""
 
 import asyncio
 from pathlib import Path
 
 import pytest
-from tests.runtime.durable import Harbour
+from tests.runtime.durable import Cluster
 from tests.waiting import eventually
 
 from millpond import Millpond
@@ -15,10 +15,10 @@ MANY = 3000
 
 
 @pytest.mark.rows("TR-19")
-async def test_a_worker_of_many_pools_asks_only_those_with_work() -> None:
-    """One read says which of thousands of queues hold something; no lease is spent on the rest."""
-    harbour = Harbour(threads=False)
-    mp = harbour.millpond()
+async def test_a_worker_of_many_pools_leases_only_from_those_with_work() -> None:
+    """One read finds the pools with tasks; the worker calls lease for no other pool."""
+    cluster = Cluster(threads=False)
+    mp = cluster.millpond()
     pools = [mp.pool(f"p{number}") for number in range(MANY)]
     ran: list[int] = []
 
@@ -30,19 +30,19 @@ async def test_a_worker_of_many_pools_asks_only_those_with_work() -> None:
         await work.submit(1)
         async with mp.worker():
             await eventually(lambda: ran)
-            (ship,) = harbour.ships
-            assert 1 == ship.asked["due"]
-            assert ship.asked["lease"] <= 2
-            # What comes later wakes its queue, as in a process of few pools.
+            (store,) = cluster.process_stores
+            assert 1 == store.calls["due"]
+            assert store.calls["lease"] <= 2
+            # A later submit wakes its queue, as in a process with few pools.
             await work.submit(2)
             await eventually(lambda: 2 in ran)
 
 
 @pytest.mark.rows("TR-19")
-async def test_a_look_that_fails_is_done_again() -> None:
-    """The store was away when a worker looked which of its many pools have work: it asks again."""
-    harbour = Harbour(threads=False)
-    mp = harbour.millpond()
+async def test_a_worker_repeats_a_failed_read_of_pools_with_work() -> None:
+    """The store is away during the first read; the worker finds the task later."""
+    cluster = Cluster(threads=False)
+    mp = cluster.millpond()
     pools = [mp.pool(f"p{number}") for number in range(40)]
     ran: list[int] = []
 
@@ -51,15 +51,15 @@ async def test_a_look_that_fails_is_done_again() -> None:
         ran.append(number)
 
     async with mp:
-        (ship,) = harbour.ships
-        seen, looks = ship.view.due, [StoreError("away"), StoreError("away")]
+        (store,) = cluster.process_stores
+        seen, looks = store.view.due, [StoreError("away"), StoreError("away")]
 
         async def due(**moment: float) -> tuple[str, ...]:
             if looks:
                 raise looks.pop()
             return await seen(**moment)  # type: ignore[no-any-return]
 
-        ship.view.due = due  # type: ignore[attr-defined]
+        store.view.due = due  # type: ignore[attr-defined]
         await work.submit(1)
         async with mp.worker():
             await eventually(lambda: ran)

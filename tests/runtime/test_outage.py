@@ -1,4 +1,4 @@
-"""Outages: one line when a store goes, one when it is back, whoever finds out."""
+"""Outages: one log line when the store fails, one when it is back, for all parts together."""
 
 import asyncio
 import logging
@@ -12,31 +12,31 @@ from millpond.runtime.observe.outage import Outages, ask_until_answered
 
 
 def away() -> StoreUnreachable:
-    """The store is away."""
-    return StoreUnreachable("nobody answers", path="here")
+    """Return the error of a store that is away."""
+    return StoreUnreachable("no answer", path="here")
 
 
 @pytest.fixture
 def outages() -> Outages:
-    """Give what tells; of a clock that goes on by a second with every look."""
+    """Make Outages with a clock that advances by a second at each reading."""
     seconds = iter(range(100))
     return Outages(lambda: float(next(seconds)))
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What was told to people."""
+    """Return the messages above INFO."""
     return [record.getMessage() for record in caplog.records if record.levelno > logging.INFO]
 
 
-def test_it_is_told_once_by_the_first_and_once_by_the_last(
+def test_the_first_failure_and_the_last_recovery_are_logged_once(
     outages: Outages, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """However many parts of a process use the store."""
+    """However many parts of the process use the store."""
     for part in ("poll", "worker", "poll", "renewal", "worker"):
         assert outages.failed(part, away())
-    assert [
-        "the store cannot be used (MILL-061 nobody answers); it is tried again until it can"
-    ] == (lines(caplog))
+    assert ["the store cannot be used (MILL-061 no answer); it is tried again until it can"] == (
+        lines(caplog)
+    )
     for part in ("worker", "poll", "another"):
         outages.worked(part)
     assert 1 == len(lines(caplog))
@@ -48,19 +48,19 @@ def test_it_is_told_once_by_the_first_and_once_by_the_last(
     assert 3 == len(lines(caplog))
 
 
-def test_what_is_no_fault_of_the_store_is_left_to_others(
+def test_an_error_that_is_not_the_stores_is_not_an_outage(
     outages: Outages, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Such as a bug."""
+    """The caller handles a bug."""
     assert not outages.failed("poll", ValueError("a bug"))
     outages.worked("poll")
     assert [] == lines(caplog)
 
 
-def test_a_part_that_is_no_more_is_not_waited_for(
+def test_the_end_of_an_outage_does_not_wait_for_a_stopped_part(
     outages: Outages, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The others tell when the store is back."""
+    """The other parts report when the store is back."""
     outages.failed("worker", away())
     outages.failed("poll", away())
     outages.gone("worker")
@@ -68,23 +68,23 @@ def test_a_part_that_is_no_more_is_not_waited_for(
     assert 2 == len(lines(caplog))
 
 
-async def test_who_insists_is_answered_in_the_end_or_told_that_it_is_over() -> None:
-    """After pauses that grow; any other error is an answer."""
-    asked = 0
+async def test_asking_until_answered_ends_with_an_answer_or_when_it_must_stop() -> None:
+    """It tries again after growing pauses; any other error ends it at once."""
+    calls = 0
 
     async def ask() -> int:
-        nonlocal asked
-        asked += 1
-        if asked < 4:
+        nonlocal calls
+        calls += 1
+        if calls < 4:
             raise away()
-        return asked
+        return calls
 
     before = asyncio.get_running_loop().time()
     assert 4 == await ask_until_answered(ask, lambda: False)
     assert 0.05 + 0.1 + 0.2 == pytest.approx(asyncio.get_running_loop().time() - before, abs=0.01)
-    asked = 0
+    calls = 0
     with pytest.raises(StoreUnreachable):
-        await ask_until_answered(ask, lambda: asked == 2)
+        await ask_until_answered(ask, lambda: calls == 2)
 
     async def wrong() -> None:
         raise ValueError
@@ -93,10 +93,10 @@ async def test_who_insists_is_answered_in_the_end_or_told_that_it_is_over() -> N
         await ask_until_answered(wrong, lambda: False)
 
 
-async def test_an_unknown_submit_is_asked_for_by_sending_it_again(
+async def test_a_submit_whose_outcome_is_unknown_is_sent_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Once; where that fails, too, whoever submits is told that it is not known."""
+    """It is sent again once; if that fails too, submit() raises OutcomeUnknown."""
     mp = Millpond()
     pool = mp.pool("work")
 

@@ -1,4 +1,4 @@
-"""Portions: no verb carries more than is good for those who wait behind it."""
+"""Portions: one verb carries a bounded number of bytes, so that other calls do not wait long."""
 
 import asyncio
 
@@ -23,14 +23,14 @@ MEGABYTE = 1 << 20
         ([MOST_BYTES // 2] * 3, 5, 2),
     ],
 )
-def test_as_many_go_together_as_fit(weights: list[int], most: int, expected: int) -> None:
+def test_a_portion_has_as_many_items_as_fit(weights: list[int], most: int, expected: int) -> None:
     """At least one, however heavy; at most so many, however light."""
     assert expected == fitting(weights, int, most)
 
 
 @pytest.mark.rows("CX-19")
 async def test_results_and_arguments_go_to_the_store_in_portions() -> None:
-    """Forty megabytes that end, or come, at one moment are not one transaction."""
+    """Forty megabytes of results or arguments at once take more than one transaction."""
     store = Watched(memory(), pauses=2)
     mp = Millpond(max_payload=4 * MEGABYTE)
     internals_of(mp).owner.make_store = lambda: store

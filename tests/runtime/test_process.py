@@ -37,7 +37,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def handler(qualname: str, payload: bytes = b"", context: bytes = b"") -> Errand:
-    """A job for one of the handlers beside this file."""
+    """Return a job for a handler in handlers.py."""
     return Errand(
         module="tests.runtime.handlers", qualname=qualname, payload=payload, context=context
     )
@@ -65,7 +65,7 @@ class Started:
             pool.run(job, on_message=self.messages.put_nowait, line=self.line)
         )
 
-    async def told(self) -> bytes:
+    async def next_message(self) -> bytes:
         """The next message of the handler; fails if the job ends instead."""
         message = asyncio.create_task(self.messages.get())
         await asyncio.wait([message, self.task], return_when=asyncio.FIRST_COMPLETED)
@@ -73,12 +73,12 @@ class Started:
         return message.result()
 
     async def pids(self) -> list[int]:
-        """The pids that a telling handler sends."""
-        return [int(pid) for pid in (await self.told()).split()]
+        """The pids that a SendingPids handler sends first."""
+        return [int(pid) for pid in (await self.next_message()).split()]
 
 
 async def cancelled_after(task: "asyncio.Task[object]") -> float:
-    """Cancel the task and return the seconds until CancelledError came out of it."""
+    """Cancel the task and return the seconds until it raised CancelledError."""
     start = time.monotonic()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -110,7 +110,7 @@ def children_of_this_process() -> list[int]:
 
 
 class Belongings(NamedTuple):
-    """What a leak would add to."""
+    """Resources that a leak would add to."""
 
     descriptors: int
     children: list[int]
@@ -120,7 +120,7 @@ class Belongings(NamedTuple):
 
 
 def belongings(before: Belongings | None = None) -> Belongings:
-    """What this process has. Of threads those that `before` has not: a test before this one may
+    """Return the resources of this process, without the threads in `before`: an earlier test may
     have left some that end meanwhile."""
     gc.collect()
     return Belongings(
@@ -154,22 +154,22 @@ async def test_never_more_children_than_the_limit() -> None:
     """The third job of two slots begins when one of the first two has ended."""
     async with pool_of(2) as pool:
         jobs = [Started(pool, handler("waiting")) for _ in range(3)]
-        await jobs[0].told()
-        await jobs[1].told()
+        await jobs[0].next_message()
+        await jobs[1].next_message()
         assert (2, True) == (len(pool.children), jobs[2].messages.empty())
         jobs[0].line.send(b"go")
-        await jobs[2].told()
+        await jobs[2].next_message()
         assert 2 == len(pool.children)
         jobs[1].line.send(b"go")
         jobs[2].line.send(b"go")
         assert [Done(value=b"go")] * 3 == [await job.task for job in jobs]
 
 
-async def test_who_gives_up_waiting_for_a_slot_starts_nothing() -> None:
-    """Cancelled in the queue: no child, and the slot goes to the next."""
+async def test_a_job_cancelled_while_it_waits_for_a_slot_starts_no_child() -> None:
+    """The slot goes to the next job."""
     async with pool_of() as pool:
         busy = Started(pool, handler("waiting"))
-        await busy.told()
+        await busy.next_message()
         given_up, next_one = Started(pool, handler("pid")), Started(pool, handler("echo", b"x"))
         await asyncio.sleep(0)
         assert await cancelled_after(given_up.task) < 1
@@ -179,7 +179,7 @@ async def test_who_gives_up_waiting_for_a_slot_starts_nothing() -> None:
 
 
 async def test_an_idle_child_is_closed(tmp_path: Path) -> None:
-    """It leaves as any program does, and the next job has a new one."""
+    """It exits like any program, and the next job has a new child."""
     note = tmp_path / "note"
     async with pool_of(idle=0.05, grace=5) as pool:
         await pool.run(handler("write_at_exit", bytes(note)))
@@ -189,12 +189,12 @@ async def test_an_idle_child_is_closed(tmp_path: Path) -> None:
         assert Done(value=b"x") == await pool.run(handler("echo", b"x"))
 
 
-async def test_a_job_is_given_to_the_child_that_worked_last() -> None:
-    """So the surplus becomes idle and is closed."""
+async def test_the_child_that_worked_last_gets_the_next_job() -> None:
+    """So surplus children become idle and close."""
     async with pool_of(2) as pool:
         jobs = [Started(pool, handler("waiting")) for _ in range(2)]
         for job in jobs:
-            await job.told()
+            await job.next_message()
         for job in jobs:
             job.line.send(b"go")
             await job.task
@@ -202,8 +202,8 @@ async def test_a_job_is_given_to_the_child_that_worked_last() -> None:
         assert Done(value=str(last.pid).encode()) == await pool.run(handler("pid"))
 
 
-async def test_an_idle_child_that_is_killed_is_missed_by_nobody() -> None:
-    """Also if the pool has not noticed yet: the job has not begun, another child takes it."""
+async def test_a_job_given_to_a_killed_idle_child_runs_in_another() -> None:
+    """The pool has not noticed the death yet: the job has not begun, so another child takes it."""
     async with pool_of() as pool:
         await pool.run(handler("pid"))
         (child,) = pool.children
@@ -225,9 +225,9 @@ async def test_a_child_has_a_session_of_its_own_and_no_input() -> None:
 # Killing.
 
 
-@pytest.mark.parametrize("deed", ["sleeping", "spinning", "holding", "deaf", "stopped"])
+@pytest.mark.parametrize("deed", ["sleeping", "spinning", "holding", "ignoring_sigterm", "stopped"])
 async def test_a_cancelled_job_is_dead_within_a_second(deed: str) -> None:
-    """Whatever it does: the child is gone when CancelledError comes out, and what it started is."""
+    """Whatever it does: the child and the process it started are dead after CancelledError."""
     async with pool_of() as pool:
         job = Started(pool, handler(deed))
         child, grandchild = await job.pids()
@@ -242,15 +242,15 @@ async def test_a_killed_handler_may_clean_up(tmp_path: Path) -> None:
     note = tmp_path / "note"
     async with pool_of(grace=10) as pool:
         job = Started(pool, handler("cleaning_up", bytes(note)))
-        await job.told()
+        await job.next_message()
         await cancelled_after(job.task)
         assert "cleaned up" == note.read_text()
 
 
-async def test_who_is_cancelled_twice_still_waits_for_the_child_to_be_gone() -> None:
-    """Impatience leaves no child behind."""
+async def test_a_job_cancelled_twice_still_waits_for_the_end_of_its_child() -> None:
+    """The second cancel leaves no child behind."""
     async with pool_of() as pool:
-        job = Started(pool, handler("deaf"))
+        job = Started(pool, handler("ignoring_sigterm"))
         child, _ = await job.pids()
         job.task.cancel()
         await asyncio.sleep(0)  # it has begun to stop the child
@@ -258,7 +258,7 @@ async def test_who_is_cancelled_twice_still_waits_for_the_child_to_be_gone() -> 
         assert is_reaped(child)
 
 
-async def test_a_job_cancelled_in_the_moment_of_its_answer_keeps_its_child(
+async def test_a_job_cancelled_as_its_answer_arrives_keeps_its_child(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The handler has returned: there is nothing to kill."""
@@ -281,7 +281,7 @@ async def test_a_job_cancelled_in_the_moment_of_its_answer_keeps_its_child(
 
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("is_watched_by", ["descriptor", "thread"])
-async def test_many_kills_leave_the_pool_whole(
+async def test_many_kills_leak_nothing_and_leave_the_pool_working(
     is_watched_by: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At any moment of a child's life; no descriptor, zombie, thread or task is left over."""
@@ -290,7 +290,7 @@ async def test_many_kills_leave_the_pool_whole(
     before = belongings()
     async with pool_of(2, grace=0.1) as pool:
         for number in range(100):
-            job = Started(pool, handler("sleeping" if number % 2 else "deaf"))
+            job = Started(pool, handler("sleeping" if number % 2 else "ignoring_sigterm"))
             if number % 4 == 0:
                 await job.pids()
             else:
@@ -323,7 +323,7 @@ def no_descriptors(_pid: int) -> int:
 async def test_a_handler_that_ends_its_process_does_not_break_the_pool(
     deed: str, answer: Died, is_watched_by: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The job is told how its child ended, and the next one has a new child."""
+    """The job's answer says how its child ended, and the next job has a new child."""
     if is_watched_by == "thread":
         monkeypatch.setattr(supervise, "_pidfd", no_descriptors)
     async with pool_of() as pool:
@@ -331,8 +331,8 @@ async def test_a_handler_that_ends_its_process_does_not_break_the_pool(
         assert Done(value=b"x") == await pool.run(handler("echo", b"x"))
 
 
-async def test_the_last_words_of_a_child_are_heard() -> None:
-    """An answer that was sent counts, though the child is found dead before it is read."""
+async def test_an_answer_sent_before_the_child_died_counts() -> None:
+    """Also when the pool finds the child dead before it reads the answer."""
     async with pool_of() as pool:
         await pool.run(handler("pid"))
         task = asyncio.create_task(pool.run(handler("answering_and_exiting")))
@@ -345,8 +345,8 @@ async def test_the_last_words_of_a_child_are_heard() -> None:
 @pytest.mark.parametrize(
     ("deed", "kind"), [("exit_politely", "SystemExit"), ("interrupt_itself", "KeyboardInterrupt")]
 )
-async def test_a_handler_that_wants_to_exit_has_broken(deed: str, kind: str) -> None:
-    """`sys.exit` is an exception as any other, and the child lives on."""
+async def test_sys_exit_in_a_handler_is_an_error_of_the_handler(deed: str, kind: str) -> None:
+    """SystemExit and KeyboardInterrupt are like any other exception; the child lives on."""
     async with pool_of() as pool:
         before = await pool.run(handler("pid"))
         answer = await pool.run(handler(deed))
@@ -355,7 +355,7 @@ async def test_a_handler_that_wants_to_exit_has_broken(deed: str, kind: str) -> 
         assert before == await pool.run(handler("pid"))
 
 
-async def test_what_a_handler_started_dies_with_its_child() -> None:
+async def test_a_process_that_a_handler_started_dies_with_its_child() -> None:
     """Also when the child ended by itself."""
     async with pool_of() as pool:
         job = Started(pool, handler("leaving_a_grandchild"))
@@ -364,8 +364,8 @@ async def test_what_a_handler_started_dies_with_its_child() -> None:
         assert ends_within(grandchild, 1)
 
 
-async def test_what_a_handler_left_behind_dies_when_its_child_is_closed() -> None:
-    """A child that leaves in peace takes its group along."""
+async def test_a_process_that_a_handler_left_behind_dies_when_its_child_closes() -> None:
+    """The child ends without an error, and the pool kills its process group."""
     async with pool_of() as pool:
         job = Started(pool, handler("returning"))
         _, grandchild = await job.pids()
@@ -418,11 +418,11 @@ async def test_a_child_that_cannot_be_started_is_a_death() -> None:
         ("write_everywhere", bytes(1000)),
     ],
 )
-async def test_who_writes_to_the_wire_is_not_heard(deed: str, payload: bytes) -> None:
-    """A frame without the job's nonce is no answer; a job beside it is not touched."""
+async def test_a_forged_frame_from_a_handler_is_rejected(deed: str, payload: bytes) -> None:
+    """A frame without the job's nonce is no answer; other jobs go on."""
     async with pool_of(2) as pool:
         other = Started(pool, handler("waiting"))
-        await other.told()
+        await other.next_message()
         answer = await pool.run(handler(deed, payload))
         assert isinstance(answer, Died)
         assert answer.reason.startswith("protocol")
@@ -431,15 +431,17 @@ async def test_who_writes_to_the_wire_is_not_heard(deed: str, payload: bytes) ->
         assert Done(value=b"x") == await pool.run(handler("echo", b"x"))
 
 
-async def test_who_closes_the_wire_has_no_answer() -> None:
+async def test_a_handler_that_closes_the_socket_has_no_answer() -> None:
     """The pool goes on with a new child."""
     async with pool_of() as pool:
         assert isinstance(await pool.run(handler("close_everything")), Died)
         assert Done(value=b"x") == await pool.run(handler("echo", b"x"))
 
 
-async def test_nothing_is_written_to_what_stands_in_the_wires_place(tmp_path: Path) -> None:
-    """A file that a handler opened under the wire's number stays as it is."""
+async def test_the_child_does_not_answer_into_a_file_with_the_sockets_number(
+    tmp_path: Path,
+) -> None:
+    """A file that a handler opened under that descriptor number stays empty."""
     file = tmp_path / "file"
     async with pool_of() as pool:
         assert isinstance(await pool.run(handler("put_a_file_in_its_place", bytes(file))), Died)
@@ -447,7 +449,7 @@ async def test_nothing_is_written_to_what_stands_in_the_wires_place(tmp_path: Pa
 
 
 async def test_a_fork_that_returns_from_the_handler_does_not_answer() -> None:
-    """One job, one answer, by the process that was asked."""
+    """One job, one answer, by the child that got the job."""
     async with pool_of() as pool:
         for _ in range(3):
             assert Done(value=b"the child") == await pool.run(handler("fork_and_return"))
@@ -466,7 +468,7 @@ async def test_an_answer_of_more_than_64_mib_is_a_death() -> None:
     "body", [b"\0", frames.LENGTH.pack(5) + b"four", frames.LENGTH.pack(2**63)]
 )
 def test_a_body_that_is_cut_off_is_malformed(body: bytes) -> None:
-    """Fields are whole or there are none."""
+    """A field is complete, or unpacking fails."""
     with pytest.raises(ValueError, match="cut off"):
         frames.unpacked(body)
 
@@ -497,8 +499,8 @@ async def test_a_wish_can_be_an_attribute() -> None:
         assert b"at noon" == answer.data
 
 
-async def test_an_error_that_cannot_be_told_is_told_anyway() -> None:
-    """Its text, picture and wish fail; the child does not."""
+async def test_an_error_whose_str_and_repr_fail_is_still_reported() -> None:
+    """Its str(), repr() and wish fail; the child does not."""
     async with pool_of() as pool:
         answer = await pool.run(handler("be_unwilling"))
         assert isinstance(answer, Broke)
@@ -507,7 +509,7 @@ async def test_an_error_that_cannot_be_told_is_told_anyway() -> None:
 
 
 async def test_a_long_error_is_cut() -> None:
-    """Message and traceback have 32 KB each, whatever is in them."""
+    """Message and traceback are cut at 32 KB each."""
     async with pool_of() as pool:
         answer = await pool.run(handler("fail_at_length"))
         assert isinstance(answer, Broke)
@@ -553,8 +555,8 @@ async def test_a_function_that_is_not_found_is_an_import_error(
         ("nothing_to_call", "7 is not a handler"),
     ],
 )
-async def test_what_is_no_handler_is_a_type_error(deed: str, message: str) -> None:
-    """Only bytes go through."""
+async def test_an_object_that_is_not_a_handler_is_a_type_error(deed: str, message: str) -> None:
+    """A handler is callable and returns bytes."""
     async with pool_of() as pool:
         answer = await pool.run(handler(deed))
         assert isinstance(answer, Broke)
@@ -565,22 +567,22 @@ async def test_what_is_no_handler_is_a_type_error(deed: str, message: str) -> No
 
 
 async def test_messages_go_both_ways_until_the_handler_is_cancelled() -> None:
-    """And it alone decides what being cancelled means."""
+    """The handler decides how to react to the cancel."""
     async with pool_of() as pool:
         job = Started(pool, handler("talking", b"payload", b"+context"))
-        assert b"payload+context" == await job.told()
+        assert b"payload+context" == await job.next_message()
         for word in (b"first", b"second"):
             job.line.send(word)
-            assert word.upper() == await job.told()
+            assert word.upper() == await job.next_message()
         job.line.cancel()
         assert Done(value=b"cancelled") == await job.task
 
 
-async def test_what_is_said_before_the_job_begins_is_kept() -> None:
+async def test_a_message_sent_before_the_job_begins_is_kept() -> None:
     """A caller need not know whether its job has a slot."""
     async with pool_of() as pool:
         busy = Started(pool, handler("waiting"))
-        await busy.told()
+        await busy.next_message()
         waiting = Started(pool, handler("waiting"))
         waiting.line.send(b"early")
         busy.line.send(b"go")
@@ -588,22 +590,22 @@ async def test_what_is_said_before_the_job_begins_is_kept() -> None:
         assert Done(value=b"early") == await waiting.task
 
 
-async def test_what_is_said_after_the_job_has_no_effect() -> None:
-    """The child's next job does not hear it."""
+async def test_a_message_sent_after_the_job_ended_has_no_effect() -> None:
+    """The child's next job does not receive it."""
     async with pool_of() as pool:
         first = Started(pool, handler("waiting"))
         first.line.send(b"go")
         await first.task
         second = Started(pool, handler("waiting"))
-        await second.told()
+        await second.next_message()
         first.line.send(b"too late")
         first.line.cancel()
         second.line.send(b"in time")
         assert Done(value=b"in time") == await second.task
 
 
-async def test_a_line_leads_to_one_job() -> None:
-    """Two would get each other's messages."""
+async def test_a_line_serves_one_job() -> None:
+    """Two jobs would get each other's messages."""
     line = Line()
     async with pool_of() as pool:
         await pool.run(handler("pid"), line=line)
@@ -612,7 +614,7 @@ async def test_a_line_leads_to_one_job() -> None:
 
 
 async def test_messages_after_the_answer_are_dropped() -> None:
-    """A thread that a handler left behind cannot talk into the next job."""
+    """A thread that a handler left behind cannot send messages to the next job."""
     async with pool_of() as pool:
         await pool.run(handler("late"))
         messages: list[bytes] = []
@@ -621,11 +623,11 @@ async def test_messages_after_the_answer_are_dropped() -> None:
         assert 1 == len(pool.children)
 
 
-async def test_a_listener_that_raises_harms_nobody() -> None:
-    """The loop's exception handler is told, the job goes on."""
-    told: list[str] = []
+async def test_an_on_message_that_raises_does_not_stop_the_job() -> None:
+    """The loop's exception handler gets the error, and the job goes on."""
+    reported: list[str] = []
     asyncio.get_running_loop().set_exception_handler(
-        lambda _loop, context: told.append(context["message"])
+        lambda _loop, context: reported.append(context["message"])
     )
 
     def fail(_message: bytes) -> None:
@@ -635,7 +637,7 @@ async def test_a_listener_that_raises_harms_nobody() -> None:
         line = Line()
         line.send(b"go")
         assert Done(value=b"go") == await pool.run(handler("waiting"), on_message=fail, line=line)
-    assert ["on_message of a process job raised"] == told
+    assert ["on_message of a process job raised"] == reported
 
 
 @pytest.mark.parametrize("send", [Line().send, child_side.Channel(bytes(16), print).send])
@@ -649,13 +651,13 @@ def test_a_message_that_fits_into_no_frame_is_refused(send: object) -> None:
 # Closing.
 
 
-async def test_closing_kills_what_runs_and_what_waits() -> None:
-    """Each job is told so, and no child is left."""
+async def test_closing_kills_running_jobs_and_drops_waiting_ones() -> None:
+    """Each job's answer says so, and no child is left."""
     before = belongings()
     pool = ProcessPool(2)
     idle = Started(pool, handler("waiting"))
-    running = Started(pool, handler("deaf"))
-    await idle.told()
+    running = Started(pool, handler("ignoring_sigterm"))
+    await idle.next_message()
     await running.pids()
     idle.line.send(b"go")
     await idle.task
@@ -706,7 +708,7 @@ def test_impossible_options_are_refused(options: dict[str, int]) -> None:
         ProcessPool(**options)
 
 
-def test_windows_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_pool_on_windows_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     """A clear error, before anything starts."""
     monkeypatch.setattr(sys, "platform", "win32")
     with pytest.raises(NotImplementedError, match="Linux or macOS"):
@@ -718,7 +720,7 @@ def test_windows_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @contextlib.contextmanager
 def killed_in_the_end(*pids: int) -> Iterator[None]:
-    """See to it that a test that fails leaves nothing running."""
+    """Kill the processes, also when the test fails."""
     try:
         yield
     finally:
@@ -751,10 +753,17 @@ PARENT = "tests/runtime/parent.py"
 
 @pytest.mark.parametrize(
     "deed",
-    ["sleeping", "spinning", "holding", "deaf", "returning", "spinning_without_the_kernel"],
+    [
+        "sleeping",
+        "spinning",
+        "holding",
+        "ignoring_sigterm",
+        "returning",
+        "spinning_without_the_kernel",
+    ],
 )
 def test_no_child_survives_its_parent(deed: str) -> None:
-    """Whatever it does when the parent is killed; what it started dies with it, at once."""
+    """Whatever it does when the parent is killed; its own child dies with it, at once."""
     with program(PARENT, deed) as parent:
         assert parent.stdout is not None
         pids = [int(pid) for pid in parent.stdout.readline().split()]
@@ -765,7 +774,7 @@ def test_no_child_survives_its_parent(deed: str) -> None:
 
 
 def test_no_child_survives_a_parent_that_dies_while_it_starts() -> None:
-    """It finds nobody there."""
+    """The child finds that its parent is gone."""
     with program(PARENT, "starting") as parent:
         assert parent.stdout is not None
         child = int(parent.stdout.readline())
@@ -775,7 +784,7 @@ def test_no_child_survives_a_parent_that_dies_while_it_starts() -> None:
 
 
 def test_no_child_survives_its_parent_when_a_fork_of_the_parent_does() -> None:
-    """The fork holds the descriptors, so nobody hangs up; the kernel tells of the death."""
+    """The fork keeps the socket open, so the kernel must signal the parent's death."""
     with program(PARENT, "spinning", FORK="1") as parent:
         assert parent.stdout is not None
         fork, *pids = [int(pid) for pid in parent.stdout.readline().split()]
@@ -790,7 +799,7 @@ def test_no_child_survives_its_parent_when_a_fork_of_the_parent_does() -> None:
 
 @pytest.mark.parametrize("command", [[PARENT], ["-m", "tests.runtime.parent"]])
 def test_a_handler_in_the_main_module_is_found(command: list[str]) -> None:
-    """Run once per child under another name; what it prints comes out where the parent's does."""
+    """Each child runs the module once under another name; its output goes to the parent's."""
     with program(*command, "shout") as parent:
         output, _ = parent.communicate(timeout=15)
     assert [
@@ -819,7 +828,7 @@ asyncio.run(main())
 
 
 def test_a_script_without_a_guard_does_not_multiply(tmp_path: Path) -> None:
-    """Its child is told what is missing, instead of starting children of its own."""
+    """Its child gets an error that names the guard, and starts no children of its own."""
     script = tmp_path / "script.py"
     script.write_text(UNGUARDED)
     with program(str(script)) as parent:
@@ -836,7 +845,7 @@ def test_a_main_module_without_a_file_has_no_handlers() -> None:
 
 
 def test_a_package_s_main_module_is_not_run_twice(tmp_path: Path) -> None:
-    """What such a module does it does unconditionally."""
+    """Such a module has no `if __name__` guard."""
     package = tmp_path / "unguarded"
     package.mkdir()
     (package / "__main__.py").write_text(UNGUARDED)

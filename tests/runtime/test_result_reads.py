@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.runtime.durable import Harbour
-from tests.runtime.test_fleet_hints import declared, ship_of, two
+from tests.runtime.durable import Cluster
+from tests.runtime.test_fleet_hints import declared, store_of, two
 
 from millpond import Handle, Millpond, Retry, Status, TaskFailed
 from millpond.errors import UnknownTask
@@ -36,15 +36,15 @@ Way = Callable[[Millpond, Sequence[Handle[Any]]], Awaitable[list[Any]]]
 
 
 def reads(mp: Millpond) -> int:
-    """How often a process has read tasks from its store."""
-    return sum(ship_of(mp).asked[name] for name in READS)
+    """Return how often a process has read results from its store."""
+    return sum(store_of(mp).calls[name] for name in READS)
 
 
 @WAYS
 async def test_results_of_this_process_need_one_read_per_batch(way: Way) -> None:
-    """Thousands of waits ask together whether their tasks had ended before; the rest is local."""
-    harbour = Harbour(threads=False)
-    mp = harbour.millpond(work=True)
+    """Thousands of waits share one read of tasks that ended before; later ends need no read."""
+    cluster = Cluster(threads=False)
+    mp = cluster.millpond(work=True)
     pool = declared(mp)
     async with mp:
         before = reads(mp)
@@ -55,9 +55,9 @@ async def test_results_of_this_process_need_one_read_per_batch(way: Way) -> None
 
 @WAYS
 async def test_results_of_another_process_are_fetched_once_per_wake_up(way: Way) -> None:
-    """No wait reads for itself: there are far fewer reads than handles."""
-    harbour = Harbour(threads=False)
-    client, worker = two(harbour)
+    """The waits share reads: there are far fewer reads than handles."""
+    cluster = Cluster(threads=False)
+    client, worker = two(cluster)
     async with client, worker:
         before = reads(client)
         job = client.tasks["job"]
@@ -68,9 +68,9 @@ async def test_results_of_another_process_are_fetched_once_per_wake_up(way: Way)
 
 
 async def test_waits_without_hints_are_ended_by_the_poll() -> None:
-    """Polling alone finds them all, with a read per second."""
-    harbour = Harbour(hints=False, threads=False)
-    client, worker = two(harbour)
+    """Polling alone ends all waits, with one read per second."""
+    cluster = Cluster(hints=False, threads=False)
+    client, worker = two(cluster)
     async with client, worker:
         job = client.tasks["job"]
         handles = await client.get_pool("work").submit_many(job.bind(0.0) for _ in range(MANY))
@@ -80,15 +80,15 @@ async def test_waits_without_hints_are_ended_by_the_poll() -> None:
         assert reads(client) - before <= 2 * (waited + 2)
 
 
-async def test_a_read_that_fails_is_an_error_of_the_waits_that_asked() -> None:
-    """Who began to wait before goes on; who begins to wait now is answered."""
-    harbour = Harbour(threads=False)
-    client, worker = two(harbour)
+async def test_a_failed_read_raises_only_in_the_waits_that_needed_it() -> None:
+    """An earlier wait goes on and still gets its result."""
+    cluster = Cluster(threads=False)
+    client, worker = two(cluster)
     async with client, worker:
         handle = await client.tasks["job"].submit(5.0)
         first = asyncio.create_task(handle.wait())
         await asyncio.sleep(1)
-        view = ship_of(client).view
+        view = store_of(client).view
         view.results = broken  # type: ignore[attr-defined]
         again = await client.handle(handle.id)
         with pytest.raises(ConnectionError, match="away"):
@@ -103,8 +103,8 @@ async def broken(_tasks: Sequence[int]) -> Any:
 
 async def test_an_unknown_task_ends_its_own_wait_only() -> None:
     """The others of the same read get their results."""
-    harbour = Harbour(threads=False)
-    client, worker = two(harbour)
+    cluster = Cluster(threads=False)
+    client, worker = two(cluster)
     async with client, worker:
         known = await client.tasks["job"].submit(1.0)
         unknown = await client.tasks["job"].submit(1.0)
@@ -116,8 +116,8 @@ async def test_an_unknown_task_ends_its_own_wait_only() -> None:
 
 async def test_a_cancelled_task_and_a_failed_one_arrive_in_one_read() -> None:
     """How a task ended arrives with its result, also from another process."""
-    harbour = Harbour(threads=False)
-    client, worker = two(harbour)
+    cluster = Cluster(threads=False)
+    client, worker = two(cluster)
     pools = client.get_pool("work"), worker.get_pool("work")
     for pool in pools:
 
@@ -137,10 +137,10 @@ async def test_a_cancelled_task_and_a_failed_one_arrive_in_one_read() -> None:
 
 
 @WAYS
-async def test_nothing_is_kept_of_waits_that_are_over(way: Way) -> None:
-    """Neither an ended wait nor one that was given up leaves anything behind."""
-    harbour = Harbour(threads=False)
-    client, worker = two(harbour)
+async def test_ended_and_cancelled_waits_leave_no_entry(way: Way) -> None:
+    """A wait may end with its task or with a timeout."""
+    cluster = Cluster(threads=False)
+    client, worker = two(cluster)
     async with client, worker:
         pool, job = client.get_pool("work"), client.tasks["job"]
         await way(client, await pool.submit_many(job.bind() for _ in range(20)))
@@ -156,7 +156,7 @@ async def test_nothing_is_kept_of_waits_that_are_over(way: Way) -> None:
 
 @pytest.mark.parametrize("way", ["wait", "as_completed"])
 def test_a_thread_that_waits_for_many_handles_reads_them_together(tmp_path: Path, way: str) -> None:
-    """The API for threads is the same one: a file, a worker beside it, counted reads."""
+    """mp.sync on a file, with a worker in the same process."""
     mp = Millpond(f"sqlite:///{tmp_path}/work.db", work=True)
     pool = mp.pool("many", max_concurrent=50)
 
@@ -178,26 +178,26 @@ def test_a_thread_that_waits_for_many_handles_reads_them_together(tmp_path: Path
         view.results = counted  # type: ignore[method-assign]
         found = mp.sync.wait(handles) if way == "wait" else mp.sync.as_completed(handles)
         assert sorted(one.result or 0 for one in found) == [2 * n for n in range(MANY)]
-        # One to begin with, and one for each look that another process's write would bring.
+        # One at the start, and one for each poll that finds a write of another process.
         assert count <= 20
 
 
 async def test_ends_give_hints_while_code_waits_and_for_a_while_after() -> None:
-    """A process that submits and waits in turn asks for them once."""
-    harbour = Harbour(threads=False)
-    client, worker = two(harbour)
+    """A process that submits and waits in turn requests hints once."""
+    cluster = Cluster(threads=False)
+    client, worker = two(cluster)
     async with client, worker:
-        ship, job = ship_of(client), client.tasks["job"]
+        store, job = store_of(client), client.tasks["job"]
         await asyncio.sleep(2 * AWAIT_FOR)
-        assert ship not in harbour.awaiting
+        assert store not in cluster.awaiting
         handle = await job.submit(3 * AWAIT_FOR)
         waiting = asyncio.create_task(handle.wait())
         await asyncio.sleep(2 * AWAIT_FOR)
-        assert ship in harbour.awaiting
+        assert store in cluster.awaiting
         await waiting
         await asyncio.sleep(AWAIT_FOR / 2)
-        assert ship in harbour.awaiting
+        assert store in cluster.awaiting
         await asyncio.sleep(2 * AWAIT_FOR)
-        assert ship not in harbour.awaiting
+        assert store not in cluster.awaiting
         assert internals_of(worker).runtime.owner == await (await job.submit(1.0))
-        assert ship in harbour.awaiting
+        assert store in cluster.awaiting

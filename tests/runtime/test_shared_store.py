@@ -1,4 +1,4 @@
-"""A store that others use too, that is slow, and that loses answers: what a process makes of it."""
+"""A process on a shared store that is slow, loses answers, and serves other processes too."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -14,7 +14,7 @@ from millpond.store.memory import MemoryStore
 from millpond.store.protocol import PoolView
 
 
-class Line:
+class LossyStore:
     """A shared memory store whose verbs can fail after they were carried out, or answer late."""
 
     def __init__(self, store: MemoryStore) -> None:
@@ -25,16 +25,16 @@ class Line:
     def __getattr__(self, name: str) -> Any:
         verb = getattr(self._store, name)
 
-        async def carried_out(*asked: Any, **moment: Any) -> Any:
-            answer = await verb(*asked, **moment)
+        async def carried_out(*args: Any, **moment: Any) -> Any:
+            answer = await verb(*args, **moment)
             if self.after is not None:
-                await self.after(name, asked[0] if asked else None)
+                await self.after(name, args[0] if args else None)
             return answer
 
         return carried_out
 
     async def close(self) -> None:
-        """One process goes; the store stays for the others."""
+        """Do nothing: the other processes still use the store."""
 
 
 def shared() -> MemoryStore:
@@ -42,16 +42,16 @@ def shared() -> MemoryStore:
     return MemoryStore(clock=asyncio.get_running_loop().time)
 
 
-def process(store: MemoryStore, *, work: bool | None = None) -> tuple[Millpond, Line]:
+def process(store: MemoryStore, *, work: bool | None = None) -> tuple[Millpond, LossyStore]:
     """A Millpond that shares a store with others."""
-    mp, line = Millpond(work=work, lease=6.0), Line(store)
-    internals_of(mp).owner.make_store = lambda: line
-    return mp, line
+    mp, lossy = Millpond(work=work, lease=6.0), LossyStore(store)
+    internals_of(mp).owner.make_store = lambda: lossy
+    return mp, lossy
 
 
 async def test_a_task_leased_again_by_the_verb_whose_answer_was_lost_is_not_lost() -> None:
-    """The lost verb gave a task back and leased it anew: the worker gives that lease back too."""
-    mp, line = process(shared())
+    """The lost verb gave a task back and leased it again: the worker gives that lease back too."""
+    mp, lossy = process(shared())
     pool = mp.pool("work")
     runs: list[int] = []
 
@@ -63,16 +63,16 @@ async def test_a_task_leased_again_by_the_verb_whose_answer_was_lost_is_not_lost
             raise RetryLater(0.0)
         return number
 
-    async def lose_once(verb: str, _asked: object) -> None:
+    async def lose_once(verb: str, _command: object) -> None:
         if verb == "settle":
-            line.after = None
+            lossy.after = None
             raise ConnectionError("lost")
 
     async with mp:
-        # A second one waits, so that the verb which settles the first also asks for the next.
+        # A second task waits, so that the verb which settles the first also leases the next.
         handles = await pool.submit_many(job.each(range(2)))
         await asyncio.sleep(0.5)
-        line.after = lose_once
+        lossy.after = lose_once
         async with asyncio.timeout(30):
             assert [0, 1] == [await handle for handle in handles]
     assert [0, 0, 1] == runs
@@ -81,7 +81,7 @@ async def test_a_task_leased_again_by_the_verb_whose_answer_was_lost_is_not_lost
 async def test_a_prefetched_task_started_by_a_lease_whose_answer_was_lost_runs() -> None:
     """The store counts it as running and the worker as prefetched: the worker gives it back."""
     store = shared()
-    mp, line = process(store)
+    mp, lossy = process(store)
     pool = mp.pool("work", max_concurrent=1, prefetch=2)
 
     @pool.task
@@ -95,7 +95,7 @@ async def test_a_prefetched_task_started_by_a_lease_whose_answer_was_lost_runs()
 
     async def lose_once(verb: str, _command: object) -> None:
         if verb == "lease" and (await stored()).running:
-            line.after = None
+            lossy.after = None
             raise ConnectionError("lost")
 
     async with mp:
@@ -103,23 +103,23 @@ async def test_a_prefetched_task_started_by_a_lease_whose_answer_was_lost_runs()
         await pool.pause()
         handles = await pool.submit_many(job.each(range(3)))
         await pool.resume()
-        # Another worker takes the only slot before this one asks, which then prefetches the rest.
+        # Another worker takes the only slot first, so this one prefetches the rest.
         (leased,) = (await store.lease(LeaseRequest(pool=pool.name, worker="other", want=1))).leased
         await asyncio.sleep(5)
         assert 2 == (await stored()).claimed
-        line.after = lose_once
+        lossy.after = lose_once
         await store.settle([Settlement(fence=leased.fence, event=Transition.COMPLETE, result=b"0")])
         async with asyncio.timeout(30):
             assert [0, 1, 2] == [await handle for handle in handles]
-        assert line.after is None
+        assert lossy.after is None
 
 
-async def test_what_a_closure_returned_is_there_before_its_end_can_be_read() -> None:
+async def test_the_result_of_a_closure_is_ready_before_its_end_is_visible() -> None:
     """The store knows the end while the answer to the settlement is still on its way."""
-    mp, line = process(shared())
+    mp, lossy = process(shared())
     pool = mp.pool("work")
 
-    async def late(verb: str, _asked: object) -> None:
+    async def late(verb: str, _command: object) -> None:
         if verb == "settle":
             await asyncio.sleep(3)
 
@@ -128,21 +128,21 @@ async def test_what_a_closure_returned_is_there_before_its_end_can_be_read() -> 
         return "value"
 
     async with mp:
-        line.after = late
+        lossy.after = late
         assert "value" == await (await pool.submit(closure))
 
 
-async def test_a_worker_that_cannot_take_its_leave_is_gone_all_the_same() -> None:
-    """Its lease is renewed no more, so that what it held is found lost."""
-    mp, line = process(shared(), work=False)
+async def test_a_worker_that_cannot_deregister_still_stops() -> None:
+    """Its lease expires, so another worker recovers its tasks."""
+    mp, lossy = process(shared(), work=False)
     mp.pool("work")
 
-    async def no_leave(_verb: str, asked: object) -> None:
-        if isinstance(asked, Deregister):
+    async def fail_deregister(_verb: str, command: object) -> None:
+        if isinstance(command, Deregister):
             raise ConnectionError("lost")
 
     async with mp:
-        line.after = no_leave
+        lossy.after = fail_deregister
         async with mp.worker():
             assert 1 == len(internals_of(mp).runtime.workers)
         assert [] == internals_of(mp).runtime.workers
@@ -160,8 +160,8 @@ def declared(mp: Millpond) -> Pool:
     return pool
 
 
-async def test_the_end_of_a_task_that_another_process_ran_is_told() -> None:
-    """Nobody tells a process of what others did: it looks, and whoever waits is told."""
+async def test_a_client_sees_the_end_of_a_task_that_another_process_ran() -> None:
+    """No hint arrives: the client polls, and the wait ends."""
     store = shared()
     (client, _), (worker, _) = process(store, work=False), process(store)
     pool, _ = declared(client), declared(worker)
@@ -170,8 +170,8 @@ async def test_the_end_of_a_task_that_another_process_ran_is_told() -> None:
         assert 7 == await handle
 
 
-async def test_room_that_another_process_made_is_offered() -> None:
-    """Submitters in line get in when a worker elsewhere has taken what stood before them."""
+async def test_parked_submitters_get_the_room_that_another_process_made() -> None:
+    """They are admitted when a worker of another process claims the tasks before theirs."""
     store = shared()
     (client, _), (worker, _) = process(store, work=False), process(store)
     pool, _ = declared(client), declared(worker)

@@ -1,4 +1,4 @@
-"""Slots, turns and hooks: nothing that a handler or a hook does leaves a flag or a slot behind."""
+"""Slots, turns and hooks: no handler and no hook leaks a flag or a slot."""
 
 import asyncio
 import contextvars
@@ -25,7 +25,7 @@ class Anything:
 
 
 async def soon(awaitable: Awaitable[T]) -> T:
-    """What should come does so within a minute."""
+    """Await with a timeout of a minute."""
     async with asyncio.timeout(60):
         return await awaitable
 
@@ -36,13 +36,13 @@ async def a_second() -> None:
 
 
 def raises_cancelled(_: object) -> None:
-    """Raise what the result of a cancelled future raises."""
+    """Raise CancelledError, as the result of a cancelled future does."""
     raise asyncio.CancelledError
 
 
 @pytest.mark.parametrize("by", ["observer", "on_empty", "on_dead_letter"])
 async def test_a_hook_that_raises_a_cancellation_is_counted_like_any_other(by: str) -> None:
-    """It comes out of a future that was cancelled, and cancels nobody here."""
+    """The CancelledError comes from a cancelled future, and cancels no task of the pool."""
     hooks: dict[str, Any] = {} if by == "observer" else {by: raises_cancelled}
     mp = Millpond()
     pool = mp.pool("p", retry=Retry.never(), **hooks)
@@ -62,8 +62,8 @@ async def test_a_hook_that_raises_a_cancellation_is_counted_like_any_other(by: s
 
 
 @pytest.mark.parametrize("slots", [1, 2, 5])
-async def test_a_slot_that_is_cancelled_when_idle_is_missed_by_nobody(slots: int) -> None:
-    """A handler's late cancellation of its own task finds another one, or none, at work."""
+async def test_cancelling_the_task_of_an_idle_slot_costs_no_slot(slots: int) -> None:
+    """A handler cancels its own asyncio task late, when the slot is idle or runs another job."""
     mp = Millpond()
     pool = mp.pool("p", max_concurrent=slots)
 
@@ -84,8 +84,8 @@ async def test_a_slot_that_is_cancelled_when_idle_is_missed_by_nobody(slots: int
             await soon(handle)
 
 
-async def test_a_handler_that_cancels_its_own_task_costs_its_slot_and_no_more() -> None:
-    """The attempt has failed; the others go on elsewhere."""
+async def test_a_handler_that_cancels_its_own_task_fails_only_its_attempt() -> None:
+    """The other tasks run in other slots."""
     mp = Millpond()
     pool = mp.pool("p", retry=Retry.never())
 
@@ -103,7 +103,7 @@ async def test_a_handler_that_cancels_its_own_task_costs_its_slot_and_no_more() 
 
 
 async def test_a_slot_keeps_nothing_of_the_context_it_was_made_in() -> None:
-    """Whoever happened to submit when it was made is not kept alive by it."""
+    """The slot does not keep the submitter that caused it alive."""
     mp = Millpond()
     pool = mp.pool("p", max_concurrent=3)
     held: list[weakref.ref[Anything]] = []
@@ -122,8 +122,8 @@ async def test_a_slot_keeps_nothing_of_the_context_it_was_made_in() -> None:
         assert [None] * 3 == [one() for one in held]
 
 
-async def test_what_is_done_on_the_side_belongs_to_no_job() -> None:
-    """A hook that a handler's own submit happened to set off does not run on its account."""
+async def test_a_hook_does_not_run_in_the_context_of_a_job() -> None:
+    """Also when the submit of a handler triggered the hook."""
     seen = []
 
     async def hook(_: object) -> None:
@@ -146,22 +146,22 @@ async def test_what_is_done_on_the_side_belongs_to_no_job() -> None:
 
 
 async def test_hundreds_of_full_pools_do_not_keep_callbacks_from_their_turn() -> None:
-    """One worker with one slot: each pool has its turn, each callback comes at once."""
+    """One worker with one slot: each pool has its turn, and each callback runs at once."""
     mp = Millpond(work=False)
     pools = [mp.pool(f"p{number}") for number in range(600)]
-    told: list[float] = []
+    times: list[float] = []
     work = mp.task(a_second)
 
     @mp.task
-    async def tell(_outcome: Outcome) -> None:
-        told.append(asyncio.get_running_loop().time())
+    async def note_time(_outcome: Outcome) -> None:
+        times.append(asyncio.get_running_loop().time())
 
     async with mp, mp.worker(concurrency=1):
         begun = asyncio.get_running_loop().time()
         for pool in pools:
-            await pool.submit(work.bind(), on_complete=tell.bind())
+            await pool.submit(work.bind(), on_complete=note_time.bind())
         await asyncio.sleep(601)
-        assert pytest.approx([begun + 1 + number for number in range(600)]) == told
+        assert pytest.approx([begun + 1 + number for number in range(600)]) == times
         assert 0 == mp.counts.stalls
 
 
@@ -185,29 +185,29 @@ async def test_a_worker_with_one_slot_goes_round_its_pools() -> None:
         assert [{"p0", "p1", "p2", "p3"}] * 5 == [set(one) for one in rounds]
 
 
-async def test_a_turn_that_is_cancelled_is_taken_up_by_another() -> None:
-    """Whoever does a turn in passing may be cancelled in it: the pool goes on."""
+async def test_another_turn_continues_where_a_cancelled_one_stopped() -> None:
+    """A submit that runs a turn can be cancelled in it: the pool goes on."""
     mp = Millpond()
     pool = mp.pool("p")
     async with mp:
         (worker,) = internals_of(mp).runtime.workers
         await asyncio.sleep(1)
         lease = internals_of(mp).runtime.store.lease
-        asked: list[None] = []
+        calls: list[None] = []
 
         async def slow(*args: Any, **kwargs: Any) -> Any:
-            asked.append(None)
+            calls.append(None)
             await asyncio.sleep(1)
             return await lease(*args, **kwargs)
 
         internals_of(mp).runtime.store.lease = slow  # type: ignore[method-assign]
         submitting = asyncio.create_task(pool.submit(a_second))
         await asyncio.sleep(0.5)
-        assert 1 == len(asked)
+        assert 1 == len(calls)
         submitting.cancel()
         await asyncio.gather(submitting, return_exceptions=True)
         internals_of(mp).runtime.store.lease = lease  # type: ignore[method-assign]
-        # The task was stored before the turn; nobody comes by who would do the next one.
+        # The task was stored before the turn; no other submit comes to start the next turn.
         await soon(pool.drain())
         assert (1, False) == ((await pool.snapshot()).completed, worker.scheduled)
 
@@ -239,8 +239,8 @@ async def _all(mapped: Any) -> Any:
     return await mapped
 
 
-async def test_an_item_that_failed_is_not_waited_for_in_a_slot() -> None:
-    """Its next attempt waits for room in the queue; the strand that ran it makes that room."""
+async def test_a_failed_item_of_a_map_waits_for_its_retry_outside_a_slot() -> None:
+    """Its next attempt waits for room in the queue; the chunk that ran it makes that room."""
     mp = Millpond()
     pool = mp.pool("p", backpressure=bounded(1), retry=Retry(attempts=2, jitter=0.0))
     failed: list[int] = []
@@ -262,8 +262,8 @@ async def test_an_item_that_failed_is_not_waited_for_in_a_slot() -> None:
         assert [1, 2, 3] == await soon(mapping)
 
 
-async def test_an_item_that_cannot_be_tried_again_ends_its_map() -> None:
-    """The pool was closed meanwhile: that is said, and why it was needed."""
+async def test_a_map_ends_when_a_failed_item_cannot_be_retried() -> None:
+    """The pool closed meanwhile: the error is PoolClosed, caused by the error of the item."""
     mp = Millpond()
     pool = mp.pool("p", retry=Retry(attempts=2, jitter=0.0))
 
@@ -278,16 +278,16 @@ async def test_an_item_that_cannot_be_tried_again_ends_its_map() -> None:
         mapping = asyncio.create_task(apply())
         await asyncio.sleep(0.5)
         await pool.close()
-        with pytest.raises(PoolClosed) as told:
+        with pytest.raises(PoolClosed) as caught:
             await soon(mapping)
-        assert isinstance(told.value.__cause__, ValueError)
+        assert isinstance(caught.value.__cause__, ValueError)
         await asyncio.sleep(100)
         assert {} == internals_of(mp).runtime.env.background
 
 
 @pytest.mark.real_loop
-async def test_an_interrupt_that_comes_while_a_thread_runs_is_kept_for_what_it_gives() -> None:
-    """The thread cannot be stopped; the coroutine it returns is not begun."""
+async def test_an_interrupt_during_a_thread_cancels_the_coroutine_it_returns() -> None:
+    """The thread cannot be stopped; the coroutine that it returns does not start."""
     mp = Millpond()
     pool = mp.pool("p")
     gate, inside, begun = threading.Event(), threading.Event(), []
@@ -309,8 +309,8 @@ async def test_an_interrupt_that_comes_while_a_thread_runs_is_kept_for_what_it_g
         assert ("cancelled", []) == (handle.status, begun)
 
 
-async def test_a_batch_that_lost_its_first_waits_as_long_for_the_next() -> None:
-    """What is left of the first one's time is not the next one's."""
+async def test_a_batch_whose_first_item_was_cancelled_lingers_from_the_next() -> None:
+    """The linger time of the cancelled item does not count."""
     mp = Millpond()
     pool = mp.pool("p", max_concurrent=5)
     called: list[tuple[float, list[int]]] = []
@@ -333,7 +333,7 @@ async def test_a_batch_that_lost_its_first_waits_as_long_for_the_next() -> None:
 
 
 async def test_waiters_that_give_up_are_forgotten() -> None:
-    """However many waited for one task, nothing stays of them."""
+    """However many wait for one task, they leave no entry behind."""
     mp = Millpond(work=False)
     pool = mp.pool("p")
     work = mp.task(a_second)
@@ -344,22 +344,22 @@ async def test_waiters_that_give_up_are_forgotten() -> None:
         for one in waiting:
             one.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
-        assert {} == internals_of(mp).runtime.waiting._tasks
+        assert not internals_of(mp).runtime.waiting.any_waiting
 
 
-async def test_a_method_that_waits_is_forgotten_by_its_value() -> None:
-    """A bound method is another object each time."""
+async def test_a_bound_method_can_stop_waiting() -> None:
+    """A bound method is a new object each time, but compares equal."""
 
     class Listener:
         def heard(self, _end: object) -> None:
-            """Be told."""
+            """Receive the end of the task."""
 
     mp = Millpond(work=False)
     async with mp:
         listener, waiting = Listener(), internals_of(mp).runtime.waiting
         waiting.on_end(1, listener.heard)
         waiting.forget(1, listener.heard)
-        assert {} == waiting._tasks
+        assert not waiting.any_waiting
 
 
 CHURN: dict[str, Callable[[list[Any]], list[Any]]] = {
@@ -369,8 +369,8 @@ CHURN: dict[str, Callable[[list[Any]], list[Any]]] = {
 
 
 @pytest.mark.parametrize("order", CHURN)
-async def test_a_crowd_of_parked_submitters_goes_as_it_came(order: str) -> None:
-    """Who stands anywhere in a line leaves it at once; nothing is left of any of them."""
+async def test_thousands_of_cancelled_parked_submitters_leave_nothing_behind(order: str) -> None:
+    """A cancelled submitter leaves its place in line at once, first or last."""
     mp = Millpond()
     pool = mp.pool("p", backpressure=bounded(1))
 
@@ -397,7 +397,7 @@ async def test_a_crowd_of_parked_submitters_goes_as_it_came(order: str) -> None:
 
 
 async def test_thousands_that_are_submitted_and_cancelled_leave_nothing() -> None:
-    """Cancelled before they start, as they run, or as they are waited for."""
+    """They are cancelled before they start, while they run, or while a wait is pending."""
     mp = Millpond()
     pool = mp.pool("p", max_concurrent=3)
 
@@ -418,15 +418,15 @@ async def test_thousands_that_are_submitted_and_cancelled_leave_nothing() -> Non
         await pool.drain()
         runtime = internals_of(mp).runtime
         (worker,) = runtime.workers
-        assert ({}, {}) == (runtime.closures, runtime.waiting._tasks)
+        assert ({}, False) == (runtime.closures, runtime.waiting.any_waiting)
         assert ({}, {}) == (runtime.env.background, worker.jobs)
         assert [] == worker.ended
         assert 3 >= len(worker.slots.all)
         assert 0 == len(worker.queues._moments)
 
 
-async def test_an_end_is_settled_although_its_slot_takes_another_job_that_waits() -> None:
-    """No slot is idle then, and none but this one knows that a task has ended."""
+async def test_an_ended_task_is_settled_although_its_slot_takes_another_job() -> None:
+    """No slot is idle then, and only this slot knows that the task ended."""
     mp = Millpond()
     pool = mp.pool("p", max_concurrent=6)
     go, last, over = asyncio.Event(), asyncio.Event(), asyncio.Event()
@@ -435,7 +435,7 @@ async def test_an_end_is_settled_although_its_slot_takes_another_job_that_waits(
     async def ends(number: int) -> None:
         await go.wait()
         if number == 4:
-            # Its waiter goes on after the turn that settles these, when new jobs are ready.
+            # Its waiter resumes after the turn that settles these, when new jobs are ready.
             last.set()
 
     async with mp:

@@ -1,4 +1,4 @@
-"""The tally of a worker: what its last log line counts."""
+"""The tally of a worker: the counts in its last log line."""
 
 import asyncio
 
@@ -6,8 +6,8 @@ from millpond import Millpond
 from millpond.pool.internals import internals_of
 
 
-async def test_an_event_is_no_completed_task() -> None:
-    """The library stores an event as a task of its own; a worker counts those of callers."""
+async def test_the_tally_does_not_count_events_as_tasks() -> None:
+    """Millpond stores an event as a task; the tally counts only the tasks of callers."""
     mp = Millpond(work=False)
     pool = mp.pool("jobs")
     async with mp, mp.worker():

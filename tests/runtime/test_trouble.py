@@ -1,4 +1,4 @@
-"""Trouble around the loop: stores that fail at odd moments, deaf handlers, many losses at once."""
+"""Trouble: stores that fail at odd moments, handlers that ignore a cancel, many lost leases."""
 
 import asyncio
 import logging
@@ -19,7 +19,7 @@ from millpond.runtime.submit import OFFER_AGAIN, Submitter
 
 
 async def test_more_lost_leases_than_one_pass_takes_are_recovered_at_once() -> None:
-    """Recovery goes on while there is more to do: thousands come back in the same moment."""
+    """Recovery runs until nothing is left: thousands of tasks are queued again at the same time."""
     fleet = Fleet()
     starts: list[tuple[str, float]] = []
 
@@ -48,8 +48,8 @@ async def test_more_lost_leases_than_one_pass_takes_are_recovered_at_once() -> N
     assert max(again) - min(again) < 0.1
 
 
-async def test_the_moments_of_several_pools_are_all_kept(opened: Opened) -> None:  # noqa: F811
-    """Waking for one pool forgets nothing of the others: each starts when it is due."""
+async def test_a_wake_for_one_pool_keeps_the_timers_of_the_others(opened: Opened) -> None:  # noqa: F811
+    """Each delayed task starts when it is due."""
     mp = Millpond()
     starts: dict[str, float] = {}
     async with mp:
@@ -65,7 +65,7 @@ async def test_the_moments_of_several_pools_are_all_kept(opened: Opened) -> None
 
 
 async def test_a_closed_millpond_leaves_no_timer(opened: Opened) -> None:  # noqa: F811
-    """Reports, watchdogs, guards and due moments are all called off."""
+    """Closing cancels the timers of reports, watchdogs, guards and delayed tasks."""
     mp = Millpond()
     pool = mp.pool("work", retry=Retry.constant(100.0))
 
@@ -86,12 +86,12 @@ async def test_a_closed_millpond_leaves_no_timer(opened: Opened) -> None:  # noq
 # Submitting
 
 
-async def test_room_that_could_not_be_offered_is_offered_again(
+async def test_a_parked_submit_is_tried_again_after_a_store_error(
     opened: Opened,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The store fails as a parked submitter is let in: it goes on waiting and gets in soon."""
+    """The store fails while it admits a parked submit: the submit waits on and is admitted soon."""
     mp = Millpond()
     pool = mp.pool("work", backpressure=bounded(1))
 
@@ -126,8 +126,8 @@ async def test_room_that_could_not_be_offered_is_offered_again(
         assert "ran" == await second
 
 
-async def test_submits_that_were_sent_together_all_hear_of_the_failure() -> None:
-    """A verb that carries several submits and fails is told to each; the next one works."""
+async def test_all_submits_of_a_failed_batch_raise() -> None:
+    """One verb carries several submits; its error reaches each, and the next submit works."""
     store = Watched(memory(), pauses=2)
     mp = Millpond()
     internals_of(mp).owner.make_store = lambda: store
@@ -158,8 +158,8 @@ async def test_submits_that_were_sent_together_all_hear_of_the_failure() -> None
 
 
 @pytest.mark.memory("two Millponds over one open file take the news of it from each other")
-async def test_who_waits_for_the_pool_then_waits_for_the_key_where_that_is_full() -> None:
-    """Room in the pool that another process takes for the same key leaves the key in the way."""
+async def test_a_submit_that_waited_for_the_pool_then_waits_for_its_full_key() -> None:
+    """Another process takes the room with a task of the same key, so the key is full."""
     fleet = Fleet()
     one, two = fleet.millpond(work=False), fleet.millpond(work=False)
     mine, theirs = (
@@ -183,10 +183,10 @@ async def test_who_waits_for_the_pool_then_waits_for_the_key_where_that_is_full(
         assert 0 == (await mine.snapshot()).blocked_submitters
 
 
-async def test_who_moves_to_the_line_of_a_key_lets_those_behind_in(
+async def test_a_submit_that_starts_to_wait_for_its_key_admits_the_next_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """One offer of room is enough for both: nobody may tell of it again."""
+    """One offer of room serves both: the store may not announce it again."""
     fleet = Fleet()
     one, two = fleet.millpond(work=False), fleet.millpond(work=False)
     mine, theirs = (
@@ -214,8 +214,8 @@ async def test_who_moves_to_the_line_of_a_key_lets_those_behind_in(
 async def _nothing(key: str) -> None: ...
 
 
-async def test_a_bound_that_comes_later_knows_the_oldest_of_what_waits() -> None:
-    """Tasks that came before it are dropped as they came, but none that was ever claimed."""
+async def test_a_bound_declared_later_drops_the_oldest_queued_tasks() -> None:
+    """It drops tasks from before the bound in their order, but no task that was ever claimed."""
     fleet = Fleet()
     old, new = fleet.millpond(), fleet.millpond(work=False)
     before = old.pool("work", retry=Retry.constant(1000))
@@ -242,8 +242,8 @@ async def _failing(key: str) -> None:
 # Waiting
 
 
-async def test_one_who_gives_up_waiting_leaves_the_others_waiting(opened: Opened) -> None:  # noqa: F811
-    """Of several who wait for one task each is told, whoever of them went away before."""
+async def test_a_cancelled_wait_does_not_end_the_other_waits(opened: Opened) -> None:  # noqa: F811
+    """Each wait that remains gets the result."""
     mp = Millpond()
     pool = mp.pool("work")
 
@@ -263,14 +263,14 @@ async def test_one_who_gives_up_waiting_leaves_the_others_waiting(opened: Opened
             set(internals_of(mp).runtime.waiting._tasks),
         )
         assert ["ran", "ran"] == [await waiting[0], await waiting[2]]
-        assert {} == internals_of(mp).runtime.waiting._tasks
+        assert not internals_of(mp).runtime.waiting.any_waiting
 
 
-async def test_what_is_remembered_of_ends_is_bounded(
+async def test_the_cache_of_recent_results_is_bounded(
     opened: Opened,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Past the bound the store is asked: every handle still tells how its task ended."""
+    """Past the bound the store answers: every handle still has the result of its task."""
     monkeypatch.setattr("millpond.runtime.waiting.results.RECENT_KEPT", 5)
     monkeypatch.setattr("millpond.runtime.waiting.results.CAUSES_KEPT", 3)
     mp = Millpond()
@@ -297,8 +297,8 @@ async def test_what_is_remembered_of_ends_is_bounded(
                 assert number == await handle
 
 
-async def test_progress_is_seen_from_another_process() -> None:
-    """Who watches where the task does not run sees what is told, and that it is over."""
+async def test_progress_arrives_in_another_process() -> None:
+    """The client sees each report, and the end of the task."""
     fleet = Fleet()
     here, there = fleet.millpond(work=False), fleet.millpond()
     mine, theirs = here.pool("work"), there.pool("work")
@@ -312,16 +312,16 @@ async def test_progress_is_seen_from_another_process() -> None:
     theirs.task(name="job")(job)
     async with here, there:
         handle = await task.submit()
-        seen = [(told, round(clock())) async for told in handle.progress()]
+        seen = [(report, round(clock())) async for report in handle.progress()]
     assert [0.25, 0.5, 0.75] == [fraction for (fraction, _), _ in seen]
     assert 35 >= clock()
 
 
-# Handlers that do not listen, workers that cannot say goodbye
+# Handlers that ignore a cancel, workers that cannot deregister
 
 
-async def test_a_deaf_handler_does_not_keep_its_worker_from_leaving(opened: Opened) -> None:  # noqa: F811
-    """Its task stays its own until the handler ends: then what it did counts."""
+async def test_a_worker_stops_without_a_handler_that_ignores_its_cancel(opened: Opened) -> None:  # noqa: F811
+    """The worker keeps the task until the handler ends, and then reports its result."""
     mp = Millpond()
     pool = mp.pool("work")
     go = asyncio.Event()
@@ -350,7 +350,7 @@ async def test_a_deaf_handler_does_not_keep_its_worker_from_leaving(opened: Open
 
 
 async def test_each_stuck_handler_keeps_its_own_slot(opened: Opened) -> None:  # noqa: F811
-    """Of two that ran out of time and went on, the end of one makes room for one."""
+    """Two handlers ignore their timeout: the end of one frees one slot."""
     mp = Millpond()
     pool = mp.pool("work", max_concurrent=2, retry=Retry.never())
     go = [asyncio.Event(), asyncio.Event()]
@@ -388,8 +388,8 @@ async def test_each_stuck_handler_keeps_its_own_slot(opened: Opened) -> None:  #
         await pool.drain()
 
 
-async def test_a_handler_that_waits_for_the_loss_of_its_lease_hears_of_it() -> None:
-    """ctx.lease_lost is set for who has looked at it before, as for who looks late."""
+async def test_ctx_lease_lost_is_set_when_the_lease_is_lost() -> None:
+    """Also when the handler read the event before."""
     store = Watched(memory())
     mp = Millpond(lease=30.0)
     internals_of(mp).owner.make_store = lambda: store
@@ -414,12 +414,12 @@ async def test_a_handler_that_waits_for_the_loss_of_its_lease_hears_of_it() -> N
         store.thaw()
 
 
-async def test_a_worker_that_cannot_take_its_leave_goes_all_the_same(
+async def test_a_worker_that_cannot_deregister_logs_that_and_stops(
     opened: Opened,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A store that is away when the last word is said is logged, and closing ends."""
+    """The store is away when the worker deregisters; closing still ends."""
     mp = Millpond()
     mp.pool("work")
     async with mp:
@@ -436,10 +436,10 @@ async def test_a_worker_that_cannot_take_its_leave_goes_all_the_same(
     assert any("could not deregister worker" in record.message for record in caplog.records)
 
 
-async def test_a_store_that_cannot_be_looked_at_is_told_of_once(
+async def test_a_failing_poll_is_logged_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An hour of failing looks is one warning; then what others submitted is found again."""
+    """An hour of failing polls is one warning; then polling finds new tasks again."""
     store = memory()
     here, there = Millpond(work=False), Millpond()
     for mp in (here, there):
@@ -459,8 +459,8 @@ async def test_a_store_that_cannot_be_looked_at_is_told_of_once(
         monkeypatch.setattr(store.view, "due", failing)
         with caplog.at_level(logging.WARNING, "millpond.poll"):
             await asyncio.sleep(3600)
-            told = [r for r in caplog.records if "polling the store failed" in r.message]
-            assert 1 == len(told)
+            warnings = [r for r in caplog.records if "polling the store failed" in r.message]
+            assert 1 == len(warnings)
         away = False
         handle = await task.submit("x")
         await asyncio.sleep(2)
@@ -468,7 +468,7 @@ async def test_a_store_that_cannot_be_looked_at_is_told_of_once(
 
 
 async def test_a_fenced_worker_is_back_soon_after_a_store_that_failed() -> None:
-    """It tries to join again after short pauses that grow, and works on."""
+    """It tries to register again after short, growing pauses, and works on."""
     inner = memory()
     store = Watched(inner)
     mp = Millpond()
@@ -498,7 +498,7 @@ async def test_a_fenced_worker_is_back_soon_after_a_store_that_failed() -> None:
         assert 0 == fails
 
 
-async def test_a_submit_whose_answer_was_lost_for_a_day_is_not_taken_twice(
+async def test_a_submit_whose_answer_was_lost_for_long_stores_one_task(
     opened: Opened,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -545,5 +545,5 @@ async def test_a_submit_whose_answer_was_lost_for_a_day_is_not_taken_twice(
 
 
 def lost_id(answers: list[Any]) -> int:
-    """Return the task of the answer that nobody heard."""
+    """Return the task of the lost answer."""
     return int(answers[0].batches[0].admissions[0].task)

@@ -52,7 +52,7 @@ def test_an_order_may_be_given_by_name(name: str, order: object) -> None:
 
 @pytest.mark.parametrize("name", ["", "FIFO", "fair", "fair_round_robin", fair_round_robin, 1])
 def test_another_order_is_refused(name: object) -> None:
-    """A fair order needs to know by what."""
+    """Unknown names, and orders that need settings such as fair_round_robin, are refused."""
     with pytest.raises(ConfigError, match="queue"):
         Millpond().pool("named", queue=name)  # type: ignore[arg-type]
 
@@ -70,7 +70,7 @@ def test_a_pool_is_named_by_module_and_variable() -> None:
 
 
 def test_a_pool_without_a_variable_needs_a_name() -> None:
-    """There is no place to name it by."""
+    """There is no variable to name it after."""
     with pytest.raises(ConfigError, match="not assigned to a variable"):
         Millpond().pool()
     with pytest.raises(ConfigError, match="not assigned to a variable"):
@@ -78,7 +78,7 @@ def test_a_pool_without_a_variable_needs_a_name() -> None:
 
 
 def test_one_place_names_one_pool() -> None:
-    """A loop would declare the same pool again."""
+    """A second pool made at the same place, as in a loop, is refused."""
     made = Millpond()
     with pytest.raises(DuplicateName):
         for _ in range(2):
@@ -87,7 +87,7 @@ def test_one_place_names_one_pool() -> None:
 
 
 def test_a_script_has_the_name_under_which_others_import_it(tmp_path: Path) -> None:
-    """A worker imports the module; the submitter runs it."""
+    """A worker imports the module that the submitter runs as a script."""
     code = "from millpond import Millpond\n\nmp = Millpond()\nmail = mp.pool()\nprint(mail.name)\n"
     (tmp_path / "shop.py").write_text(code, "utf-8")
     for line in (["shop.py"], ["-m", "shop"], ["-c", "import shop"]):
@@ -131,7 +131,7 @@ async def test_a_pool_warns_once_that_its_default_limit_costs(
 
 
 async def test_a_pool_with_a_limit_does_not_warn(caplog: pytest.LogCaptureFixture) -> None:
-    """One at a time is meant where it is said; lanes are several."""
+    """An explicit limit of one, and lanes, are no accident."""
     made = Millpond(work=False)
     for pool in (made.pool("one", max_concurrent=1), made.pool("lanes", lanes=2)):
 

@@ -1,4 +1,4 @@
-"""The public names of each class: a new one is a decision, written down here."""
+"""The public names of each class: a new name must be added here."""
 
 from typing import Any
 
@@ -114,6 +114,6 @@ def instances() -> dict[type, Any]:
 
 @pytest.mark.parametrize("kind", NAMES, ids=lambda kind: kind.__name__)
 def test_a_class_has_exactly_the_public_names_listed_here(kind: type) -> None:
-    """`dir()` shows what users are promised; everything else has an underscore."""
+    """`dir()` shows only public names; every other name has an underscore."""
     shown = {name for name in dir(instances().get(kind, kind)) if not name.startswith("_")}
     assert set(NAMES[kind].split()) == shown | ON_INSTANCES.get(kind, set())

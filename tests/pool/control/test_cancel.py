@@ -1,4 +1,4 @@
-"""Cancel: queued, running, backing off, ended, unknown; asked, or interrupted."""
+"""Cancel: tasks in each state and unknown ids; cooperative, or with an interrupt."""
 
 import asyncio
 import contextlib
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.usefixtures("any_pace")
 
 @pytest.mark.rows("CX-03", "CX-T04", "CX-T44", "CX-T75", "CX-T84")
 async def test_a_queued_task_is_cancelled_at_once_and_never_starts() -> None:
-    """Cancelling what waits ends it there and then."""
+    """A cancel ends a queued task at once."""
     mp = Millpond()
     pool = mp.pool("work")
     started: list[int] = []
@@ -41,7 +41,7 @@ async def test_a_queued_task_is_cancelled_at_once_and_never_starts() -> None:
 
 @pytest.mark.rows("CX-T13", "CX-T76", "CX-T81", "CX-T45", "CX-T84", "CX-03")
 async def test_a_cancelled_running_task_may_still_complete() -> None:
-    """Cancelling is asking: the handler sees ctx.cancelled, and what it returns counts."""
+    """A cancel only sets ctx.cancelled; what the handler returns counts."""
     mp = Millpond()
     pool = mp.pool("work")
 
@@ -63,7 +63,7 @@ async def test_a_cancelled_running_task_may_still_complete() -> None:
 
 
 async def stored(mp: Millpond, task: int) -> Task:
-    """Return what the store holds of a task now."""
+    """Return the record of a task in the store."""
     found = await internals_of(mp).runtime.env.view.task(task)
     assert found is not None
     return copied(found)
@@ -71,7 +71,7 @@ async def stored(mp: Millpond, task: int) -> Task:
 
 @pytest.mark.rows("CX-T79", "CX-T78")
 async def test_no_turn_of_the_loop_touches_a_running_task_that_was_cancelled() -> None:
-    """Others start and end, leases are renewed and recovered: it runs on, once, to its own end."""
+    """Other tasks start and end, leases are renewed: the task runs on, once, to its end."""
     mp = Millpond()
     pool = mp.pool("work", max_concurrent=2, retry=Retry.constant(0.0))
     runs: list[str] = []
@@ -104,7 +104,7 @@ async def test_no_turn_of_the_loop_touches_a_running_task_that_was_cancelled() -
 
 
 async def test_a_handler_that_checks_late_sees_an_early_cancel() -> None:
-    """ctx.cancelled is set also for a handler that looks at it only after the cancel."""
+    """ctx.cancelled is also set for a handler that reads it only after the cancel."""
     mp = Millpond()
     pool = mp.pool("work")
     go = asyncio.Event()
@@ -124,7 +124,7 @@ async def test_a_handler_that_checks_late_sees_an_early_cancel() -> None:
 
 @pytest.mark.rows("CX-15", "CX-T19", "CX-T43", "CX-T77")
 async def test_a_cancelled_task_that_fails_is_not_tried_again() -> None:
-    """A failure after the cancel ends the task as cancelled, with attempts left."""
+    """A failure after the cancel ends the task as cancelled, although attempts are left."""
     mp = Millpond()
     pool = mp.pool("work", retry=Retry(attempts=5, initial=1.0))
     runs = 0
@@ -147,8 +147,8 @@ async def test_a_cancelled_task_that_fails_is_not_tried_again() -> None:
 
 
 @pytest.mark.rows("CX-T91", "CX-T84", "CX-T12", "CX-T93")
-async def test_a_cancel_beats_a_pending_retry() -> None:
-    """A task in backoff is queued; cancelled there, it never runs again."""
+async def test_a_task_cancelled_in_backoff_never_runs_again() -> None:
+    """A task in backoff is queued, so the cancel ends it at once."""
     mp = Millpond()
     pool = mp.pool("work", retry=Retry.constant(60.0))
     runs = 0
@@ -173,8 +173,8 @@ async def test_a_cancel_beats_a_pending_retry() -> None:
 
 
 @pytest.mark.rows("TRAP-16", "CX-T05", "CX-T85", "CX-T46", "CX-T92")
-async def test_cancelling_twice_is_cancelling_once() -> None:
-    """The second cancel, and one after the end, say so, change nothing and leave no record."""
+async def test_a_second_cancel_changes_nothing() -> None:
+    """It returns False, like a cancel after the end, and leaves no audit record."""
     mp = Millpond()
     pool = mp.pool("work")
     go = asyncio.Event()
@@ -204,7 +204,7 @@ async def test_cancelling_twice_is_cancelling_once() -> None:
 
 @pytest.mark.rows("CX-T06", "CX-T09", "CX-24")
 async def test_an_unknown_id_has_the_status_unknown() -> None:
-    """Cancelling what never was raises; its status is unknown, not finished."""
+    """A cancel of an unknown id raises; its status is unknown, not finished."""
     mp = Millpond()
     pool = mp.pool("work")
     async with mp:
@@ -278,7 +278,7 @@ async def test_interrupt_cancels_the_handler() -> None:
 
 @pytest.mark.parametrize("after", range(40))
 async def test_an_interrupt_reaches_a_handler_at_any_point(after: int) -> None:
-    """From the submit to the handler's first wait there is no moment at which a cancel is lost."""
+    """No cancel between the submit and the handler's first wait is lost."""
     mp = Millpond()
     pool = mp.pool("work")
 
@@ -299,7 +299,7 @@ async def test_an_interrupt_reaches_a_handler_at_any_point(after: int) -> None:
 
 
 async def test_a_handler_that_swallows_the_interrupt_may_complete() -> None:
-    """Who returns after all is completed; the pool goes on."""
+    """A handler that catches the CancelledError and returns has completed; the pool goes on."""
     mp = Millpond()
     pool = mp.pool("work")
 
@@ -320,8 +320,8 @@ async def test_a_handler_that_swallows_the_interrupt_may_complete() -> None:
         assert "still here" == await again
 
 
-async def test_cancelling_the_awaiter_never_cancels_the_task() -> None:
-    """Whoever stops waiting stops waiting, and that is all."""
+async def test_cancelling_a_wait_does_not_cancel_the_task() -> None:
+    """The task runs on."""
     mp = Millpond()
     pool = mp.pool("work")
 
@@ -340,8 +340,8 @@ async def test_cancelling_the_awaiter_never_cancels_the_task() -> None:
 
 
 @pytest.mark.rows("CX-T95", "CX-T89", "CX-T90")
-async def test_settles_cancels_and_submits_at_once_give_one_state() -> None:
-    """In one round of the loop: two retries, a completion, a cancel and a submit, each its own."""
+async def test_settles_cancels_and_submits_in_one_loop_round_are_all_applied() -> None:
+    """Two retries, a completion, a cancel and a submit each have their own effect."""
     mp = Millpond()
     pool = mp.pool("work", max_concurrent=5, retry=Retry.constant(7.0, jitter=0.0))
     go = asyncio.Event()
@@ -380,7 +380,7 @@ async def test_settles_cancels_and_submits_at_once_give_one_state() -> None:
 
 
 async def test_a_timeout_after_a_cancel_ends_it_cancelled() -> None:
-    """A handler that was asked and then ran out of time is cancelled, not tried again."""
+    """A cancelled handler that then times out is cancelled, not retried."""
     mp = Millpond()
     pool = mp.pool("work", retry=Retry(attempts=5))
 
@@ -396,8 +396,8 @@ async def test_a_timeout_after_a_cancel_ends_it_cancelled() -> None:
             await handle
 
 
-async def test_a_task_that_cancels_itself_inside_is_a_failure() -> None:
-    """A CancelledError nobody asked for is the handler's own error, and is tried again."""
+async def test_a_cancelled_error_from_the_handler_itself_is_a_failure() -> None:
+    """Without a cancel, CancelledError is an error of the handler, and the task is retried."""
     mp = Millpond()
     pool = mp.pool("work", retry=Retry(attempts=2, initial=1.0))
     runs = 0
@@ -416,7 +416,7 @@ async def test_a_task_that_cancels_itself_inside_is_a_failure() -> None:
 
 
 async def test_a_task_of_any_pool_can_be_cancelled_by_its_id() -> None:
-    """mp.cancel only tells a running task, and interrupts it with mode="interrupt"."""
+    """mp.cancel only sets ctx.cancelled of a running task; mode="interrupt" interrupts it."""
     mp = Millpond()
     pool = mp.pool("work", max_concurrent=2)
 
@@ -427,20 +427,20 @@ async def test_a_task_of_any_pool_can_be_cancelled_by_its_id() -> None:
         return "finished anyway"
 
     async with mp:
-        told, stopped = await job.submit(), await job.submit()
+        signalled, stopped = await job.submit(), await job.submit()
         await rounds()
-        assert await mp.cancel(told.id)
+        assert await mp.cancel(signalled.id)
         assert await mp.cancel(stopped.id, mode="interrupt")
         assert ("completed", "cancelled") == (
-            (await told.wait()).status,
+            (await signalled.wait()).status,
             (await stopped.wait()).status,
         )
         with pytest.raises(ConfigError, match="mode"):
-            await mp.cancel(told.id, mode="gently")  # type: ignore[arg-type]
+            await mp.cancel(signalled.id, mode="gently")  # type: ignore[arg-type]
 
 
 async def test_cancel_all_takes_a_datetime() -> None:
-    """As run_at does, with a time zone; what was submitted later goes on."""
+    """It needs a time zone, as run_at does; tasks submitted later are kept."""
     mp = Millpond()
     pool = mp.pool("mail")
 

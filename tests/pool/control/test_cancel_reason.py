@@ -1,4 +1,4 @@
-"""A handler can see that its attempt is over, and why."""
+"""A handler can see that its attempt must end, and why."""
 
 import asyncio
 
@@ -32,8 +32,8 @@ async def test_a_thread_sees_that_its_time_is_over() -> None:
     assert [CancelReason.TIMEOUT] == seen
 
 
-async def test_a_coroutine_may_ask_whether_it_was_cancelled_as_a_thread_does() -> None:
-    """`if ctx.cancelled:` is false until the attempt is to end, in an `async def` handler too."""
+async def test_ctx_cancelled_is_false_until_the_attempt_must_end() -> None:
+    """`if ctx.cancelled:` works in an `async def` handler as in a thread."""
     mp = Millpond()
     pool = mp.pool("work")
     seen: list[bool] = []
@@ -56,7 +56,7 @@ async def test_a_coroutine_may_ask_whether_it_was_cancelled_as_a_thread_does() -
 
 @pytest.mark.real_loop
 async def test_a_thread_sees_that_its_worker_stops() -> None:
-    """It has a moment to end by itself, and then its end counts."""
+    """It has a moment to end by itself, and then its result counts."""
     mp = Millpond(work=False)
     pool = mp.pool("work")
     began = asyncio.Event()
@@ -78,7 +78,7 @@ async def test_a_thread_sees_that_its_worker_stops() -> None:
 @pytest.mark.real_loop
 @pytest.mark.parametrize("reason", [CancelReason.CANCEL, CancelReason.LEASE_LOST])
 async def test_a_thread_sees_that_it_was_cancelled_or_lost_its_lease(reason: CancelReason) -> None:
-    """Both come from outside the process; a thread cannot be interrupted, but it can look."""
+    """A thread cannot be interrupted, but it can read ctx.cancelled."""
     store = fresh_store()
     mp = Millpond(lease=0.6)
     internals_of(mp).owner.make_store = lambda: Watched(store)
@@ -108,8 +108,8 @@ async def test_a_thread_sees_that_it_was_cancelled_or_lost_its_lease(reason: Can
 
 
 @pytest.mark.parametrize("reason", [CancelReason.CANCEL, CancelReason.TIMEOUT, CancelReason.STOP])
-async def test_a_coroutine_sees_why_it_is_to_end(reason: CancelReason) -> None:
-    """The event is set, and the reason is there, before it is cancelled."""
+async def test_a_coroutine_sees_why_it_must_end(reason: CancelReason) -> None:
+    """The event and the reason are set before the coroutine is cancelled."""
     mp = Millpond(work=False)
     pool = mp.pool("work", retry=Retry.never())
     seen: list[tuple[bool, CancelReason | None]] = []

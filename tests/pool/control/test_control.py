@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("any_pace")
 
 
 class Work:
-    """A pool whose tasks run until they are let go, and what they did."""
+    """A pool whose tasks run until the test releases them, and a log of what they did."""
 
     def __init__(self, **options: Any) -> None:
         self.mp = Millpond()
@@ -55,7 +55,7 @@ class Work:
 
 @pytest.mark.rows("CX-11")
 async def test_a_paused_pool_starts_nothing_and_a_resumed_one_at_once() -> None:
-    """Pause holds what waits, for as long as it lasts; resume wakes the loop."""
+    """Queued tasks wait while the pool is paused; resume wakes the loop."""
     work = Work(max_concurrent=2)
     async with work.mp:
         await work.pool.pause()
@@ -70,7 +70,7 @@ async def test_a_paused_pool_starts_nothing_and_a_resumed_one_at_once() -> None:
 
 @pytest.mark.rows("TRAP-7")
 async def test_a_pause_takes_completions_and_keeps_backoff() -> None:
-    """What runs ends and is settled; a backoff goes on running out, and starts after the resume."""
+    """Running tasks end and are settled; a backoff that ends in the pause waits for the resume."""
     mp = Millpond()
     pool = mp.pool("work", max_concurrent=2, retry=Retry.constant(10.0, jitter=0.0))
     tries: list[float] = []
@@ -119,8 +119,8 @@ async def test_a_paused_key_leaves_the_others_alone() -> None:
         await work.let("red", "blue")
 
 
-async def test_a_lane_is_unknown_where_there_are_none() -> None:
-    """Orders by lane need lanes, and a lane that exists."""
+async def test_an_order_by_lane_needs_an_existing_lane() -> None:
+    """Pools without lanes, and lanes that do not exist, are refused."""
     mp = Millpond()
     plain, laned = mp.pool("plain"), mp.pool("laned", lanes=2)
     async with mp:
@@ -133,8 +133,8 @@ async def test_a_lane_is_unknown_where_there_are_none() -> None:
 
 
 @pytest.mark.rows("CX-11", "CX-T41", "TRAP-15")
-async def test_a_lowered_limit_is_reached_by_attrition() -> None:
-    """Lowering the limit stops starts, not tasks; the next start waits until enough have ended."""
+async def test_a_lowered_limit_stops_starts_and_no_running_task() -> None:
+    """The next start waits until enough tasks have ended."""
     work = Work(max_concurrent=3)
     async with work.mp:
         handles = [await work.hold.submit(name) for name in "abcde"]
@@ -167,8 +167,8 @@ async def test_a_raised_limit_starts_waiting_tasks() -> None:
         await work.let(*"abc")
 
 
-async def test_a_limit_of_nought_pauses() -> None:
-    """resize(0) starts nothing until it is raised; what runs ends and is settled."""
+async def test_a_limit_of_zero_starts_nothing() -> None:
+    """Running tasks end and are settled; nothing starts until the limit is raised."""
     work = Work(max_concurrent=1)
     async with work.mp:
         first, second = [await work.hold.submit(name) for name in "ab"]
@@ -184,7 +184,7 @@ async def test_a_limit_of_nought_pauses() -> None:
 
 
 async def test_a_reset_restores_the_declared_limit() -> None:
-    """resize() without a number takes the operator's limit away."""
+    """resize() without a number removes the operator's limit."""
     work = Work(max_concurrent=2)
     async with work.mp:
         await work.pool.resize(7)
@@ -206,7 +206,7 @@ async def test_a_stale_revision_is_refused_and_changes_nothing() -> None:
 
 @pytest.mark.rows("CX-T03")
 async def test_a_negative_limit_is_refused_by_name() -> None:
-    """max_concurrent below nought is refused where it is given."""
+    """resize() refuses a negative max_concurrent."""
     mp = Millpond()
     with pytest.raises(ConfigError, match="max_concurrent"):
         mp.pool("work", max_concurrent=-1)
@@ -286,14 +286,14 @@ async def test_purge_of_one_lane() -> None:
 
 @pytest.mark.rows("CX-T07")
 async def test_cancel_all_cancels_waiting_tasks_and_signals_running_ones() -> None:
-    """Every waiting task ends; a running one is told and keeps running until it ends itself."""
+    """Every queued task ends; a running one sees ctx.cancelled and runs on until it returns."""
     work = Work(max_concurrent=1)
-    told = asyncio.Event()
+    signalled = asyncio.Event()
 
     @work.pool.task
     async def listens(ctx: Context) -> str:
         await ctx.cancelled.wait()
-        told.set()
+        signalled.set()
         return "swept up"
 
     async with work.mp:
@@ -303,11 +303,11 @@ async def test_cancel_all_cancels_waiting_tasks_and_signals_running_ones() -> No
         assert 4 == await work.pool.cancel_all()
         assert 3 * ["cancelled"] == [(await handle.wait()).status for handle in waiting]
         assert "swept up" == await running
-        assert told.is_set()
+        assert signalled.is_set()
 
 
-async def test_cancel_all_before_a_moment() -> None:
-    """Only what was submitted before the moment is cancelled."""
+async def test_cancel_all_before_a_time() -> None:
+    """It cancels only tasks submitted before that time."""
     work = Work(max_concurrent=1)
     async with work.mp:
         await work.pool.pause()
@@ -368,7 +368,7 @@ async def test_redrive_gives_a_new_budget_at_the_tail() -> None:
 
 
 async def test_redrive_takes_only_failed_and_cancelled_tasks() -> None:
-    """A completed, running or unknown task is not driven again."""
+    """A completed, running or unknown task is not redriven."""
     work = Work(max_concurrent=1)
     async with work.mp:
         done = await work.hold.submit("a")
@@ -384,7 +384,7 @@ async def test_redrive_takes_only_failed_and_cancelled_tasks() -> None:
 
 
 async def test_close_refuses_outside_work_and_runs_the_queue() -> None:
-    """A closed pool takes nothing from outside; what it has runs, retries and follows up."""
+    """It refuses submits from outside; its tasks run, are retried and submit follow-ups."""
     mp = Millpond()
     pool = mp.pool("work", max_concurrent=1, retry=Retry.constant(1.0))
     ran: list[str] = []
@@ -415,8 +415,8 @@ async def test_close_refuses_outside_work_and_runs_the_queue() -> None:
         assert (await pool.snapshot()).closed
 
 
-async def test_a_known_key_is_answered_by_a_closed_pool() -> None:
-    """The idempotency key is looked at first, before closed."""
+async def test_a_closed_pool_still_answers_a_known_idempotency_key() -> None:
+    """The store checks the idempotency key before it checks whether the pool is closed."""
     work = Work()
     async with work.mp:
         first = await work.hold.options(idempotency_key="k").submit("a")
@@ -458,7 +458,7 @@ async def test_the_snapshot_has_the_state_of_the_loop() -> None:
 
 @pytest.mark.rows("CX-T39", "CX-T40", "CX-T38", "CX-T54")
 async def test_seven_tasks_and_three_slots() -> None:
-    """Three start, four wait, and each end starts the next; none is lost."""
+    """Three start, four wait, and each end starts the next task."""
     work = Work(max_concurrent=3)
     async with work.mp:
         handles = await work.pool.submit_many(work.hold.bind(name) for name in "abcdefg")
@@ -532,7 +532,7 @@ Orders = Callable[[Pool], Coroutine[Any, Any, object]]
     ],
 )
 async def test_a_pool_made_after_opening_takes_orders_first(order: Orders) -> None:
-    """A pool that nobody has submitted to yet is known to every order."""
+    """Each order works on a pool before its first submit."""
     mp = Millpond()
     async with mp:
         await order(mp.pool("young"))
@@ -569,17 +569,17 @@ async def test_a_rate_limited_pool_may_be_resized_and_keeps_its_rate() -> None:
 
 
 async def test_callbacks_run_while_the_pool_is_paused() -> None:
-    """A purge of a paused pool still tells on_complete."""
+    """A purge of a paused pool still runs on_complete."""
     work = Work()
-    told: list[str] = []
+    statuses: list[str] = []
 
     @work.mp.task
     async def notify(outcome: Outcome) -> None:
-        told.append(outcome.status)
+        statuses.append(outcome.status)
 
     async with work.mp:
         await work.pool.pause()
         await work.hold.options(on_complete=notify.bind()).submit("a")
         await work.pool.purge()
         await rounds()
-        assert ["cancelled"] == told
+        assert ["cancelled"] == statuses

@@ -1,4 +1,4 @@
-"""Triggers in a fleet: processes that know different triggers, and processes that die."""
+"""Triggers in a fleet: processes that declare different triggers, and processes that die."""
 
 import asyncio
 from typing import Any
@@ -14,7 +14,7 @@ VERBS = ("submit", "lease", "settle", "control")
 
 
 class Member:
-    """One process of a fleet: some triggers, and a task that says who ran it."""
+    """One process of a fleet: some triggers, and a task that returns which process ran it."""
 
     def __init__(self, fleet: Fleet, *triggers: str, work: bool = True, pool: bool = True) -> None:
         self.fleet = fleet
@@ -43,8 +43,8 @@ class Member:
             await self.mp.__aexit__(*error)  # type: ignore[arg-type]
 
 
-async def test_a_trigger_is_for_events_of_every_process() -> None:
-    """Whoever emits and whoever dispatches: those who declared a trigger deliver for it."""
+async def test_a_trigger_receives_events_emitted_by_every_process() -> None:
+    """Any process may emit or dispatch; a process that declared the trigger delivers."""
     fleet = Fleet()
     web = Member(fleet, work=False, pool=False)
     left, right = Member(fleet, "left"), Member(fleet, "right", "both")
@@ -61,35 +61,35 @@ async def test_a_trigger_is_for_events_of_every_process() -> None:
 
 
 async def test_a_trigger_without_processes_gets_its_events_when_one_is_back() -> None:
-    """It is in the store: others dispatch for it, and its events wait for its code."""
+    """The stored trigger is dispatched to; its deliveries wait for a process with its code."""
     fleet = Fleet()
     async with Member(fleet, "mine"):
         pass
     async with Member(fleet, "other") as other:
-        told = await other.emit(NAME, event_id="e1")
+        emitted = await other.emit(NAME, event_id="e1")
         with pytest.raises(TimeoutError):
-            await told.receipts(timeout=30)
+            await emitted.receipts(timeout=30)
         back = Member(fleet, "mine")
         async with back:
-            mine, _ = await told.receipts(timeout=600)
+            mine, _ = await emitted.receipts(timeout=600)
             assert ("mine", "submitted") == (mine.trigger, mine.outcome)
             await other.get_pool("work").drain()
 
 
 async def test_a_trigger_declared_before_an_emit_sees_the_event() -> None:
-    """Also where an older process, which never heard of it, dispatches."""
+    """Also when an older process without this trigger dispatches."""
     fleet = Fleet()
     async with Member(fleet, "old") as old:
         assert 1 == len(await (await old.emit(NAME)).receipts(timeout=600))
         async with Member(fleet, "new", work=False):
-            told = await old.emit(NAME)
+            emitted = await old.emit(NAME)
             async with Member(fleet, "new"):
-                assert 2 == len(await told.receipts(timeout=600))
+                assert 2 == len(await emitted.receipts(timeout=600))
                 await old.get_pool("work").drain()
 
 
 async def test_a_pool_that_another_process_declared_is_submitted_to() -> None:
-    """By its name; the router need not know what runs there."""
+    """The process with the trigger needs the name of the pool, not its tasks."""
     fleet = Fleet()
     worker = Member(fleet)
     async with worker, Member(fleet, "router", pool=False) as router:
@@ -100,7 +100,7 @@ async def test_a_pool_that_another_process_declared_is_submitted_to() -> None:
 
 
 class Fragile(Cable):
-    """A way to the store that is cut for good before or after one of its verbs."""
+    """A connection to the store that breaks for good before or after one of its verbs."""
 
     def __init__(self, store: Any) -> None:
         super().__init__(store)
@@ -149,9 +149,9 @@ async def dies(fleet: Fleet, number: int, *, before: bool) -> bool:
 
 
 async def emit_all(mp: Millpond) -> list[int]:
-    """Emit three events, and wait for all that becomes of them; return the tasks they made."""
-    told = [await mp.emit(NAME, event_id=f"e{i}") for i in range(3)]
-    found = [one for each in told for one in await each.receipts(timeout=600)]
+    """Emit three events, wait until their tasks have ended, and return those tasks."""
+    emitted = [await mp.emit(NAME, event_id=f"e{i}") for i in range(3)]
+    found = [one for each in emitted for one in await each.receipts(timeout=600)]
     await mp.get_pool("work").drain(timeout=600)
     return [one.task_id or 0 for one in found]
 
@@ -161,7 +161,7 @@ async def emit_all(mp: Millpond) -> list[int]:
 async def test_a_crash_at_any_verb_leaves_one_task_per_event_and_trigger(
     before: bool,
 ) -> None:
-    """A process is killed at each of its verbs in turn; another ends what it began."""
+    """A process is killed at each of its verbs in turn; another process finishes its work."""
     number = 1
     died = True
     while died:

@@ -1,4 +1,4 @@
-"""What a trigger can be told, and what is made of an event."""
+"""The options of a trigger, and the tasks that it makes of an event."""
 
 import asyncio
 from typing import Any
@@ -25,7 +25,7 @@ from millpond.pool.internals import internals_of
 
 
 def test_a_path_reads_a_value_of_the_event() -> None:
-    """Into dicts and lists; numbers of any writing; nothing that could not be an option."""
+    """It reads dicts and lists, and numbers in any notation; no value that is not an option."""
     event = Event(
         "a", "e", {"n": {"x": [1, {"y": "2.0"}]}, "t": True, "big": 1e300, "s": "", "f": 2.5}
     )
@@ -38,35 +38,35 @@ def test_a_path_reads_a_value_of_the_event() -> None:
     assert [None] * 4 == [text_at(event, p) for p in ("t", "s", "n", "q")]
 
 
-async def test_a_share_of_a_fair_pool_is_the_key_of_the_event() -> None:
+async def test_key_from_is_the_fairness_key_of_the_task() -> None:
     """Sources take turns in a pool that is fair to them."""
     house = House(max_concurrent=1, queue=fair_round_robin("source"))
     house.trigger(key_from="source", max_concurrent=1)
     async with house.mp:
         await house.pool.pause()
         for source in "aaab":
-            await house.tell(source=source)
+            await house.emit_and_wait(source=source)
         await house.pool.resume()
         await house.pool.drain()
     assert ["a", "b", "a", "a"] == [hook.source for hook in house.got]
 
 
 def test_events_are_not_kept_for_longer_than_keys() -> None:
-    """A replay would find no key, and make a second task: so it is refused, or cut."""
+    """A replay after the key is gone would make a second task: so Keep refuses or shortens it."""
     with pytest.raises(ConfigError, match="must not exceed"):
         Keep(events=11, keys=10)
     assert (10, 7 * 86_400) == (Keep(keys=10).events, Keep().events)
 
 
 async def test_one_full_key_does_not_hold_up_other_keys() -> None:
-    """Only its own events wait, where the bound is one of a key."""
+    """With a bound per key, only the events of the full key wait."""
     house = House(max_concurrent=1, backpressure=bounded(9, per_key=1))
     house.trigger(key_from="source")
     async with house.mp:
         await house.pool.pause()
-        await house.tell(source="a")
+        await house.emit_and_wait(source="a")
         full = await house.mp.emit(NAME, Hook("a"))
-        (other,) = await house.tell(source="b")
+        (other,) = await house.emit_and_wait(source="b")
         assert "submitted" == other.outcome
         with pytest.raises(TimeoutError):
             await full.receipts(timeout=5)
@@ -75,13 +75,13 @@ async def test_one_full_key_does_not_hold_up_other_keys() -> None:
         assert "submitted" == receipt.outcome
 
 
-async def test_make_makes_the_call_or_nothing() -> None:
-    """A call with options, a plain function, or None; its own key is that of the event."""
+async def test_make_returns_a_call_a_function_or_none() -> None:
+    """The call keeps its options, but its idempotency key is that of the event."""
     house = House()
     seen: list[str] = []
 
     def make(event: Event) -> Any:
-        if event.payload["source"] == "nobody":
+        if event.payload["source"] == "skip":
             return None
         if event.payload["source"] == "closure":
             return lambda: seen.append(event.id)
@@ -95,16 +95,16 @@ async def test_make_makes_the_call_or_nothing() -> None:
 
     house.trigger("later", make=later)
     async with house.mp:
-        made_later, made = await house.tell("e1")
+        made_later, made = await house.emit_and_wait("e1")
         handle = await house.mp.handle(made.task_id or 0)
         assert (9, "trigger:router") == (handle.priority, handle.submitted_by)
         record = await internals_of(house.mp).runtime.view.task(handle.id)
         assert record is not None
         assert f"router#{NAME}#e1" == record.new.idempotency_key
         assert "submitted" == made_later.outcome
-        _, skipped = await house.tell("e2", source="nobody")
+        _, skipped = await house.emit_and_wait("e2", source="skip")
         assert ("skipped", None) == (skipped.outcome, skipped.task_id)
-        _, closure = await house.tell("e3", source="closure")
+        _, closure = await house.emit_and_wait("e3", source="closure")
         assert "submitted" == closure.outcome
         await house.pool.drain()
     assert ["e3"] == seen
@@ -112,7 +112,7 @@ async def test_make_makes_the_call_or_nothing() -> None:
 
 
 async def test_a_task_gets_the_event_if_it_takes_one() -> None:
-    """By its annotation; one that takes nothing is given nothing."""
+    """The annotation decides; a task without parameters gets nothing."""
     house = House()
     seen: list[Any] = []
 
@@ -127,19 +127,19 @@ async def test_a_task_gets_the_event_if_it_takes_one() -> None:
     house.trigger("a", task=note)
     house.trigger("b", task=bare)
     async with house.mp:
-        await house.tell("e1")
+        await house.emit_and_wait("e1")
         await house.pool.drain()
     assert (NAME, "e1", {"source": "acme", "urgency": "0"}, 1) in seen
     assert "bare" in seen
 
 
-async def test_a_payload_that_does_not_fit_is_a_dead_letter() -> None:
-    """At once, and with the name of what is wrong."""
+async def test_a_payload_that_does_not_fit_becomes_a_dead_letter() -> None:
+    """At once, and the reason names the parameter."""
     house = House()
     trigger = house.trigger()
     async with house.mp:
-        told = await house.mp.emit(NAME, {"source": 7})
-        (receipt,) = await told.receipts(timeout=60)
+        emitted = await house.mp.emit(NAME, {"source": 7})
+        (receipt,) = await emitted.receipts(timeout=60)
         assert "failed" == receipt.outcome
         assert "is not what task 'handle' takes as 'hook'" in (receipt.reason or "")
         assert 1 == (await trigger.deliveries.tasks())[0].attempt
@@ -147,12 +147,12 @@ async def test_a_payload_that_does_not_fit_is_a_dead_letter() -> None:
             await house.mp.emit(NAME, object())
 
 
-async def test_the_pools_of_the_system_are_not_in_the_way() -> None:
-    """No pool of a user can have such a name, and they are not listed among them."""
+async def test_system_pools_are_not_listed_and_their_names_are_reserved() -> None:
+    """A user's pool cannot have such a name."""
     house = House()
     house.trigger()
     async with house.mp:
-        await house.tell()
+        await house.emit_and_wait()
         assert ["work"] == [pool.name for pool in house.mp.pools()]
         for name in (EVENTS, "~trigger/x", "~"):
             with pytest.raises(ConfigError, match="letter or digit first"):
@@ -160,7 +160,7 @@ async def test_the_pools_of_the_system_are_not_in_the_way() -> None:
 
 
 async def test_a_worker_of_some_pools_also_runs_triggers() -> None:
-    """And does it beside its slots, which are taken: who is busy can still be told."""
+    """Deliveries need no slot: a worker whose slots are all taken still delivers."""
     mp = Millpond(work=False)
     pool, other = mp.pool("work"), mp.pool("other")
     gate = asyncio.Event()
@@ -176,8 +176,8 @@ async def test_a_worker_of_some_pools_also_runs_triggers() -> None:
     mp.trigger("router", on=NAME, task=note)
     async with mp, mp.worker([pool], concurrency=1):
         await wait.submit()
-        told = await mp.emit(NAME, 7)
-        (receipt,) = await told.receipts(timeout=60)
+        emitted = await mp.emit(NAME, 7)
+        (receipt,) = await emitted.receipts(timeout=60)
         assert "submitted" == receipt.outcome
         assert ["queued"] == await mp.status([receipt.task_id or 0])
         gate.set()
@@ -198,7 +198,7 @@ async def test_a_worker_of_some_pools_also_runs_triggers() -> None:
     ],
 )
 def test_a_bad_trigger_is_refused_where_it_is_declared(wrong: dict[str, Any], words: str) -> None:
-    """By name, and nothing is left behind."""
+    """The error names the option, and no trigger is declared."""
     house = House()
     given: dict[str, Any] = {"on": NAME, "into": house.pool, "task": house.handle, **wrong}
     with pytest.raises(ConfigError, match=words):
@@ -206,8 +206,8 @@ def test_a_bad_trigger_is_refused_where_it_is_declared(wrong: dict[str, Any], wo
     assert [] == house.mp.triggers()
 
 
-def test_names_of_triggers() -> None:
-    """One of a name, short enough, and found again."""
+def test_a_trigger_name_is_unique_and_short_and_get_trigger_finds_it() -> None:
+    """A second trigger of the name is refused."""
     house = House()
     trigger = house.trigger()
     assert trigger is house.mp.get_trigger("router")
@@ -229,8 +229,8 @@ async def test_a_bad_event_id_is_refused(event_id: Any) -> None:
             await house.mp.emit(NAME, event_id=event_id)
 
 
-async def test_an_event_as_large_as_may_be_is_delivered() -> None:
-    """What could be emitted can be delivered: a delivery has room for what is around it."""
+async def test_the_largest_event_that_can_be_emitted_is_delivered() -> None:
+    """The limit of a delivery leaves room for its envelope."""
     mp = Millpond(max_payload=2000)
     pool = mp.pool("work")
 
@@ -240,22 +240,22 @@ async def test_an_event_as_large_as_may_be_is_delivered() -> None:
 
     mp.trigger("router", on=NAME, task=note)
     async with mp:
-        told = await mp.emit(NAME, "x" * 1900, event_id="e")
-        (handle,) = await told.handles(timeout=60)
+        emitted = await mp.emit(NAME, "x" * 1900, event_id="e")
+        (handle,) = await emitted.handles(timeout=60)
         assert 1900 == await handle
 
 
 @pytest.mark.real_loop
 async def test_threads_emit_and_wait() -> None:
-    """The same from a thread: receipts, handles, control."""
+    """mp.sync has receipts, handles and control."""
     house = House()
     house.trigger()
     async with house.mp:
 
         def work() -> list[str]:
             sync = house.mp.sync
-            told = sync.emit(NAME, Hook("acme"), event_id="e1")
-            (handle,) = told.handles(timeout=30)
+            emitted = sync.emit(NAME, Hook("acme"), event_id="e1")
+            (handle,) = emitted.handles(timeout=30)
             assert sync.emit(NAME, Hook("acme"), event_id="e1").duplicate
             (again,) = sync.replay(NAME, "e1").receipts(timeout=30)
             assert handle.id == again.task_id

@@ -1,4 +1,4 @@
-"""Emitting inside the caller's own transaction on SQLite: with it, or not at all."""
+"""Emitting in the caller's transaction on SQLite: the event commits with it, or not at all."""
 
 import asyncio
 import sqlite3
@@ -17,7 +17,7 @@ NAME = "order.placed"
 
 
 class Shop:
-    """An application that keeps its orders in the file of its pools, and mails what is placed."""
+    """An application that keeps its orders in the file of its pools, and mails each order."""
 
     def __init__(self, folder: Path, *, trigger: bool = True) -> None:
         self.file = folder / "shop.db"
@@ -38,15 +38,15 @@ class Shop:
         return sqlite3.connect(self.file, timeout=0.1, check_same_thread=False)
 
 
-async def results(told: Any) -> list[int]:
-    """What became of an event in the end."""
+async def results(emitted: Any) -> list[int]:
+    """Return the results of the event's tasks."""
     async with asyncio.timeout(20):
-        return [await one for one in await told.handles()]
+        return [await one for one in await emitted.handles()]
 
 
 @pytest.mark.rows("HN-22")
 async def test_an_event_is_committed_or_rolled_back_with_its_transaction(tmp_path: Path) -> None:
-    """Rolled back, it never was; and its id is free for the time when it happens after all."""
+    """After a rollback the event does not exist, and its id can be used again."""
     shop = Shop(tmp_path)
     async with shop.mp:
         with closing(shop.orders()) as own:
@@ -57,11 +57,11 @@ async def test_an_event_is_committed_or_rolled_back_with_its_transaction(tmp_pat
                 await undone.receipts(timeout=20)
             assert [] == await shop.mp.events()
             own.execute("INSERT INTO orders VALUES (1)")
-            told = await shop.mp.emit(NAME, 1, event_id="1", connection=own)
-            assert not told.duplicate
+            emitted = await shop.mp.emit(NAME, 1, event_id="1", connection=own)
+            assert not emitted.duplicate
             assert [] == await shop.mp.events()
             own.commit()
-            assert [1] == await results(told)
+            assert [1] == await results(emitted)
             own.execute("INSERT INTO orders VALUES (2)")
             again = await shop.mp.emit(NAME, 1, event_id="1", connection=own)
             assert again.duplicate
@@ -70,29 +70,29 @@ async def test_an_event_is_committed_or_rolled_back_with_its_transaction(tmp_pat
 
 
 async def test_the_first_event_of_a_store_may_be_part_of_a_transaction(tmp_path: Path) -> None:
-    """Nobody has declared anything yet; a trigger that comes later has it replayed."""
+    """No trigger is declared yet; one declared later gets the event by a replay."""
     shop = Shop(tmp_path, trigger=False)
     async with shop.mp:
         with closing(shop.orders()) as own:
             own.execute("INSERT INTO orders VALUES (1)")
-            told = await shop.mp.emit(NAME, 1, event_id="1", connection=own)
+            emitted = await shop.mp.emit(NAME, 1, event_id="1", connection=own)
             own.commit()
-            assert [] == await told.receipts(timeout=20)
+            assert [] == await emitted.receipts(timeout=20)
     late = Shop(tmp_path)
     async with late.mp:
         assert [1] == await results(await late.mp.replay(NAME, "1"))
 
 
 async def test_a_thread_emits_inside_its_transaction(tmp_path: Path) -> None:
-    """In that very thread: its connection may be of no use in another."""
+    """The write happens in that thread: another thread may not use its connection."""
     shop = Shop(tmp_path)
 
     def buy() -> Any:
         with closing(sqlite3.connect(shop.file)) as own:
             own.execute("INSERT INTO orders VALUES (1)")
-            told = shop.mp.sync.emit(NAME, 1, connection=own)
+            emitted = shop.mp.sync.emit(NAME, 1, connection=own)
             own.commit()
-        (handle,) = told.handles(timeout=20)
+        (handle,) = emitted.handles(timeout=20)
         return handle.get(timeout=20)
 
     async with shop.mp:
@@ -101,7 +101,7 @@ async def test_a_thread_emits_inside_its_transaction(tmp_path: Path) -> None:
 
 @pytest.mark.memory
 async def test_memory_has_no_transactions_to_join() -> None:
-    """It says so."""
+    """connection= raises NotSupported."""
     async with Millpond() as mp:
         with pytest.raises(NotSupported, match="connection="):
             await mp.emit(NAME, connection=object())

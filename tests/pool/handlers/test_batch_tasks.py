@@ -45,7 +45,7 @@ class Press:
 
 @pytest.mark.rows("DE-R19", "DE-R20")
 async def test_a_full_batch_goes_at_once_and_the_rest_after_the_linger() -> None:
-    """Items are gathered up to size; the first of a batch waits for others at most linger."""
+    """A batch gathers up to size items; its first item waits at most linger."""
     press = Press(size=3, linger=0.5)
     async with press.mp:
         handles = await press.pool.submit_many(press.double.each(range(7)))
@@ -63,7 +63,7 @@ async def test_one_item_alone_is_a_batch() -> None:
 
 
 async def test_a_size_of_one_runs_each_alone() -> None:
-    """size=1 is allowed and waits for nobody."""
+    """size=1 is allowed and does not linger."""
     press = Press(size=1, linger=100)
     async with press.mp:
         assert [2, 4] == [await asyncio.wait_for(_result(press, n), 5) for n in (1, 2)]
@@ -85,8 +85,8 @@ async def test_a_failed_item_fails_alone_and_is_tried_again() -> None:
     assert [[1, 13, 2], [13]] == press.calls
 
 
-async def test_a_list_of_the_wrong_length_fails_all_of_it() -> None:
-    """Nobody can tell whose result is whose, so no result is taken; the message says so."""
+async def test_a_result_list_of_the_wrong_length_fails_every_item() -> None:
+    """No result can be assigned to an item; the error message says so."""
     mp = Millpond()
     pool = mp.pool("work", max_concurrent=10)
 
@@ -131,7 +131,7 @@ async def test_an_exception_fails_every_item_each_by_its_own_budget() -> None:
 
 
 async def test_a_timeout_counts_from_the_call_and_ends_every_item() -> None:
-    """The linger is not part of it; each item is charged and may be tried again."""
+    """The linger does not count; each item is charged and may be retried."""
     mp = Millpond()
     pool = mp.pool("work", max_concurrent=10)
     calls = 0
@@ -154,7 +154,7 @@ async def test_a_timeout_counts_from_the_call_and_ends_every_item() -> None:
 
 
 async def test_an_item_cancelled_while_it_is_gathered_leaves_the_batch() -> None:
-    """It has not begun, so it ends at once, asked or interrupted; the others run without it."""
+    """It has not begun, so either mode ends it at once; the others run without it."""
     press = Press(size=64, linger=10)
     async with press.mp:
         handles = await press.pool.submit_many(press.double.each([1, 2, 3]))
@@ -168,8 +168,8 @@ async def test_an_item_cancelled_while_it_is_gathered_leaves_the_batch() -> None
 
 
 @pytest.mark.rows("DE-R22")
-async def test_no_batch_is_started_with_nothing_in_it() -> None:
-    """Whoever was gathered alone and leaves takes the batch along; the next begins a new one."""
+async def test_an_empty_batch_does_not_run() -> None:
+    """The only gathered item is cancelled: its batch ends, and the next item starts a new one."""
     press = Press(size=64, linger=10)
     async with press.mp:
         alone = await press.pool.submit(press.double.bind(1))
@@ -184,7 +184,7 @@ async def test_no_batch_is_started_with_nothing_in_it() -> None:
 
 
 async def test_an_item_cancelled_while_it_runs_may_still_be_completed() -> None:
-    """Asking one item of a call changes nothing for the others, nor for its own result."""
+    """A cancel of one item changes nothing for the others, nor for its own result."""
     press = Press(size=2)
     async with press.mp:
         one, two = await press.pool.submit_many(press.double.each([1, 2]))
@@ -299,8 +299,8 @@ async def test_a_batch_handler_may_be_a_plain_function() -> None:
             await two
 
 
-async def test_leaving_gives_a_gathering_batch_back() -> None:
-    """A worker that stops while a batch is gathered gives its items back uncharged."""
+async def test_a_worker_that_stops_gives_a_gathering_batch_back() -> None:
+    """Its items go back to the queue uncharged."""
     press = Press(size=64, linger=100)
     async with press.mp:
         handle = await press.double.submit(1)

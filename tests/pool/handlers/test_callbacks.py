@@ -1,4 +1,4 @@
-"""on_complete: exactly told, in its own queue, never lost; dead letters and on_empty beside it."""
+"""on_complete: run once per end, in its own queue, never lost; also dead letters and on_empty."""
 
 import asyncio
 from dataclasses import dataclass
@@ -31,17 +31,17 @@ class Report:
 
 
 class Desk:
-    """A pool, and a callback that notes what it was told."""
+    """A pool, and a callback that notes the outcomes it gets."""
 
     def __init__(self, **options: object) -> None:
         self.mp = Millpond()
         options.setdefault("retry", Retry.never())
         self.pool = self.mp.pool("work", **options)  # type: ignore[arg-type]
-        self.told: list[Outcome] = []
+        self.outcomes: list[Outcome] = []
 
         @self.mp.task
         async def note(outcome: Outcome) -> None:
-            self.told.append(outcome)
+            self.outcomes.append(outcome)
 
         self.note = note
 
@@ -65,7 +65,7 @@ async def test_a_callback_gets_a_completed_task_once_with_its_typed_result() -> 
         assert Report(4) == await handle
         await desk.pool.drain()
         await asyncio.sleep(1000)
-    (outcome,) = desk.told
+    (outcome,) = desk.outcomes
     assert (handle.id, "work", "job", "completed", "acme", {"size": "A4"}, Report(4), None, 1) == (
         outcome.task_id,
         outcome.pool,
@@ -87,7 +87,7 @@ async def test_a_callback_gets_a_failed_task_once_with_its_error() -> None:
     async with desk.mp:
         await (await desk.job.submit("fail")).wait()
         await desk.pool.drain()
-    (outcome,) = desk.told
+    (outcome,) = desk.outcomes
     assert not outcome.ok
     assert ("failed", "OSError", "no paper") == (
         outcome.status,
@@ -109,7 +109,7 @@ async def test_a_callback_gets_a_cancelled_task_once(running: bool) -> None:
         await handle.cancel("interrupt")
         await handle.wait()
         await desk.pool.drain()
-    assert ["cancelled"] == [outcome.status for outcome in desk.told]
+    assert ["cancelled"] == [outcome.status for outcome in desk.outcomes]
 
 
 @pytest.mark.rows("CX-18")
@@ -121,11 +121,11 @@ async def test_a_callback_gets_an_evicted_task_once() -> None:
         old = await desk.job.submit("old")
         await desk.job.submit("young")
         await rounds()
-        assert [(old.id, "rejected")] == [(o.task_id, o.status) for o in desk.told]
+        assert [(old.id, "rejected")] == [(o.task_id, o.status) for o in desk.outcomes]
 
 
 async def test_a_task_refused_at_submit_has_no_callback() -> None:
-    """What was never accepted has no end to tell of: its submitter was told."""
+    """The task was never accepted; submit() returned the refusal."""
     desk = Desk(backpressure=bounded(1, on_full="drop_newest"))
     async with desk.mp:
         await desk.pool.pause()
@@ -133,7 +133,7 @@ async def test_a_task_refused_at_submit_has_no_callback() -> None:
         refused = await desk.job.submit("second")
         assert "rejected" == refused.status
         await rounds()
-        assert [] == desk.told
+        assert [] == desk.outcomes
 
 
 async def test_callbacks_run_although_the_pool_is_full_or_paused() -> None:
@@ -149,7 +149,7 @@ async def test_callbacks_run_although_the_pool_is_full_or_paused() -> None:
         await desk.job.submit("c")
         await desk.pool.pause()
         await rounds()
-        assert ["completed", "cancelled"] == [outcome.status for outcome in desk.told]
+        assert ["completed", "cancelled"] == [outcome.status for outcome in desk.outcomes]
 
 
 async def test_callbacks_have_a_limit_of_their_own() -> None:
@@ -178,14 +178,14 @@ async def test_callbacks_have_a_limit_of_their_own() -> None:
 
 
 async def test_a_full_worker_still_calls_back() -> None:
-    """A worker whose every slot is taken by long jobs still tells how others ended."""
+    """A worker whose slots are all taken by long jobs still runs callbacks."""
     mp = Millpond(work=False)
     pool = mp.pool("work", max_concurrent=5)
-    told: list[str] = []
+    seen: list[str] = []
 
     @mp.task
     async def note(outcome: Outcome) -> None:
-        told.append(outcome.status)
+        seen.append(outcome.status)
 
     @pool.task
     async def job() -> None:
@@ -197,7 +197,7 @@ async def test_a_full_worker_still_calls_back() -> None:
         waiting = await job.options(on_complete=note.bind()).submit()
         await waiting.cancel()
         await rounds()
-        assert ["cancelled"] == told
+        assert ["cancelled"] == seen
 
 
 @pytest.mark.rows("CX-17")
@@ -228,7 +228,7 @@ async def test_a_callback_that_fails_is_tried_again_and_touches_nothing() -> Non
 
 
 async def test_drain_waits_for_callbacks_and_unsettled_lists_them() -> None:
-    """A callback that is still to run keeps a clean shutdown waiting, in sight."""
+    """drain waits for a callback that has not run, and unsettled shows it."""
     mp = Millpond()
     pool = mp.pool("work")
     done = False
@@ -260,18 +260,18 @@ async def test_a_callback_in_a_run_is_waited_for() -> None:
     async with desk.mp:
         report = await desk.pool.drain([desk.job.bind("a"), desk.job.bind("fail")])
         assert (1, 1) == (report.completed, report.failed)
-        assert ["completed", "failed"] == sorted(outcome.status for outcome in desk.told)
+        assert ["completed", "failed"] == sorted(outcome.status for outcome in desk.outcomes)
 
 
 async def test_a_callback_may_take_a_context_and_arguments() -> None:
-    """ctx first, then the outcome, then what was bound."""
+    """ctx first, then the outcome, then the bound arguments."""
     mp = Millpond()
     pool = mp.pool("work")
-    told: list[tuple[str, str, int]] = []
+    seen: list[tuple[str, str, int]] = []
 
     @mp.task
     async def note(ctx: Context, outcome: Outcome, channel: str, count: int = 1) -> None:
-        told.append((ctx.pool, channel, count))
+        seen.append((ctx.pool, channel, count))
 
     @pool.task
     async def job() -> None:
@@ -280,11 +280,11 @@ async def test_a_callback_may_take_a_context_and_arguments() -> None:
     async with mp:
         await job.options(on_complete=note.bind("#a", count=2)).submit()
         await pool.drain()
-    assert [("work", "#a", 2)] == told
+    assert [("work", "#a", 2)] == seen
 
 
 async def test_a_bad_callback_is_refused_at_submit() -> None:
-    """What is no call, or has wrong arguments, stores nothing."""
+    """A value that is no call, or a call with wrong arguments, stores nothing."""
     desk = Desk()
 
     @desk.mp.task
@@ -309,11 +309,11 @@ async def test_a_plain_function_may_be_the_callback() -> None:
     """A def callback runs in a thread and gets a SyncContext."""
     mp = Millpond()
     pool = mp.pool("work")
-    told: list[tuple[type, str]] = []
+    seen: list[tuple[type, str]] = []
 
     @mp.task
     def note(ctx: SyncContext, outcome: Outcome) -> None:
-        told.append((type(ctx), outcome.status))
+        seen.append((type(ctx), outcome.status))
 
     @pool.task
     async def job() -> None:
@@ -322,29 +322,29 @@ async def test_a_plain_function_may_be_the_callback() -> None:
     async with mp:
         await job.options(on_complete=note.bind()).submit()
         await pool.drain()
-    assert [(SyncContext, "completed")] == told
+    assert [(SyncContext, "completed")] == seen
 
 
 async def test_a_closure_calls_back_without_its_value() -> None:
-    """A closure's end is told like any other; its value is in no store."""
+    """The callback runs as for any task; the value of a closure is in no store."""
     desk = Desk()
     async with desk.mp:
         handle = await desk.pool.submit(rounds, on_complete=desk.note.bind())
         await handle
         await desk.pool.drain()
-    assert [("completed", None)] == [(o.status, o.result) for o in desk.told]
+    assert [("completed", None)] == [(o.status, o.result) for o in desk.outcomes]
 
 
 async def test_a_redriven_task_calls_back_again() -> None:
-    """Each end is told: failed, and completed after the redrive."""
+    """It runs for the failure, and for the completion after the redrive."""
     mp = Millpond()
     pool = mp.pool("work", retry=Retry.never())
-    told: list[str] = []
+    seen: list[str] = []
     healthy = False
 
     @mp.task
     async def note(outcome: Outcome) -> None:
-        told.append(outcome.status)
+        seen.append(outcome.status)
 
     @pool.task
     async def job() -> None:
@@ -357,14 +357,14 @@ async def test_a_redriven_task_calls_back_again() -> None:
         healthy = True
         await pool.redrive([handle])
         await pool.drain()
-    assert ["failed", "completed"] == told
+    assert ["failed", "completed"] == seen
 
 
 # Dead letters and on_empty
 
 
 async def test_a_dead_letter_has_everything_and_can_be_redriven() -> None:
-    """on_dead_letter is told of the task, its payload, its error and its attempts, once."""
+    """on_dead_letter gets the task, its payload, its error and its attempts, once."""
     letters: list[DeadLetter] = []
     mp = Millpond()
     pool = mp.pool(
@@ -403,7 +403,7 @@ async def test_a_dead_letter_has_everything_and_can_be_redriven() -> None:
 
 
 async def test_a_task_that_no_handler_ended_is_a_dead_letter_too() -> None:
-    """One that expired while it waited is told like one that failed."""
+    """A task that expired in the queue becomes a dead letter like one that failed."""
     letters: list[DeadLetter] = []
     mp = Millpond()
     pool = mp.pool("work", on_dead_letter=letters.append)
@@ -463,7 +463,7 @@ async def test_on_empty_fires_once_each_time_the_pool_runs_dry() -> None:
 
 
 async def test_observers_that_raise_are_counted_and_the_others_are_called() -> None:
-    """One bad observer costs nobody anything."""
+    """A bad observer changes nothing for tasks and other observers."""
     mp = Millpond()
     pool = mp.pool("work")
     seen: list[str] = []

@@ -1,4 +1,4 @@
-"""The context: what a handler may know of itself, and ask for."""
+"""The context: what a handler knows about its attempt, and what it may do."""
 
 import asyncio
 from typing import Any
@@ -95,7 +95,7 @@ async def test_the_context_describes_the_attempt() -> None:
 
 
 async def test_follow_ups_are_stored_with_the_completion_and_not_before() -> None:
-    """Handles come at once; the tasks are there when the attempt has completed."""
+    """ctx.submit returns handles at once; the tasks are stored when the attempt completes."""
     mp = Millpond()
     pool = mp.pool("work", max_concurrent=5)
     kept: list[Handle[str]] = []
@@ -128,7 +128,7 @@ async def test_follow_ups_are_stored_with_the_completion_and_not_before() -> Non
 
 @pytest.mark.parametrize("end", ["fail", "retry later", "timeout", "interrupt"])
 async def test_an_attempt_that_does_not_complete_leaves_no_follow_ups(end: str) -> None:
-    """Whatever it submitted by ctx is gone with it; the attempt that completes leaves one set."""
+    """Its ctx.submit calls are dropped; the attempt that completes stores one set."""
     mp = Millpond()
     pool = mp.pool("work", max_concurrent=5, retry=Retry(attempts=2, initial=1))
     ran: list[int] = []
@@ -165,7 +165,7 @@ async def test_an_attempt_that_does_not_complete_leaves_no_follow_ups(end: str) 
 
 
 async def test_pool_submit_inside_a_handler_stores_at_once() -> None:
-    """It is not part of the outcome: a failed attempt leaves it behind."""
+    """It is not part of the outcome: it stays when the attempt fails."""
     mp = Millpond()
     pool = mp.pool("work", max_concurrent=5, retry=Retry(attempts=2, initial=1))
     ran: list[str] = []
@@ -212,7 +212,7 @@ async def test_a_follow_up_is_never_refused_by_a_full_pool() -> None:
     assert ["parent", "outside", "a", "b", "c"] == ran
 
 
-async def test_follow_ups_go_to_the_pool_one_names() -> None:
+async def test_follow_ups_go_to_the_named_pool() -> None:
     """pool= says where; else the function's own pool; else the parent's."""
     mp = Millpond()
     one, two = mp.pool("one"), mp.pool("two")
@@ -239,8 +239,8 @@ async def test_follow_ups_go_to_the_pool_one_names() -> None:
         assert (3, 1) == ((await one.snapshot()).completed, (await two.snapshot()).completed)
 
 
-async def test_a_context_outlives_its_attempt_only_to_object() -> None:
-    """Submitting through a context whose attempt has ended is refused: nobody would store it."""
+async def test_a_context_refuses_submits_after_its_attempt() -> None:
+    """The attempt has ended, so no settlement would store the follow-up."""
     mp = Millpond()
     pool = mp.pool("work")
     kept: list[Context] = []
@@ -270,8 +270,8 @@ async def test_only_calls_can_follow_up() -> None:
             await (await job.submit())
 
 
-async def test_a_bad_follow_up_is_refused_where_it_is_written() -> None:
-    """Arguments are checked in the handler, by the name of the parameter."""
+async def test_a_bad_follow_up_is_refused_in_the_handler() -> None:
+    """ctx.submit checks the arguments, and its error names the parameter."""
     mp = Millpond()
     pool = mp.pool("work", retry=Retry.never())
 
@@ -365,7 +365,7 @@ async def test_a_step_that_fails_is_not_remembered() -> None:
 
 
 async def test_a_step_result_that_cannot_be_stored_raises() -> None:
-    """What would not come back the same is refused."""
+    """A value that would not be read back the same is refused."""
     mp = Millpond()
     pool = mp.pool("work", retry=Retry.never())
 
@@ -382,22 +382,22 @@ async def test_a_step_result_that_cannot_be_stored_raises() -> None:
 
 
 async def test_memory_has_no_transactions() -> None:
-    """ctx.transaction and ctx.commit say what they need."""
+    """ctx.transaction and ctx.commit raise NotSupported."""
     mp = Millpond()
     pool = mp.pool("work")
 
     @pool.task
     async def job(ctx: Context) -> list[str]:
-        told = []
+        missing = []
         try:
             ctx.transaction()
         except NotSupported as error:
-            told.append(error.feature)
+            missing.append(error.feature)
         try:
             await ctx.commit(print)
         except NotSupported as error:
-            told.append(error.feature)
-        return told
+            missing.append(error.feature)
+        return missing
 
     async with mp:
         assert ["transaction", "commit"] == await (await job.submit())
@@ -409,7 +409,7 @@ async def test_memory_has_no_transactions() -> None:
 
 
 async def test_progress_is_yielded_until_the_task_ends() -> None:
-    """From what is known now, each word, and then the iterator ends."""
+    """The latest report, each new one, and then the iterator ends."""
     mp = Millpond()
     pool = mp.pool("work")
     go = asyncio.Event()
@@ -427,19 +427,19 @@ async def test_progress_is_yielded_until_the_task_ends() -> None:
         seen: list[tuple[float, str]] = []
 
         async def watch() -> None:
-            async for told in handle.progress():
-                seen.append(told)
+            async for report in handle.progress():
+                seen.append(report)
                 go.set()
 
         await asyncio.wait_for(asyncio.gather(watch(), watch()), 5)
         assert [0.25, 0.25, 0.5, 0.5, 1.0, 1.0] == sorted(fraction for fraction, _ in seen)
         info = (await pool.tasks())[0]
         assert (1.0, "done") == info.progress
-        assert [(1.0, "done")] == [told async for told in handle.progress()]
+        assert [(1.0, "done")] == [report async for report in handle.progress()]
 
 
 @pytest.mark.parametrize("fraction", [-0.1, 1.1, float("nan")])
-async def test_a_fraction_is_from_nought_to_one(fraction: float) -> None:
+async def test_a_progress_fraction_is_between_zero_and_one(fraction: float) -> None:
     """Anything else is refused in the handler."""
     mp = Millpond()
     pool = mp.pool("work", retry=Retry.never())
@@ -454,7 +454,7 @@ async def test_a_fraction_is_from_nought_to_one(fraction: float) -> None:
 
 
 async def test_a_watcher_that_leaves_early_leaves_nothing_behind() -> None:
-    """Closing the iterator takes its callbacks away."""
+    """Closing the iterator removes its callbacks."""
     mp = Millpond()
     pool = mp.pool("work")
 
@@ -470,7 +470,7 @@ async def test_a_watcher_that_leaves_early_leaves_nothing_behind() -> None:
         assert (0.1, "") == await anext(watcher)
         await watcher.aclose()  # type: ignore[attr-defined]
         assert {} == internals_of(mp).runtime.progress._watchers
-        assert {} == internals_of(mp).runtime.waiting._tasks
+        assert not internals_of(mp).runtime.waiting.any_waiting
 
 
 # Resources
@@ -563,7 +563,7 @@ async def test_each_worker_has_its_own_resources() -> None:
 
 
 async def test_a_follow_up_that_may_be_too_late_expires_in_time() -> None:
-    """Nobody has to ask for it: what ctx.submit stored expires at its moment."""
+    """A task stored by ctx.submit expires at its time without a read."""
     mp = Millpond()
     pool, later = mp.pool("work"), mp.pool("later")
 

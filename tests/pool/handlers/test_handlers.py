@@ -1,4 +1,4 @@
-"""Handlers: whatever they do, an outcome comes of it, and the next task runs."""
+"""Handlers: whatever they do, the task ends with an outcome, and the next task runs."""
 
 import asyncio
 import contextlib
@@ -144,7 +144,7 @@ async def test_no_handler_can_break_the_pool(deed: str) -> None:
 
 @pytest.mark.rows("CX-19")
 async def test_an_unstorable_result_is_final() -> None:
-    """bad_result is not tried again: the handler ran, and would only run again for nothing."""
+    """bad_result is not retried: another run would return the same."""
     mp = Millpond()
     pool = mp.pool("work", retry=Retry(attempts=5))
     runs = 0
@@ -168,7 +168,7 @@ async def test_an_unstorable_result_is_final() -> None:
 
 
 async def test_a_handler_that_returns_a_coroutine_has_a_bad_result() -> None:
-    """A forgotten await is found: the coroutine is not a result."""
+    """This finds a forgotten await."""
     mp = Millpond()
     pool = mp.pool("work")
 
@@ -185,8 +185,8 @@ async def test_a_handler_that_returns_a_coroutine_has_a_bad_result() -> None:
     made.close()
 
 
-async def test_a_hanging_handler_runs_out_of_time() -> None:
-    """Its attempt ends at its timeout, is charged and tried again; the slot comes free."""
+async def test_a_hanging_handler_is_stopped_at_its_timeout() -> None:
+    """The attempt is charged and retried; the slot is free again."""
     mp = Millpond()
     pool = mp.pool("work", retry=Retry(attempts=2, initial=1.0, jitter=0.0))
     starts: list[float] = []
@@ -207,7 +207,7 @@ async def test_a_hanging_handler_runs_out_of_time() -> None:
 async def test_a_handler_that_swallows_its_timeout_runs_until_it_ends(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """It is reported a second later and keeps its slot until it ends: then it has timed out."""
+    """A second later it is reported as stuck; it keeps its slot until it ends as timed out."""
     mp = Millpond()
     pool = mp.pool("work", max_concurrent=2, retry=Retry.never())
     go = asyncio.Event()
@@ -254,8 +254,8 @@ async def test_a_handler_that_swallows_its_timeout_runs_until_it_ends(
         assert "slow" == await held
 
 
-async def test_an_error_that_the_timeout_brought_about_is_a_timeout() -> None:
-    """What a handler raises on its way out is told as what it was: it ran for too long."""
+async def test_an_error_raised_after_the_timeout_is_a_timeout() -> None:
+    """The handler's own error on the way out does not replace the timeout."""
     mp = Millpond()
     pool = mp.pool("work", retry=Retry.never())
 
@@ -273,8 +273,8 @@ async def test_an_error_that_the_timeout_brought_about_is_a_timeout() -> None:
         assert 0 == internals_of(mp).runtime.counts.stuck
 
 
-async def test_a_result_that_comes_with_the_timeout_is_not_two_ends() -> None:
-    """A handler that cleans up after its timeout and returns has still run out of time."""
+async def test_a_result_returned_after_the_timeout_is_a_timeout() -> None:
+    """A handler that cleans up after its timeout and returns has still timed out."""
     mp = Millpond()
     pool = mp.pool("work", retry=Retry.never())
 
@@ -350,7 +350,7 @@ async def test_context_variables_of_one_task_are_not_seen_by_the_next() -> None:
 
 @pytest.mark.rows("CX-13", "CX-T17", "CX-T96", "CX-T97", "CX-T100", "CX-T102")
 async def test_give_up_fails_at_once_in_every_kind_of_handler() -> None:
-    """GiveUp, a subclass, from code below, from another error: one run, and the cause is kept."""
+    """GiveUp, a subclass, from deeper code, from another error: one run, and the cause is kept."""
 
     class Hopeless(GiveUp):
         pass
@@ -480,8 +480,8 @@ async def test_retry_later_names_its_own_delay() -> None:
         (lambda *_: -1.0, 1, "ConfigError"),
     ],
 )
-async def test_a_policy_of_ones_own(policy: Any, runs: int, kind: str) -> None:
-    """It says how long to wait, or None; one that is broken gives up, and says why."""
+async def test_a_retry_policy_may_be_a_function(policy: Any, runs: int, kind: str) -> None:
+    """It returns seconds or None; if it fails, the task fails with that error."""
     mp = Millpond()
     pool = mp.pool("work")
     ran = 0
@@ -537,7 +537,7 @@ async def test_a_policy_given_with_the_call_wins() -> None:
 
 
 async def test_give_up_after_is_kept() -> None:
-    """No attempt begins later than promised, even with attempts left."""
+    """No attempt begins after give_up_after, even with attempts left."""
     mp = Millpond()
     pool = mp.pool("work")
     starts: list[float] = []
@@ -584,7 +584,7 @@ class Everything:
 
 @pytest.mark.rows("TRAP-18")
 async def test_arguments_and_results_keep_their_types() -> None:
-    """What goes in and what comes out is equal and of the same type, also read back later."""
+    """Values keep value and type, also when read back later."""
     mp = Millpond()
     pool = mp.pool("work")
     given = Everything(
@@ -615,7 +615,7 @@ async def test_arguments_and_results_keep_their_types() -> None:
 
 
 async def test_a_result_is_a_copy() -> None:
-    """Nobody can change what was stored by changing what was returned."""
+    """Changing the returned object does not change the stored result."""
     mp = Millpond()
     pool = mp.pool("work")
     kept: list[int] = [1]
@@ -667,7 +667,7 @@ async def test_a_registered_function_given_as_work_is_a_call() -> None:
 
 
 async def test_a_coroutine_is_not_work() -> None:
-    """A coroutine cannot be tried again: the message names the way out, and nothing is left."""
+    """A coroutine cannot be retried: the message says what to submit, and nothing is stored."""
     mp = Millpond()
     pool = mp.pool("work")
     coroutine = rounds(1)

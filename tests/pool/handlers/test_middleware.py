@@ -25,7 +25,7 @@ from millpond import (
 
 
 class Noting(Middleware):
-    """Writes down what it sees."""
+    """Notes the calls of its hooks."""
 
     def __init__(self, name: str, notes: list[Any]) -> None:
         self.name = name
@@ -234,7 +234,7 @@ async def test_batches_and_callbacks_have_it_too() -> None:
 
 
 async def test_a_cancelled_handler_is_seen() -> None:
-    """Its cancellation is what it failed with; the task is cancelled."""
+    """`failed` gets the CancelledError; the task is cancelled."""
     mp = Millpond()
     pool = mp.pool("mail")
     notes: list[Any] = []

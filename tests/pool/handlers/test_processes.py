@@ -1,4 +1,4 @@
-"""Handlers in processes: found by name, typed, told to stop, and really killed."""
+"""Handlers in processes: imported by name, with typed arguments, cancelled, and killed."""
 
 import asyncio
 import contextlib
@@ -31,7 +31,7 @@ async def opened() -> AsyncIterator[Millpond]:
 
 
 def wait_for(path: Path) -> str:
-    """Wait for what a handler writes when it has begun."""
+    """Wait for the file that a handler writes when it has begun."""
     until(lambda: path.exists() and path.read_text())
     return path.read_text()
 
@@ -60,7 +60,7 @@ async def gone(pid: int, seconds: float) -> bool:
 
 
 async def test_a_handler_runs_in_a_process_of_its_own_with_types_intact() -> None:
-    """Arguments and results are what they were; the context tells about the attempt."""
+    """Arguments and results keep their types; the context describes the attempt."""
     async with opened():
         handle = await tasks.pool.submit(tasks.echo.bind(tasks.Page(3, "text")), key="k")
         pid, about, page = await handle
@@ -78,7 +78,7 @@ async def test_children_are_used_again() -> None:
 
 @pytest.mark.parametrize("how", ["timeout", "interrupt", "close"])
 async def test_a_hanging_handler_is_killed_within_a_second(how: str, tmp_path: Path) -> None:
-    """With everything it started, whether it ran out of time, was interrupted, or we leave."""
+    """After a timeout, an interrupt or the end of the worker, with every process it started."""
     started = tmp_path / "started"
     began = 0.0
     async with opened():
@@ -107,7 +107,7 @@ async def test_a_hanging_handler_is_killed_within_a_second(how: str, tmp_path: P
 
 @pytest.mark.parametrize("task", [tasks.leave.bind(3), tasks.leave.bind(0), tasks.die.bind()])
 async def test_a_child_that_dies_is_a_failed_attempt(task: object) -> None:
-    """os._exit and a signal from outside: the error says how it ended, and the pool goes on."""
+    """The error names the exit code or the signal, and the pool goes on."""
     async with opened():
         with pytest.raises(TaskFailed, match="process ended") as caught:
             await (await tasks.pool.submit(task))  # type: ignore[call-overload]
@@ -122,15 +122,15 @@ async def test_an_attempt_that_died_is_tried_again() -> None:
 
 
 async def test_an_unserialisable_result_is_a_bad_result() -> None:
-    """It is found in the child and final."""
+    """The child finds it, and it is final."""
     async with opened():
         with pytest.raises(TaskFailed) as caught:
             await (await tasks.wrong.submit())
         assert "bad_result" == caught.value.reason
 
 
-async def test_errors_come_over_with_their_type_and_traceback() -> None:
-    """The type by name, the message, the text of the traceback; wishes are understood."""
+async def test_errors_of_a_child_keep_their_type_and_traceback() -> None:
+    """The type by name, the message, the text of the traceback, and signals such as GiveUp."""
     async with opened():
         with pytest.raises(TaskFailed) as caught:
             await (await tasks.fail.submit("error"))
@@ -147,14 +147,14 @@ async def test_errors_come_over_with_their_type_and_traceback() -> None:
 
 
 async def test_a_child_may_ask_to_be_tried_later(tmp_path: Path) -> None:
-    """RetryLater comes over with what it says: its only attempt is not spent by it."""
+    """RetryLater(spend=False) in a child costs no attempt."""
     async with opened():
-        handle = await tasks.later.submit(str(tmp_path / "told"))
+        handle = await tasks.later.submit(str(tmp_path / "ran"))
         assert ("at last", 1) == (await handle, handle.attempt)
 
 
 async def test_a_child_process_can_throttle_and_settle_its_weight(tmp_path: Path) -> None:
-    """Throttled and the weight come over, in time for the settlement of each attempt."""
+    """The worker gets Throttled and the weight before it settles the attempt."""
     async with opened() as mp:
         settled = internals_of(mp).runtime.store.settle
         weights: list[int | None] = []
@@ -164,27 +164,27 @@ async def test_a_child_process_can_throttle_and_settle_its_weight(tmp_path: Path
             return await settled(settlements, **rest)
 
         internals_of(mp).runtime.store.settle = watched  # type: ignore[method-assign]
-        handle = await tasks.busy.options(weight=8, key="acme").submit(str(tmp_path / "told"))
+        handle = await tasks.busy.options(weight=8, key="acme").submit(str(tmp_path / "ran"))
         assert ("at last", 1) == (await handle, handle.attempt)
         held = [one async for one in mp.audit("processes") if one.detail == "hold acme"]
         assert (1, [7, 7]) == (len(held), weights)
 
 
-async def test_progress_comes_over(tmp_path: Path) -> None:
-    """Who watches the handle hears what the child says; a bad fraction is refused there."""
+async def test_progress_of_a_child_reaches_the_handle(tmp_path: Path) -> None:
+    """handle.progress() yields the reports of the child; the child refuses a bad fraction."""
     go = tmp_path / "go"
     async with opened():
-        handle: Handle[str] = await tasks.tell.submit(str(go))
-        async for told in handle.progress():
-            assert (0.5, "half") == told
+        handle: Handle[str] = await tasks.report_progress.submit(str(go))
+        async for report in handle.progress():
+            assert (0.5, "half") == report
             go.touch()
-        assert "told" == await handle
+        assert "reported" == await handle
         assert "ConfigError" == await (await tasks.too_far.submit())
 
 
 @pytest.mark.rows("TR-23")
 async def test_a_child_process_sees_a_cancel(tmp_path: Path) -> None:
-    """ctx.cancelled is set, with its reason, in the child, and what it returns counts."""
+    """ctx.cancelled is set in the child, with its reason; the result of the handler counts."""
     started = tmp_path / "started"
     async with opened():
         handle = await tasks.listen.submit(str(started))
@@ -199,8 +199,8 @@ async def test_features_that_need_the_loop_raise_in_a_child_process() -> None:
         assert ["submit", "once"] == await (await tasks.not_here.submit())
 
 
-async def test_kills_in_a_row_leave_the_pool_whole() -> None:
-    """Every slot is free again, no child is left, and work goes on."""
+async def test_many_kills_in_a_row_leak_no_slot_and_no_child() -> None:
+    """Every slot is free again, every child is dead, and other tasks run."""
     async with opened() as mp:
         for _ in range(6):
             await (await tasks.leave.submit(1)).wait()
@@ -232,7 +232,7 @@ asyncio.run(main())
 
 
 def test_a_script_without_a_guard_does_its_work_once(tmp_path: Path) -> None:
-    """The child that imports it may not open a Millpond, and the task fails saying what to do."""
+    """The child that imports it may not open a Millpond; the error of the task says what to do."""
     script = tmp_path / "script.py"
     script.write_text(UNGUARDED)
     source = Path(millpond.__file__).parents[1]
@@ -250,7 +250,7 @@ def test_a_script_without_a_guard_does_its_work_once(tmp_path: Path) -> None:
 
 @pytest.mark.rows("TR-11")
 async def test_arguments_that_do_not_fit_the_function_in_the_process_are_parked() -> None:
-    """The child says so, and nothing is charged; damaged bytes are corrupt there as anywhere."""
+    """The attempt is not charged; damaged bytes fail as corrupt, as in any executor."""
     async with opened() as mp:
         stored = [
             NewTask(id=71, pool="processes", call=Call("in_a_loop", b'{"renamed": 1}')),

@@ -1,4 +1,4 @@
-"""Retries: how often, how late, and what they hold meanwhile."""
+"""Retries: how often, how late, and which slots and places they hold meanwhile."""
 
 import asyncio
 import inspect
@@ -212,14 +212,14 @@ async def test_a_seeded_millpond_repeats_its_jitter() -> None:
 
 @pytest.mark.rows("DE-R13")
 async def test_a_function_may_be_the_policy() -> None:
-    """It is asked with the attempt and the error: seconds, or None to give up."""
+    """It gets the attempt and the error; it returns seconds, or None to give up."""
     mp = Millpond()
     pool = mp.pool("items")
-    asked: list[tuple[int, str]] = []
+    calls: list[tuple[int, str]] = []
     starts: list[float] = []
 
     def policy(attempt: int, error: BaseException) -> float | None:
-        asked.append((attempt, type(error).__name__))
+        calls.append((attempt, type(error).__name__))
         return None if attempt == 6 else attempt * 10.0
 
     @pool.task(retry=policy)
@@ -231,13 +231,13 @@ async def test_a_function_may_be_the_policy() -> None:
         with pytest.raises(TaskFailed, match="number 6") as caught:
             await (await item.submit())
 
-    assert [(n, "OSError") for n in range(1, 7)] == asked
+    assert [(n, "OSError") for n in range(1, 7)] == calls
     assert [10, 20, 30, 40, 50] == waits(starts)
     assert 6 == caught.value.attempts
 
 
 async def test_a_policy_that_raises_gives_up_loudly() -> None:
-    """Its own error is what the task failed with; the handler's is its cause."""
+    """The task fails with the error of the policy; the error of the handler is its cause."""
     mp = Millpond()
     pool = mp.pool("items")
 
@@ -270,7 +270,7 @@ async def test_a_policy_function_cannot_be_stored_with_a_call() -> None:
 
 @pytest.mark.rows("DE-R11")
 async def test_give_up_after_is_measured_from_the_first_start() -> None:
-    """However long it waited to start, it is tried again for that long after its first start."""
+    """The time in the queue before the first start does not count."""
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=1)
     starts: list[float] = []
@@ -357,7 +357,7 @@ async def test_every_duration_may_be_a_timedelta() -> None:
 
 
 async def test_on_names_the_only_errors_that_are_tried_again() -> None:
-    """Subclasses are meant too; any other error is final."""
+    """Subclasses count too; any other error is final."""
     mp = Millpond()
     pool = mp.pool("items", retry=Retry.constant(0, attempts=3))
     runs: list[str] = []
@@ -462,7 +462,7 @@ async def test_never_names_errors_that_are_not_tried_again_whatever_on_says() ->
 
 
 async def test_give_up_fails_at_once_with_its_cause() -> None:
-    """raise GiveUp uses no more attempts; the error told is what it was raised from."""
+    """GiveUp spends no further attempts; the task's error is the cause of GiveUp."""
     mp = Millpond()
     pool = mp.pool("items")
     runs = []
@@ -528,7 +528,7 @@ async def test_retry_later_without_spending_charges_nothing() -> None:
     assert 2 == handle.attempt
 
 
-# What it holds
+# Slots and places
 
 
 async def test_backoff_holds_no_slot() -> None:
@@ -557,7 +557,7 @@ async def test_backoff_holds_no_slot() -> None:
 
 
 async def test_a_retried_task_rejoins_at_its_original_place() -> None:
-    """Due again, it goes before what was submitted after it."""
+    """When it is due again, it goes before tasks submitted after it."""
     mp = Millpond()
     pool = mp.pool(
         "items", max_concurrent=1, queue=fifo(), retry=Retry.constant(0.5, jitter=0, attempts=2)
@@ -579,7 +579,7 @@ async def test_a_retried_task_rejoins_at_its_original_place() -> None:
 
 
 @pytest.mark.rows("TRAP-3", "DE-R06")
-async def test_a_retry_wakes_an_idle_pool_at_the_very_moment_it_is_due() -> None:
+async def test_a_retry_wakes_an_idle_pool_exactly_when_it_is_due() -> None:
     """Not at the next scan: with nothing else going on, to the microsecond."""
     mp = Millpond()
     pool = mp.pool("items", retry=Retry.constant(12.345678, jitter=0, attempts=2))
@@ -597,7 +597,7 @@ async def test_a_retry_wakes_an_idle_pool_at_the_very_moment_it_is_due() -> None
 
 
 @pytest.mark.rows("TRAP-3")
-async def test_a_retry_without_delay_starts_in_the_same_moment() -> None:
+async def test_a_retry_without_delay_starts_at_once() -> None:
     """Retry.constant(0) on a saturated pool of one loses no time at all."""
     starts = await starts_of(Retry.constant(0, attempts=50))
     assert 50 == len(starts)
@@ -654,7 +654,7 @@ async def test_the_timer_of_a_cancelled_task_starts_nothing() -> None:
 
 @pytest.mark.rows("TRAP-7", "DE-16", "DE-T14", "DE-T15", "DE-T16", "DE-07")
 async def test_a_pause_keeps_backoff_timers_and_takes_completions() -> None:
-    """Paused: what runs ends and is stored, timers go on; resumed, what came due starts at once."""
+    """Paused: running tasks end and are stored, timers go on; due tasks start at the resume."""
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=3, retry=Retry.constant(100, jitter=0, attempts=2))
     log: list[tuple[str, float]] = []
@@ -768,7 +768,7 @@ async def test_a_handlers_own_timeout_is_an_error_like_any_other() -> None:
 
 @pytest.mark.parametrize("how", ["raise", "task", "child"])
 async def test_a_handler_that_cancels_itself_has_failed_and_is_tried_again(how: str) -> None:
-    """Nobody asked for it: a CancelledError out of a handler is a failure of the attempt."""
+    """Without a cancel, a CancelledError from a handler is a failure of the attempt."""
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=1, retry=Retry.constant(0, attempts=3))
     runs = []
@@ -800,7 +800,9 @@ async def test_a_handler_that_cancels_itself_has_failed_and_is_tried_again(how: 
 
 
 @pytest.mark.parametrize("awaits", [True, False])
-async def test_a_handler_that_has_itself_cancelled_harms_no_other_task(*, awaits: bool) -> None:
+async def test_a_handler_that_cancels_its_own_task_does_not_affect_other_tasks(
+    *, awaits: bool
+) -> None:
     """mode="interrupt" on oneself stops at the next wait; without one, the handler completes."""
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=1)
@@ -873,7 +875,7 @@ async def test_a_task_that_expires_in_backoff_is_not_started_again() -> None:
 
 
 async def test_observers_are_called_for_each_retry() -> None:
-    """An observer hears of every failed attempt: which one, why, and when the next comes."""
+    """An observer gets every failed attempt: its number, its error and the time of the next."""
     mp = Millpond()
     pool = mp.pool("items", retry=Retry(attempts=3, initial=5, factor=2, jitter=0))
     seen: list[Observed] = []
@@ -1008,7 +1010,7 @@ async def test_a_store_that_refuses_writes_for_a_while_delays_work_and_loses_non
 
 @pytest.mark.rows("DE-R23")
 async def test_a_handler_sees_that_an_earlier_run_ended_early() -> None:
-    """After a crash is_retry and attempt say so, although no handler of it ever failed."""
+    """After a crash is_retry and attempt say so, although no handler failed."""
     fleet = Fleet()
     seen: list[tuple[int, bool]] = []
 
@@ -1039,7 +1041,7 @@ async def test_a_handler_sees_that_an_earlier_run_ended_early() -> None:
 
 
 async def test_a_graceful_stop_gives_work_back_uncharged() -> None:
-    """A worker that leaves interrupts its handlers; the next worker runs them as attempt one."""
+    """A worker that stops interrupts its handlers; the next worker runs them as attempt one."""
     mp = Millpond(work=False)
     pool = mp.pool("items", max_concurrent=2)
     seen = []

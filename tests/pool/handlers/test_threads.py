@@ -69,7 +69,7 @@ async def test_a_sync_context_does_the_same_as_an_async_one() -> None:
 
 
 async def test_a_thread_sees_a_cancel() -> None:
-    """ctx.cancelled turns true; an interrupt is no more than that for a thread."""
+    """ctx.cancelled becomes true; an interrupt does no more than that to a thread."""
     mp = Millpond()
     pool = mp.pool("work")
     started = threading.Event()
@@ -93,7 +93,7 @@ async def test_a_thread_sees_a_cancel() -> None:
 async def test_a_thread_that_runs_out_of_time_keeps_its_slot_until_it_ends(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """It is reported stuck; its place is not given to another, and its task runs, until it ends."""
+    """It is reported as stuck; until it ends, its task runs and its slot is taken."""
     mp = Millpond()
     pool = mp.pool("work", max_concurrent=1, retry=Retry.never())
     go = threading.Event()
@@ -131,8 +131,8 @@ async def test_a_thread_that_runs_out_of_time_keeps_its_slot_until_it_ends(
         assert 0 == internals_of(mp).runtime.counts.stale_settles
 
 
-async def test_leaving_does_not_wait_for_a_stuck_thread() -> None:
-    """A thread that never ends keeps neither the Millpond nor the process."""
+async def test_closing_does_not_wait_for_a_stuck_thread() -> None:
+    """A thread that never ends keeps neither the Millpond nor the process alive."""
     mp = Millpond()
     pool = mp.pool("work")
     go, started = threading.Event(), threading.Event()
@@ -162,8 +162,8 @@ async def test_leaving_does_not_wait_for_a_stuck_thread() -> None:
         OSError("plain"),
     ],
 )
-async def test_whatever_a_thread_raises_is_the_tasks_error(error: BaseException) -> None:
-    """Nothing it raises ends the loop or the slot, also when it was interrupted meanwhile."""
+async def test_any_exception_of_a_thread_is_the_tasks_error(error: BaseException) -> None:
+    """No exception ends the loop or the slot, also after an interrupt."""
     mp = Millpond()
     pool = mp.pool("work", retry=Retry.never())
     started, go = threading.Event(), threading.Event()
@@ -223,7 +223,7 @@ async def test_a_plain_function_that_gives_an_awaitable_is_awaited() -> None:
 
 
 async def test_many_threads_at_once() -> None:
-    """As many run as the pool allows, and no more."""
+    """Exactly max_concurrent run at once."""
     mp = Millpond()
     pool = mp.pool("work", max_concurrent=20)
     lock, together = threading.Lock(), threading.Barrier(20)

@@ -8,7 +8,7 @@ from millpond import Handle, Millpond, Retry, TaskFailed, WouldDeadlock
 
 
 async def test_a_wait_for_a_task_that_runs_already_counts_in_the_circle() -> None:
-    """Who waits for a running task holds its slot too: the wait that closes the circle is told."""
+    """A wait for a running task also holds a slot: the wait that closes the cycle raises."""
     mp = Millpond()
     pool = mp.pool("nested", max_concurrent=3)
 
@@ -36,7 +36,7 @@ async def squared(n: int) -> int:
 @pytest.mark.rows("TRAP-14")
 @pytest.mark.parametrize("way", ["map", "map of a task", "drain", "run", "drain of nothing"])
 async def test_a_handler_that_waits_for_its_own_full_pool_raises_would_deadlock(way: str) -> None:
-    """However it waits for its own pool: with no slot left but its own, that would never end."""
+    """Each way to wait raises: with no slot but its own, the wait would never end."""
     mp = Millpond()
     pool = mp.pool("own", retry=Retry.never())
     task = pool.task(squared)
@@ -59,9 +59,9 @@ async def test_a_handler_that_waits_for_its_own_full_pool_raises_would_deadlock(
     async with mp:
         handle = await pool.submit(outer)
         async with asyncio.timeout(60):
-            with pytest.raises(TaskFailed) as told:
+            with pytest.raises(TaskFailed) as caught:
                 await handle
-        assert isinstance(told.value.__cause__, WouldDeadlock)
+        assert isinstance(caught.value.__cause__, WouldDeadlock)
         assert 9 == await (await pool.submit(task.bind(3)))
         await asyncio.sleep(1)
         assert 0 == await pool.size()

@@ -1,4 +1,4 @@
-"""Make this process look like one of another system to Millpond's modules, and to no others.
+"""Make this process look like another operating system to Millpond's modules only.
 
 What the modules of the standard library lack there is read from the types that come with mypy: a
 name of Linux alone is missing, and a module of such names alone cannot be imported.
@@ -26,7 +26,7 @@ _import = builtins.__import__
 
 
 class OtherModule(ModuleType):
-    """A module of the standard library, without what another system lacks."""
+    """A module of the standard library, without the names that another system lacks."""
 
     def __init__(self, real: ModuleType, lacks: frozenset[str], **instead: object) -> None:
         super().__init__(real.__name__)
@@ -34,7 +34,7 @@ class OtherModule(ModuleType):
         self.__dict__.update(instead)
 
     def __getattr__(self, name: str) -> object:
-        """Return what the real module has, if the other system has it, too."""
+        """Return the attribute of the real module, if the other system has it too."""
         if name in self._lacks:
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r} there")
         return getattr(self._real, name)

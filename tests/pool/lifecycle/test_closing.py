@@ -1,4 +1,4 @@
-"""Closing: whoever is cancelled, whoever closes and whoever still waits, all of it is closed."""
+"""Closing: it completes, also when it is cancelled, called twice, or tasks still wait."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable
@@ -23,13 +23,13 @@ PACKAGE = str(Path(millpond.__file__).parent)
 
 
 async def soon(awaitable: Awaitable[T]) -> T:
-    """What should come does so within a minute."""
+    """Await with a timeout of a minute."""
     async with asyncio.timeout(60):
         return await awaitable
 
 
 async def outcome(work: asyncio.Task[Any]) -> Any:
-    """How a task of the loop ended, as a value."""
+    """Return the result or the exception of an asyncio task."""
     return (await soon(asyncio.gather(work, return_exceptions=True)))[0]
 
 
@@ -42,12 +42,12 @@ async def stubborn() -> None:
 
 
 async def for_long() -> None:
-    """Run for as long as it may."""
+    """Run until it is cancelled."""
     await asyncio.sleep(1_000)
 
 
 def must_be_closed(mp: Millpond, runtime: Runtime) -> None:
-    """Nothing of an opening is left: no worker, no open store, no task of the loop's."""
+    """Assert that the opening left no worker, no open store and no asyncio task."""
     assert not mp.is_open
     assert [] == runtime.workers
     assert {} == runtime.env.background
@@ -58,8 +58,8 @@ def must_be_closed(mp: Millpond, runtime: Runtime) -> None:
 
 @pytest.mark.parametrize("times", [1, 2, 5])
 @pytest.mark.parametrize("after", [0.0, 0.3, 0.6, 0.9])
-async def test_a_close_that_is_cancelled_is_a_close(after: float, times: int) -> None:
-    """However often, and wherever it is: everything is given back, and then it is cancelled."""
+async def test_a_cancelled_close_still_closes(after: float, times: int) -> None:
+    """At any point, any number of times: it closes everything, and then raises CancelledError."""
     mp = Millpond()
     pool = mp.pool("p", max_concurrent=2)
 
@@ -91,7 +91,7 @@ async def test_a_close_that_is_cancelled_is_a_close(after: float, times: int) ->
 
 
 async def test_a_worker_that_is_cancelled_while_it_stops_gives_back_its_tasks() -> None:
-    """Its grace is over at once; what it ran goes to another worker, and nothing stays held."""
+    """The cancel ends its grace; another worker gets its tasks."""
     mp = Millpond(work=False)
     pool = mp.pool("p")
     begun = asyncio.Queue[None]()
@@ -119,7 +119,7 @@ async def test_a_worker_that_is_cancelled_while_it_stops_gives_back_its_tasks() 
 
 
 async def test_an_opening_that_is_cancelled_leaves_nothing_open() -> None:
-    """Also where what it makes for its worker takes long to make, and long to undo."""
+    """Also when the resources of its worker take long to open and to close."""
     undone = []
 
     @asynccontextmanager
@@ -141,8 +141,8 @@ async def test_an_opening_that_is_cancelled_leaves_nothing_open() -> None:
     must_be_closed(mp, runtime)
 
 
-async def test_a_worker_that_cannot_start_is_none() -> None:
-    """It is not counted among the workers, and not waited for."""
+async def test_a_worker_that_cannot_start_is_not_counted() -> None:
+    """The Millpond does not list it and does not wait for it."""
     mp = Millpond(work=False)
     mp.pool("p")
     store: list[Watched] = []
@@ -160,8 +160,8 @@ async def test_a_worker_that_cannot_start_is_none() -> None:
         assert [] == internals_of(mp).runtime.workers
 
 
-async def test_a_grace_that_is_none_is_refused_before_there_is_a_worker() -> None:
-    """Not when it leaves, which it then would not."""
+async def test_a_bad_grace_is_refused_before_the_worker_starts() -> None:
+    """If it were refused at the end, the worker would never stop."""
     mp = Millpond(work=False)
     async with mp:
         with pytest.raises(ConfigError, match="grace"):
@@ -171,7 +171,7 @@ async def test_a_grace_that_is_none_is_refused_before_there_is_a_worker() -> Non
 
 
 async def test_a_handler_may_close_its_own_millpond() -> None:
-    """It is interrupted like any other, once everything is closed."""
+    """Closing interrupts it like any other handler, once everything is closed."""
     mp = Millpond()
     pool = mp.pool("p")
     heard: list[BaseException] = []
@@ -192,7 +192,7 @@ async def test_a_handler_may_close_its_own_millpond() -> None:
 
 
 async def test_a_hook_may_close_its_own_millpond() -> None:
-    """It need not wait for itself."""
+    """Closing does not wait for the hook that called it."""
     closed: list[bool] = []
 
     async def close(_: object) -> None:
@@ -213,8 +213,8 @@ async def test_a_hook_may_close_its_own_millpond() -> None:
     must_be_closed(mp, runtime)
 
 
-async def test_closing_twice_waits_for_the_same_end() -> None:
-    """The second one does not go before it is closed, and closes nothing that came after."""
+async def test_a_second_close_waits_for_the_first() -> None:
+    """The second close returns when the first has, and closes no later opening."""
     mp = Millpond()
     pool = mp.pool("p")
     await mp.__aenter__()
@@ -230,7 +230,7 @@ async def test_closing_twice_waits_for_the_same_end() -> None:
 
 
 async def test_waits_that_begin_while_it_closes_raise_not_open() -> None:
-    """A hook that takes its time keeps the closing; who comes meanwhile does not wait for ever."""
+    """A slow hook delays the close; a wait that begins meanwhile does not hang."""
 
     async def slow(_: object) -> None:
         try:
@@ -267,7 +267,7 @@ async def test_waits_that_begin_while_it_closes_raise_not_open() -> None:
 
 @pytest.mark.parametrize("kind", ["call", "strand"])
 async def test_closing_ends_a_map_with_not_open(kind: str) -> None:
-    """What it waits for has not failed: it was given back."""
+    """The tasks it waits for went back to the queue; they did not fail."""
     mp = Millpond(work=False)
     pool = mp.pool("p", max_concurrent=2)
 
@@ -282,13 +282,13 @@ async def test_closing_ends_a_map_with_not_open(kind: str) -> None:
     async with mp:
         mapping = asyncio.create_task(apply())
         await asyncio.sleep(1)
-    told = await outcome(mapping)
-    # Closures end with their process: that is how the strands of a plain function are found.
-    assert isinstance(told, NotOpen if kind == "call" else TaskFailed)
+    ended = await outcome(mapping)
+    # Closures end with their process, and the chunks of a plain function are closures.
+    assert isinstance(ended, NotOpen if kind == "call" else TaskFailed)
 
 
 async def test_closing_ends_runs_streams_and_drains_with_not_open() -> None:
-    """None of them takes it for a cancellation of its own."""
+    """None of them raises CancelledError."""
     mp = Millpond()
     pool = mp.pool("p")
     work = mp.task(for_long)
@@ -312,7 +312,7 @@ async def test_closing_ends_runs_streams_and_drains_with_not_open() -> None:
 
 
 async def test_no_submitter_blocks_in_a_pool_that_closes() -> None:
-    """While a handler does not stop and keeps the closing, whoever submits is told so."""
+    """While a stubborn handler delays the close, a submit raises NotOpen."""
     mp = Millpond(work=False)
     pool = mp.pool("p", backpressure=bounded(1))
     work = mp.task(stubborn)
@@ -338,7 +338,7 @@ async def test_no_submitter_blocks_in_a_pool_that_closes() -> None:
 
 
 async def test_closing_ends_a_submit_that_waits_for_the_store() -> None:
-    """It came while a verb was under way; that one is answered, or not, and so is this one."""
+    """It came while a verb was under way; it ends whether or not that verb is answered."""
     mp = Millpond(work=False)
     pool = mp.pool("p")
     stores: list[Watched] = []
@@ -361,8 +361,8 @@ async def test_closing_ends_a_submit_that_waits_for_the_store() -> None:
     assert isinstance(await outcome(second), NotOpen)
 
 
-async def test_a_submit_that_was_given_up_before_it_was_sent_is_not_sent() -> None:
-    """It stood behind a verb on its way; nothing of it is stored."""
+async def test_a_submit_cancelled_before_it_was_sent_is_not_sent() -> None:
+    """It waited behind a verb under way; the store never sees it."""
     mp = Millpond(work=False)
     pool = mp.pool("p")
     stores: list[Watched] = []
@@ -391,8 +391,8 @@ async def test_a_submit_that_was_given_up_before_it_was_sent_is_not_sent() -> No
 
 @pytest.mark.parametrize("count", [1, 5])
 @pytest.mark.real_loop
-def test_a_millpond_left_open_does_not_keep_the_loop(count: int) -> None:
-    """asyncio.run cancels what is left and waits for it: a slot takes that for the end."""
+def test_a_millpond_left_open_does_not_keep_the_loop_running(count: int) -> None:
+    """asyncio.run cancels the tasks that are left; each slot then ends."""
 
     async def main() -> list[asyncio.Task[Any]]:
         mp = Millpond()
@@ -417,17 +417,17 @@ def test_a_millpond_left_open_does_not_keep_the_loop(count: int) -> None:
         assert count <= len(slots)
 
         async def cancel() -> None:
-            everybody = asyncio.all_tasks() - {asyncio.current_task()}
-            for task in everybody:
+            remaining = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in remaining:
                 task.cancel()
-            await asyncio.wait(everybody, timeout=5)
-            assert [] == [task for task in everybody if not task.done()]
+            await asyncio.wait(remaining, timeout=5)
+            assert [] == [task for task in remaining if not task.done()]
 
         runner.run(cancel())
 
 
 async def test_a_temporary_worker_survives_the_cancel_of_its_first_user() -> None:
-    """Another who needs it too is served all the same, and it leaves with the last."""
+    """It serves its other users, and stops with the last of them."""
     made = []
 
     @asynccontextmanager
@@ -452,7 +452,7 @@ async def test_a_temporary_worker_survives_the_cancel_of_its_first_user() -> Non
         first.cancel()
         assert 1 == (await soon(second)).completed
         assert [] == internals_of(mp).runtime.workers
-        # Opened and closed by one and the same task, as task groups and the like want it.
+        # One task opens and closes it, as task groups require.
         assert [made[0]] * 2 == made
 
 
@@ -461,7 +461,7 @@ async def _nowhere() -> None:
 
 
 async def test_the_error_that_prevents_a_temporary_worker_is_raised() -> None:
-    """By everybody who needs it."""
+    """Each call that needs the worker raises it."""
 
     @asynccontextmanager
     async def resources() -> AsyncIterator[None]:
@@ -481,7 +481,7 @@ async def test_the_error_that_prevents_a_temporary_worker_is_raised() -> None:
 
 
 async def test_workers_on_a_stack_of_the_users_own_close_in_any_order() -> None:
-    """Two workers and the Millpond itself, left in the order they were entered."""
+    """Two workers and the Millpond itself close in the order they were opened."""
     mp = Millpond(work=False)
     pool = mp.pool("p", max_concurrent=2)
     first, second = AsyncExitStack(), AsyncExitStack()

@@ -1,4 +1,4 @@
-"""What time alone does to a pool in memory: long attempts, expiry and retention."""
+"""Time in a pool in memory: long attempts, expiry and retention."""
 
 import asyncio
 
@@ -9,7 +9,7 @@ from millpond import Context, Keep, Millpond, Retry, TaskFailed
 
 
 async def test_an_attempt_may_run_for_longer_than_a_lease() -> None:
-    """In memory nobody else can take a task over: a slow handler keeps its lease."""
+    """In memory no other process can take the task: a slow handler keeps its lease."""
     mp = Millpond(lease=30.0)
     pool = mp.pool("slow")
 
@@ -23,7 +23,7 @@ async def test_an_attempt_may_run_for_longer_than_a_lease() -> None:
 
 
 async def test_an_idle_pool_sets_no_timer() -> None:
-    """A pool with nothing to do sleeps until it is woken: it does not even keep leases alive."""
+    """A pool with nothing to do sleeps until it is woken; it does not even renew leases."""
     mp = Millpond()
     mp.pool("idle")
     async with mp:
@@ -54,7 +54,7 @@ async def test_a_waiting_task_expires_by_time_alone() -> None:
 
 
 async def test_a_follow_up_expires_by_time_alone() -> None:
-    """What a handler submits through its context expires like any other task."""
+    """A task submitted through ctx expires like any other."""
     mp = Millpond()
     pool, other = mp.pool("first"), mp.pool("second")
     handles = []

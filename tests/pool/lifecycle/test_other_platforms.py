@@ -71,7 +71,7 @@ sys.exit(main(sys.argv[2:]))
 
 
 def on(system: str, program: str, *arguments: str) -> tuple[str, str]:
-    """Run a program as on another system; return what it wrote."""
+    """Run a program as on another system; return its output."""
     head = "import sys\nfrom tests.pool.lifecycle.other_system import pretend\npretend(sys.argv[1])"
     ran = subprocess.run(
         [sys.executable, "-c", f"{head}\n{program}", system, *arguments],
@@ -94,7 +94,7 @@ def test_a_pool_runs_on_another_system(system: str, store: str, tmp_path: Path) 
 
 @pytest.mark.parametrize("system", ["darwin", "win32"])
 def test_every_module_can_be_imported_on_another_system(system: str) -> None:
-    """No module needs at its import what a system lacks; the command says it when it is used."""
+    """No import needs a feature that the system lacks; a command that needs one says so."""
     assert ("", "") == on(system, MODULES)
 
 

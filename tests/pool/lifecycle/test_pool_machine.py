@@ -1,4 +1,4 @@
-"""A pool under a storm: whatever is asked of it in whatever order, its promises hold.
+"""A pool under random calls: its invariants hold after calls in any order.
 
 Hypothesis plays submitters, operators and workers of one pool on virtual time. What is measured is
 measured inside handlers; what is compared at the end is every map of the runtime.
@@ -68,7 +68,7 @@ def keyed(key: str | None) -> Any:
 
 
 class PoolMachine(RuleBasedStateMachine):
-    """One Millpond with one pool, and all that may happen to it."""
+    """One Millpond with one pool, and every call that a test may make on it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ class PoolMachine(RuleBasedStateMachine):
         self.redriven: Counter[int] = Counter()
         self.broken: list[str] = []
         self.limit = self.ceiling = 0
-        """The limit in force, and the most that may still be at work from before it was."""
+        """The limit in force, and how many tasks started under a higher one may still run."""
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         return self.runner.run(work)
@@ -112,7 +112,7 @@ class PoolMachine(RuleBasedStateMachine):
         self.mp = Millpond(work=False)
         internals_of(self.mp).owner.seed = 7
         if pauses is not None:
-            # A store that others may use, too, and that takes its time.
+            # A shared store that answers slowly.
             internals_of(self.mp).owner.make_store = lambda: Watched(memory(), pauses=pauses)
         self.limit = self.ceiling = limit
         self.per_key = per_key
@@ -226,7 +226,7 @@ class PoolMachine(RuleBasedStateMachine):
     def resize(self, limit: int | None) -> None:
         async def resize() -> None:
             await self.pool.resize(limit)
-            # In the same step: nothing can have started under the new limit without us knowing.
+            # In the same step, so no task starts unseen under the new limit.
             self.limit = self.pool.spec.max_concurrent if limit is None else limit
             self.ceiling = max(self.ceiling, self.limit)
 
@@ -267,7 +267,7 @@ class PoolMachine(RuleBasedStateMachine):
         self.run(stack.enter_async_context(worker))
         self.workers.append(stack)
 
-    # What must hold
+    # Invariants
 
     @invariant()
     def limits_hold(self) -> None:
@@ -278,7 +278,7 @@ class PoolMachine(RuleBasedStateMachine):
         assert view is not None
         assert self.at_work.total() <= view.running
         assert view.running <= max(self.limit, self.ceiling)
-        # What was let in under a higher limit is borne until it has gone, and no longer.
+        # Tasks started under a higher limit may run until they end, and count only until then.
         self.ceiling = max(self.limit, min(self.ceiling, view.running))
 
     @invariant()
@@ -292,7 +292,7 @@ class PoolMachine(RuleBasedStateMachine):
 
         seen, live, known = self.run(look())
         assert live == seen.running + seen.queued
-        # A submitter that is told a moment later, or not any more, is not counted with them.
+        # It does not count a submit whose answer comes later, or was lost.
         assert live >= sum(one in ("queued", "running") for one in known)
         ended = seen.completed + seen.failed + seen.cancelled
         assert ended >= sum(one in ("completed", "failed", "cancelled") for one in known)
@@ -306,7 +306,7 @@ class PoolMachine(RuleBasedStateMachine):
                     self.run(self.mp.__aexit__(None, None, None))
 
     async def wind_up(self) -> None:
-        """Let everything come to its end, and see that each end came once and nothing is left."""
+        """Let every task end, and check that each ended once and left nothing behind."""
         for key in ("a", "b", None):
             await self.pool.resume(key=key)
         self.ceiling = max(self.ceiling, self.pool.spec.max_concurrent)
@@ -318,7 +318,7 @@ class PoolMachine(RuleBasedStateMachine):
         async with asyncio.timeout(3_600):
             await asyncio.gather(*self.submitters, return_exceptions=True)
             await self.pool.drain()
-        # Not at a moment for which a timer may be set: then its turn would be under way.
+        # Not at the time of a timer: its turn would be under way.
         await asyncio.sleep(1.2345)
         assert [] == self.broken
         statuses = dict(zip(self.accepted, await self.mp.status(self.accepted), strict=True))
@@ -330,11 +330,11 @@ class PoolMachine(RuleBasedStateMachine):
             await worker.aclose()
 
     def nothing_is_left(self) -> None:
-        # Only private state shows that nothing is kept for tasks that have ended.
+        # Only private state shows that no entry is left for ended tasks.
         runtime, submitter = self.runtime, self.runtime.submitter
         assert 0 == self.at_work.total()
         assert {} == runtime.closures
-        assert {} == runtime.waiting._tasks
+        assert not runtime.waiting.any_waiting
         assert {} == runtime.env.background
         assert ({}, [], set()) == (submitter._lines, submitter._sender._next, submitter._offering)
         assert not any((submitter._sender._sending, runtime.env.inline))

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.memory("opening is the same on every store")
 
 
 class Stores:
-    """Makes stores in memory, and counts them; the first ones fail if so asked."""
+    """Makes stores in memory, and counts them; the first `failures` of them fail."""
 
     def __init__(self, mp: Millpond, failures: int = 0) -> None:
         self.made = 0
@@ -95,8 +95,8 @@ async def test_tasks_that_open_at_once_open_it_once(mp: Millpond) -> None:
     assert not mp.is_open
 
 
-async def test_a_block_needs_a_closed_millpond_and_open_does_not(mp: Millpond) -> None:
-    """`async with` says who closes it, so two at once are an error; open() has no such claim."""
+async def test_a_block_needs_a_closed_millpond_but_open_does_not(mp: Millpond) -> None:
+    """The end of `async with` closes it, so two at once are an error; open() may be repeated."""
     async with mp:
         await mp.open()
         await works(mp)
@@ -115,7 +115,7 @@ async def test_a_block_needs_a_closed_millpond_and_open_does_not(mp: Millpond) -
 
 
 async def test_an_open_that_fails_or_is_cancelled_leaves_it_to_the_next(mp: Millpond) -> None:
-    """Those who waited for it open it themselves."""
+    """The tasks that waited for the open then open it themselves."""
     stores = Stores(mp, failures=1)
     with pytest.raises(OSError, match="no store today"):
         await mp.open()
@@ -161,7 +161,7 @@ async def test_closing_warns_of_tasks_that_memory_loses(
     assert "closed with 1 task(s)" in caplog.text
 
 
-def test_the_loop_of_another_thread_is_named(mp: Millpond) -> None:
+def test_opening_on_a_second_loop_raises(mp: Millpond) -> None:
     """Async calls belong to one loop; threads and other loops use mp.sync, or close it."""
     mp.sync.open()
 
@@ -177,7 +177,7 @@ def test_the_loop_of_another_thread_is_named(mp: Millpond) -> None:
     asyncio.run(elsewhere())
 
 
-def test_a_loop_that_ended_without_close_is_named(mp: Millpond) -> None:
+def test_opening_a_millpond_whose_loop_ended_raises(mp: Millpond) -> None:
     """Nothing can close it any more, and no new loop can take it over."""
     asyncio.run(_only_open(mp))
     with pytest.raises(AlreadyOpen, match="has ended"):
@@ -288,7 +288,7 @@ async def test_a_thread_waits_for_the_loop_that_opens_it(mp: Millpond) -> None:
     await mp.close()
 
 
-async def test_a_thread_that_would_wait_for_its_own_loop_is_named(mp: Millpond) -> None:
+async def test_a_thread_that_would_wait_for_its_own_loop_raises(mp: Millpond) -> None:
     """A wait that can never end raises at once."""
     opening = asyncio.create_task(mp.open())
     life = mp._life
@@ -327,7 +327,7 @@ print(double.sync.submit(4).get(timeout=20), flush=True)
 @pytest.mark.parametrize("end", ["", "sys.exit(3)", "raise ValueError('oh')"])
 @pytest.mark.parametrize("durable", [False, True])
 def test_the_end_of_the_process_closes_it(tmp_path: Path, end: str, durable: bool) -> None:
-    """Workers leave their resources and give back their tasks."""
+    """Workers close their resources and give back their tasks."""
     url = f"sqlite:///{tmp_path}/work.db" if durable else None
     done = run_script(tmp_path, AT_EXIT.format(url=url, end=end))
     assert "8\nleft\n" == done.stdout
@@ -335,7 +335,7 @@ def test_the_end_of_the_process_closes_it(tmp_path: Path, end: str, durable: boo
 
 
 def test_threads_use_it_after_the_main_thread_has_ended(tmp_path: Path) -> None:
-    """The process goes on until they have ended; only then it is closed."""
+    """The process runs until those threads have ended; only then it closes."""
     end = """
 import threading
 def goes_on():
@@ -347,8 +347,8 @@ threading.Thread(target=goes_on).start()
     assert "8\n10\nleft\n" == done.stdout, done.stderr
 
 
-def test_an_end_that_hangs_is_given_up_and_logged(tmp_path: Path) -> None:
-    """A process that was asked to end must end."""
+def test_a_close_that_hangs_at_exit_is_abandoned_and_logged(tmp_path: Path) -> None:
+    """The process ends although its close hangs."""
     end = """
 import logging
 from millpond.pool import process_life

@@ -27,7 +27,7 @@ from millpond.store.protocol import Batch, Store
 
 
 class Process:
-    """One of several processes that share a store; it can be frozen, and told what to do."""
+    """One of several processes on a store; a test can freeze it and release its handlers."""
 
     def __init__(self, store: Store, name: str, *, lease: float = 30.0) -> None:
         self.name = name
@@ -36,8 +36,8 @@ class Process:
         internals_of(self.mp).owner.make_store = lambda: self.store
         self.pool: Pool = self.mp.pool("work", max_concurrent=2, retry=Retry.constant(0.0))
         self.ran: list[tuple[int, int]] = []
-        self.told: list[Observed] = []
-        self.mp.observe(self.told.append)
+        self.observed: list[Observed] = []
+        self.mp.observe(self.observed.append)
         self.go = asyncio.Event()
         self.interrupted = 0
 
@@ -54,7 +54,7 @@ class Process:
         self.job = job
 
     def kinds(self) -> list[str]:
-        return [str(happened.kind) for happened in self.told]
+        return [str(happened.kind) for happened in self.observed]
 
 
 @pytest.mark.rows("TRAP-1", "CX-16", "CX-T22", "CX-T82", "CX-T110", "DP-10")
@@ -103,8 +103,8 @@ async def test_late_progress_and_late_steps_change_nothing() -> None:
 
 
 @pytest.mark.rows("CX-T66")
-async def test_a_fenced_worker_stops_its_handlers_and_starts_anew() -> None:
-    """Told that its leases are gone, it interrupts what it runs, joins again, and works on."""
+async def test_a_fenced_worker_interrupts_its_handlers_and_registers_again() -> None:
+    """It learns that its leases are lost, interrupts its handlers, registers again and works on."""
     store = memory()
     one = Process(store, "one")
     async with one.mp:
@@ -123,8 +123,8 @@ async def test_a_fenced_worker_stops_its_handlers_and_starts_anew() -> None:
         assert "one" == await (await one.job.submit(2))
 
 
-async def test_a_handler_that_ignores_a_lost_lease_cannot_hurt_its_successor() -> None:
-    """The same worker runs the task again; the old handler's end does not touch the new one."""
+async def test_a_handler_that_ignores_a_lost_lease_does_not_change_the_next_attempt() -> None:
+    """The same worker runs the task again; the end of the old handler does not settle it."""
     store = memory()
     mp = Millpond()
     internals_of(mp).owner.make_store = lambda: Watched(store)
@@ -182,7 +182,7 @@ async def test_a_worker_that_cannot_renew_stops_before_another_can_start() -> No
 
 
 @pytest.mark.rows("CX-20", "DP-09")
-async def test_a_renewed_lease_is_left_alone() -> None:
+async def test_a_renewed_lease_is_not_recovered() -> None:
     """A handler that runs for ten leases keeps its task; it renews once per third of one."""
     store = memory()
     one, two = Process(store, "one"), Process(store, "two")
@@ -198,7 +198,7 @@ async def test_a_renewed_lease_is_left_alone() -> None:
 
 
 async def test_a_long_task_in_a_private_store_keeps_its_lease(opened: Opened) -> None:  # noqa: F811
-    """Nobody else uses the store, so nothing expires and nothing is renewed."""
+    """No other process uses the store, so no lease expires and none is renewed."""
     mp = Millpond()
     pool = mp.pool("work")
 
@@ -222,7 +222,7 @@ async def test_a_long_task_in_a_private_store_keeps_its_lease(opened: Opened) ->
 
 @pytest.mark.rows("TRAP-2", "DE-R18")
 async def test_a_task_that_kills_its_worker_again_and_again_ends_failed() -> None:
-    """A lost lease charges an attempt: poison runs at most `attempts` times, and says why."""
+    """A lost lease charges an attempt: the task runs at most `attempts` times."""
     store = memory()
     one = Process(store, "one")
     async with one.mp:
@@ -240,7 +240,7 @@ async def test_a_task_that_kills_its_worker_again_and_again_ends_failed() -> Non
 
 @pytest.mark.rows("CX-T68")
 async def test_a_task_cancelled_while_its_worker_died_ends_cancelled() -> None:
-    """It is not run again by anybody."""
+    """No worker runs it again."""
     store = memory()
     one, two = Process(store, "one"), Process(store, "two")
     async with one.mp:
@@ -255,7 +255,7 @@ async def test_a_task_cancelled_while_its_worker_died_ends_cancelled() -> None:
             await asyncio.sleep(1)
 
 
-async def test_a_cancel_from_another_process_arrives_with_the_renewal() -> None:
+async def test_a_cancel_from_another_process_arrives_by_the_next_renewal() -> None:
     """ctx.cancelled is set at the latest when the worker renews."""
     store = memory()
     one, two = Process(store, "one"), Process(store, "two")
@@ -279,7 +279,7 @@ async def test_a_cancel_from_another_process_arrives_with_the_renewal() -> None:
 
 @pytest.mark.rows("CX-T113", "CX-T114", "CX-T109")
 async def test_a_stopping_worker_gives_back_unfinished_tasks() -> None:
-    """Uncharged and at once: another worker takes it, and the stopping one claims nothing more."""
+    """Uncharged and at once: another worker takes them, and the stopping one claims no others."""
     store = memory()
     one, two = Process(store, "one"), Process(store, "two")
     two.go.set()
@@ -298,7 +298,7 @@ async def test_a_stopping_worker_gives_back_unfinished_tasks() -> None:
 
 
 async def test_grace_lets_handlers_finish() -> None:
-    """Within the grace they end by themselves; what is left after it is interrupted."""
+    """Within the grace they end by themselves; after it the worker interrupts them."""
     mp = Millpond(work=False)
     pool = mp.pool("work", max_concurrent=2)
     ended: list[float] = []
@@ -320,8 +320,8 @@ async def test_grace_lets_handlers_finish() -> None:
         assert 0 == slow.attempt
 
 
-async def test_a_closure_of_a_dead_process_is_found_stale() -> None:
-    """It is never run by another process and never lost from sight."""
+async def test_a_closure_of_a_dead_process_fails_as_stale() -> None:
+    """No other process runs it, and its handle shows the failure."""
     store = memory()
     one, two = Process(store, "one"), Process(store, "two")
 
@@ -340,7 +340,7 @@ async def test_a_closure_of_a_dead_process_is_found_stale() -> None:
         one.store.thaw()
 
 
-# Functions nobody knows
+# Unknown functions
 
 
 @pytest.mark.rows("TRAP-17")
@@ -348,7 +348,7 @@ async def test_an_unknown_function_is_parked_and_fails_after_a_day(
     opened: Opened,  # noqa: F811
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Reported by name, uncharged, out of the way of others, and ended after a day."""
+    """It is reported by name, costs no attempt, blocks no other task, and fails after a day."""
     mp = Millpond(keep=Keep(failed=3 * 86_400))
     pool = mp.pool("work", max_concurrent=1)
 
@@ -375,7 +375,7 @@ async def test_an_unknown_function_is_parked_and_fails_after_a_day(
 
 @pytest.mark.rows("TRAP-17")
 async def test_a_worker_that_knows_the_function_unparks_it() -> None:
-    """It joins, and the task runs, with all its attempts."""
+    """It registers, and the task runs, with all its attempts."""
     store = memory()
     old, new = Millpond(), Millpond()
     for mp in (old, new):
@@ -403,7 +403,7 @@ async def test_a_worker_that_knows_the_function_unparks_it() -> None:
 async def test_an_unknown_function_is_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Every one that serves the pool, however many tasks call it, and after a restart again."""
+    """Each worker that serves the pool logs it once, however many tasks call it, per opening."""
     fleet = Fleet()
     submitter, other = fleet.millpond(work=False), fleet.millpond(work=True)
     pool = submitter.pool("work")
@@ -415,7 +415,7 @@ async def test_an_unknown_function_is_logged_once(
     @other.task
     async def known() -> None: ...
 
-    def told() -> list[str]:
+    def logged() -> list[str]:
         return [one.message for one in caplog.records if "renamed_away" in one.message]
 
     async with submitter:
@@ -423,9 +423,9 @@ async def test_an_unknown_function_is_logged_once(
         for times in (1, 2):
             async with other:
                 await asyncio.sleep(5)
-                assert times == len(told())
+                assert times == len(logged())
                 assert 1 == other.counts.unknown_functions
-    assert "its tasks in pool work wait" in told()[0]
+    assert "its tasks in pool work wait" in logged()[0]
 
 
 async def test_an_alias_keeps_stored_tasks_running_after_a_rename(opened: Opened) -> None:  # noqa: F811
@@ -458,11 +458,11 @@ async def test_a_corrupt_payload_is_set_aside_counted_and_reported(
     """It fails as corrupt without a charged run, keeps the error, and the pool goes on."""
     mp = Millpond()
     pool = mp.pool("work")
-    told: list[Outcome] = []
+    outcomes: list[Outcome] = []
 
     @mp.task
     async def note(outcome: Outcome) -> None:
-        told.append(outcome)
+        outcomes.append(outcome)
 
     @pool.task
     async def job(number: int) -> int:
@@ -488,11 +488,11 @@ async def test_a_corrupt_payload_is_set_aside_counted_and_reported(
         assert any(record.__dict__.get("task") == 5 for record in caplog.records)
         assert 3 == await (await job.submit(3))
         await pool.drain()
-        assert ["corrupt"] == [outcome.reason for outcome in told]
+        assert ["corrupt"] == [outcome.reason for outcome in outcomes]
 
 
 async def test_options_that_cannot_be_read_do_not_stop_the_task(opened: Opened) -> None:  # noqa: F811
-    """A retry policy that is corrupt is as good as none; the handler's end still counts."""
+    """A corrupt retry policy counts as none; the result of the handler still counts."""
     mp = Millpond()
     pool = mp.pool("work")
 
@@ -521,10 +521,10 @@ async def test_options_that_cannot_be_read_do_not_stop_the_task(opened: Opened) 
         assert ["failed", "completed"] == [one.status, two.status]
 
 
-async def test_a_callback_with_a_corrupt_outcome_is_set_aside(
+async def test_a_callback_with_a_corrupt_outcome_fails_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It is not tried twenty-five times."""
+    """It is not retried, although callbacks have twenty-five attempts."""
     mp = Millpond()
     pool = mp.pool("work")
 
@@ -548,8 +548,8 @@ async def test_a_callback_with_a_corrupt_outcome_is_set_aside(
 
 
 @pytest.mark.rows("CX-02", "CX-T88", "CX-T78")
-async def test_a_running_task_is_left_in_peace(any_pace: Opened) -> None:  # noqa: F811
-    """However often the loop turns, nobody else gets it and nothing is changed in it."""
+async def test_turns_of_the_loop_do_not_change_a_running_task(any_pace: Opened) -> None:  # noqa: F811
+    """No other worker gets it, and its record does not change."""
     mp = Millpond()
     pool = mp.pool("work", max_concurrent=5)
     runs = 0
@@ -578,8 +578,8 @@ async def test_a_running_task_is_left_in_peace(any_pace: Opened) -> None:  # noq
         await handle
 
 
-async def test_a_worker_that_comes_after_the_last_has_gone_renews_too() -> None:
-    """Between two workers a process may have none for long; the next one's leases are kept."""
+async def test_a_worker_opened_after_a_gap_renews_its_leases() -> None:
+    """A process may have no worker for long; the next worker still renews."""
     store = memory()
     mp = Millpond(work=False, lease=6.0)
     internals_of(mp).owner.make_store = lambda: Watched(store)

@@ -30,7 +30,7 @@ def test_making_a_millpond_does_nothing() -> None:
 
 
 def test_a_pool_is_found_by_its_name_or_id() -> None:
-    """get_pool and pools() give the very objects, in the order they were made."""
+    """get_pool and pools() return the same objects, in the order they were made."""
     mp = Millpond()
     one, two = mp.pool("one"), mp.pool("two")
     assert [one, two] == mp.pools()
@@ -71,7 +71,7 @@ def test_a_plain_name_is_taken(name: str) -> None:
 def test_scopes_that_outlive_the_process_are_refused_by_name(
     scope: str, scope_id: str | None
 ) -> None:
-    """In memory only `session` can be had; the error names the scope and says what it needs."""
+    """Memory has only `session`; the error names the scope and what it needs."""
     mp = Millpond()
     with pytest.raises(NotSupported, match=f"{scope}.*durable store") as caught:
         mp.pool("scoped", scope=scope, scope_id=scope_id)
@@ -134,7 +134,7 @@ async def test_opening_twice_at_once_is_refused_and_harmless() -> None:
 
 
 def test_it_can_be_opened_again_on_another_loop() -> None:
-    """Each opening has its own loop; nothing of the last one is left over."""
+    """Each opening has its own loop, and keeps nothing of the last one."""
     mp = Millpond()
     pool = mp.pool("loops")
 
@@ -166,7 +166,7 @@ async def test_a_failing_block_closes_it() -> None:
 
 
 async def test_a_pool_and_a_task_made_after_opening_work() -> None:
-    """What is declared late is served like the rest."""
+    """The worker serves them like the others."""
     mp = Millpond()
     async with mp:
         pool = mp.pool("late", max_concurrent=2)
@@ -181,7 +181,7 @@ async def test_a_pool_and_a_task_made_after_opening_work() -> None:
         assert "idle" == (await quiet.snapshot()).state
 
 
-async def test_in_memory_open_means_at_work() -> None:
+async def test_opening_in_memory_starts_a_worker() -> None:
     """`async with mp` is also a worker, unless work=False."""
     mp, idle = Millpond(), Millpond(work=False)
     for one in (mp, idle):
@@ -203,8 +203,8 @@ async def test_in_memory_open_means_at_work() -> None:
             assert "done" == await handle
 
 
-async def test_closing_gives_running_work_up() -> None:
-    """Leaving the block interrupts what runs: it does not wait for it, and nothing hangs."""
+async def test_closing_interrupts_running_work() -> None:
+    """Leaving the block does not wait for running tasks, and nothing hangs."""
     mp = Millpond()
     pool = mp.pool("stops")
     ended: list[str] = []
@@ -223,8 +223,8 @@ async def test_closing_gives_running_work_up() -> None:
     assert 10 > asyncio.get_running_loop().time()
 
 
-def test_no_other_store_is_there_yet() -> None:
-    """A URL that no store answers to is refused where it is given."""
+def test_an_unknown_store_url_is_refused() -> None:
+    """Millpond() refuses a URL of no known store."""
     with pytest.raises(BadStoreURL, match="redis"):
         Millpond("redis://localhost")
 
@@ -249,8 +249,8 @@ def test_no_other_store_is_there_yet() -> None:
         ("on_empty", {"on_empty": "x"}),
     ],
 )
-def test_an_impossible_setting_is_blamed_by_name(option: str, settings: dict[str, object]) -> None:
-    """A pool that cannot be is refused at import, by the name of the setting."""
+def test_an_impossible_setting_is_refused_by_name(option: str, settings: dict[str, object]) -> None:
+    """mp.pool() refuses it at import; the error names the setting."""
     with pytest.raises(ConfigError) as caught:
         Millpond().pool("wrong", **settings)  # type: ignore[arg-type]
     assert option == caught.value.option
@@ -276,7 +276,7 @@ def test_objects_have_a_readable_repr() -> None:
 
 
 async def test_public_objects_have_a_readable_repr() -> None:
-    """At a prompt or in a log a Millpond, its twin, a worker and a run are told apart."""
+    """At a prompt or in a log, a Millpond, its sync side, a worker and a run look different."""
     mp = Millpond(work=False)
     assert "<millpond in memory, closed: no pools>" == repr(mp)
     pool = mp.pool("mail")

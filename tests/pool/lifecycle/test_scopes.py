@@ -1,4 +1,4 @@
-"""Scopes of a durable store: names side by side, ids that tell them apart, and an end for each."""
+"""Scopes of a durable store: pools of one name with different ids, and an end for each scope."""
 
 import asyncio
 from pathlib import Path
@@ -17,8 +17,8 @@ from millpond.errors import (
 URL = "sqlite:///never-opened.db"
 
 
-def test_a_pool_of_a_durable_store_is_the_apps() -> None:
-    """It says nothing: everybody who uses the store uses it."""
+def test_a_pool_of_a_durable_store_has_the_scope_app() -> None:
+    """Without a scope, every process on the store shares the pool."""
     mp = Millpond(URL)
     pool = mp.pool("reviews")
     assert ("reviews", "app", None, "app::reviews") == (
@@ -34,7 +34,7 @@ def test_a_pool_of_a_durable_store_is_the_apps() -> None:
 @pytest.mark.rows("HN-19")
 @pytest.mark.parametrize("scope", ["pipeline", "tenant", "org"])
 def test_two_scopes_have_pools_of_one_name(scope: str) -> None:
-    """Each is found by its id, and known to the store by it."""
+    """get_pool finds each by its id, and the store knows it by that id."""
     mp = Millpond(URL)
     app = mp.pool("reviews")
     acme = mp.pool("reviews", scope=scope, scope_id="acme")
@@ -49,7 +49,7 @@ def test_two_scopes_have_pools_of_one_name(scope: str) -> None:
 
 
 def test_a_name_in_several_scopes_needs_its_id() -> None:
-    """One that only one scope has is clear by itself."""
+    """A name that only one scope has needs no id."""
     mp = Millpond(URL)
     only = mp.pool("only", scope="tenant", scope_id="acme")
     mp.pool("both", scope="tenant", scope_id="acme")
@@ -75,7 +75,7 @@ def test_a_name_in_several_scopes_needs_its_id() -> None:
     ],
 )
 def test_a_scope_without_its_id_is_refused(option: str, given: dict[str, Any]) -> None:
-    """The option is blamed by its name, and nothing is declared."""
+    """The error names the option, and no pool is declared."""
     mp = Millpond(URL)
     with pytest.raises(ConfigError) as caught:
         mp.pool("reviews", **given)
@@ -83,8 +83,8 @@ def test_a_scope_without_its_id_is_refused(option: str, given: dict[str, Any]) -
     assert [] == mp.pools()
 
 
-def test_a_session_is_for_memory() -> None:
-    """A file would keep it only to forget it; the error says what to do instead."""
+def test_the_scope_session_is_only_for_memory() -> None:
+    """The error says what to do instead."""
     with pytest.raises(ConfigError, match=r"second Millpond\(\)") as caught:
         Millpond(URL).pool("reviews", scope="session")
     assert "scope" == caught.value.option
@@ -92,14 +92,14 @@ def test_a_session_is_for_memory() -> None:
 
 @pytest.mark.parametrize("name", ["tenant:acme:reviews", "app:x", "session:x", "org:a"])
 @pytest.mark.parametrize("url", [None, URL])
-def test_no_name_can_be_taken_for_an_id(name: str, url: str | None) -> None:
-    """A pool of the app must not be what another app calls a tenant's."""
+def test_a_name_that_looks_like_a_pool_id_is_refused(name: str, url: str | None) -> None:
+    """A pool of the app must not have the id of a tenant's pool."""
     with pytest.raises(ConfigError, match="give scope="):
         Millpond(url).pool(name)
 
 
-async def test_scopes_go_with_the_store_that_is_opened() -> None:
-    """What another store cannot have is refused before it is opened."""
+async def test_opening_refuses_a_scope_that_its_store_does_not_have() -> None:
+    """A pool without a scope follows mp.url; opening checks the scopes of the others."""
     mp = Millpond(URL)
     mp.pool("reviews", scope="tenant", scope_id="acme")
     mp.url = None
@@ -115,7 +115,7 @@ async def test_scopes_go_with_the_store_that_is_opened() -> None:
 
 
 def app(path: Path, *scope_ids: str) -> tuple[Millpond, list[Pool]]:
-    """An app with a pool for each tenant, all of one name, and one for everybody."""
+    """An app with a pool for each tenant and one for the app, all of one name."""
     mp = Millpond(f"sqlite:///{path}/work.db", work=True, keep=Keep(completed=1000.0))
     pools = [mp.pool("reviews", scope="tenant", scope_id=one) for one in scope_ids]
     pools.append(mp.pool("reviews"))
@@ -130,34 +130,34 @@ def app(path: Path, *scope_ids: str) -> tuple[Millpond, list[Pool]]:
 
 @pytest.mark.real_loop
 async def test_pools_of_one_name_do_not_mix(tmp_path: Path) -> None:
-    """Tasks, counts, keys, handles, runs, callbacks and the audit are each pool's own."""
-    mp, (acme, bolt, everybody) = app(tmp_path, "acme", "bolt")
-    told: list[str] = []
+    """Each pool has its own tasks, counts, keys, handles, runs, callbacks and audit."""
+    mp, (acme, bolt, shared) = app(tmp_path, "acme", "bolt")
+    notified: list[str] = []
 
-    @mp.task(name="tell")
-    async def tell(outcome: Outcome) -> None:
-        told.append(outcome.pool)
+    @mp.task(name="notify")
+    async def notify(outcome: Outcome) -> None:
+        notified.append(outcome.pool)
 
     async with mp:
         review = mp.tasks["review"]
         handles = [
-            await pool.submit(review.bind(), idempotency_key="one", on_complete=tell.bind())
-            for pool in (acme, bolt, everybody)
+            await pool.submit(review.bind(), idempotency_key="one", on_complete=notify.bind())
+            for pool in (acme, bolt, shared)
         ]
         assert not any(handle.duplicate for handle in handles)
         assert ["tenant:acme:reviews", "tenant:bolt:reviews", "reviews"] == [
             await handle for handle in handles
         ]
         assert ["reviews"] * 3 == [handle.pool for handle in handles]
-        assert [acme.id, bolt.id, everybody.id] == [handle.pool_id for handle in handles]
+        assert [acme.id, bolt.id, shared.id] == [handle.pool_id for handle in handles]
         again = await mp.handle(handles[1].id)
         assert bolt.id == again.pool_id
         report = await bolt.drain([review.bind()] * 3)
         assert (bolt.id, 3) == (report.pool, report.completed)
         await acme.drain()
-        await everybody.drain()
-        assert ["reviews", acme.id, bolt.id] == sorted(told)
-        snapshots = [await pool.snapshot() for pool in (acme, bolt, everybody)]
+        await shared.drain()
+        assert ["reviews", acme.id, bolt.id] == sorted(notified)
+        snapshots = [await pool.snapshot() for pool in (acme, bolt, shared)]
         assert [1, 4, 1] == [one.completed for one in snapshots]
         assert ["reviews"] * 3 == [one.name for one in snapshots]
         assert [("tenant", "acme"), ("tenant", "bolt"), ("app", None)] == [

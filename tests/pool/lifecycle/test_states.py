@@ -1,4 +1,4 @@
-"""States: every arrow as a user sees it, crashes at every point, and recovery in bulk."""
+"""States: every transition as a user sees it, crashes at every point, and bulk recovery."""
 
 import asyncio
 from itertools import pairwise
@@ -43,8 +43,8 @@ class Worker:
 
 @pytest.mark.rows("CX-01", "CX-T01", "CX-T36", "CX-T80", "CX-T10", "CX-T15", "CX-T73", "CX-02")
 @pytest.mark.usefixtures("any_pace")
-async def test_a_task_takes_the_arrows_of_the_table_and_no_others() -> None:
-    """What the audit tells of tasks of every fate are arrows of the one table, in order."""
+async def test_a_task_makes_only_the_transitions_of_the_lifecycle_table() -> None:
+    """The audit records of tasks with every end are transitions of the table, in order."""
     mp = Millpond(work=False)
     pool = mp.pool("work", max_concurrent=2, backpressure=ring_buffer(4), retry=Retry.constant(0.1))
 
@@ -90,11 +90,11 @@ async def test_a_task_takes_the_arrows_of_the_table_and_no_others() -> None:
             snapshot.running,
             snapshot.queued,
         )
-        told = [record async for record in mp.audit(pool) if record.event is not None]
-    moves = [(record.before, record.event, record.after) for record in told]
+        records = [record async for record in mp.audit(pool) if record.event is not None]
+    moves = [(record.before, record.event, record.after) for record in records]
     assert {(before, event, after) for (before, event), after in LIFECYCLE.items()} >= set(moves)
-    for task in {record.task for record in told}:
-        life = [record for record in told if record.task == task]
+    for task in {record.task for record in records}:
+        life = [record for record in records if record.task == task]
         assert life[0].before is None
         assert all(one.after is two.before for one, two in pairwise(life))
     assert {
@@ -107,10 +107,10 @@ async def test_a_task_takes_the_arrows_of_the_table_and_no_others() -> None:
         Transition.EVICT,
         Transition.CANCEL,
         Transition.REDRIVE,
-    } == {record.event for record in told}
-    running = [record for record in told if Status.RUNNING in (record.before, record.after)]
+    } == {record.event for record in records}
+    running = [record for record in records if Status.RUNNING in (record.before, record.after)]
     assert {Transition.LEASE} == {r.event for r in running if r.after is Status.RUNNING}
-    # Whatever leaves running carries the worker whose claim and settle it was.
+    # A record that leaves running names the worker that claimed or settled the task.
     assert all(record.worker is not None for record in running)
     arrows = {(before, after) for (before, _), after in LIFECYCLE.items()}
     assert not any(before in (Status.COMPLETED, Status.REJECTED) for before, _ in arrows)
@@ -118,7 +118,7 @@ async def test_a_task_takes_the_arrows_of_the_table_and_no_others() -> None:
 
 @pytest.mark.rows("CX-T14")
 async def test_a_task_is_running_until_its_outcome_is_stored() -> None:
-    """Its handler is long over, the store has not heard of it: to everybody it still runs."""
+    """The handler has returned, but its settle has not reached the store: status is running."""
     one = Worker(memory())
     one.seconds = 1.0
     async with one.mp:
@@ -136,7 +136,7 @@ async def test_a_task_is_running_until_its_outcome_is_stored() -> None:
 @pytest.mark.rows("CX-T94", "TRAP-6")
 @pytest.mark.parametrize("verbs", range(2, 16))
 async def test_after_a_crash_at_any_point_the_pool_goes_on(verbs: int) -> None:
-    """A process that stops after any number of verbs leaves work that another one finishes."""
+    """A process dies after any number of verbs, and another one finishes its work."""
     store = memory()
     first, second = Worker(store), Worker(store)
     first.seconds = 0.5
@@ -160,8 +160,8 @@ async def test_after_a_crash_at_any_point_the_pool_goes_on(verbs: int) -> None:
 
 
 @pytest.mark.rows("CX-T69", "CX-T63", "CX-T65")
-async def test_many_lost_leases_come_back_in_one_pass_and_others_are_left_alone() -> None:
-    """What a dead process held runs elsewhere; what it had settled, or others hold, does not."""
+async def test_one_pass_recovers_many_lost_leases_and_no_others() -> None:
+    """The tasks of a dead process run elsewhere; settled tasks and those of others do not."""
     store = memory()
     dead, alive = Worker(store), Worker(store)
     dead.seconds = alive.seconds = 100.0
@@ -195,7 +195,7 @@ async def test_many_lost_leases_come_back_in_one_pass_and_others_are_left_alone(
 
 @pytest.mark.rows("CX-T108", "CX-T88")
 async def test_a_claim_skips_tasks_that_are_claimed_due_later_or_gone() -> None:
-    """Two workers on one store share the work; each task runs once, later ones later."""
+    """Two workers on one store share the work; each task runs once, and not before it is due."""
     store = memory()
     one, two = Worker(store), Worker(store)
     one.seconds = two.seconds = 1.0
@@ -300,11 +300,11 @@ async def test_a_task_that_waits_for_its_own_full_pool_raises_would_deadlock() -
         try:
             await handle
         except WouldDeadlock:
-            return "told"
+            return "refused"
         return "it ended"
 
     async with mp:
-        assert "told" == await asyncio.wait_for(result_of(await parent.submit()), 60)
+        assert "refused" == await asyncio.wait_for(result_of(await parent.submit()), 60)
         await pool.drain()
         assert 2 == (await pool.snapshot()).completed
 

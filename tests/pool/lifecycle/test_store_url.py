@@ -1,4 +1,4 @@
-"""Addresses of stores, as people are shown them."""
+"""Store URLs as shown to people."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from millpond.pool.store_url import shown
 
 @pytest.mark.rows("TR-17")
 @pytest.mark.parametrize(
-    ("url", "told"),
+    ("url", "expected"),
     [
         ("sqlite:///work.db", "sqlite:///work.db"),
         ("sqlite:////var/lib/work.db", "sqlite:////var/lib/work.db"),
@@ -26,14 +26,14 @@ from millpond.pool.store_url import shown
         (None, "memory"),
     ],
 )
-def test_an_address_is_shown_without_its_secrets(url: str | None, told: str) -> None:
-    """Neither password nor query; user, host and path stay where they can be told from these."""
-    assert told == shown(url)
+def test_a_store_url_is_shown_without_its_secrets(url: str | None, expected: str) -> None:
+    """Password and query are hidden; user, host and path stay if they can be parsed."""
+    assert expected == shown(url)
     assert "secret" not in shown(url)
 
 
-async def test_where_pools_are_kept_may_change_until_it_is_opened() -> None:
-    """And again when it is closed; what names no store is refused, and changes nothing."""
+async def test_the_store_may_change_while_the_millpond_is_closed() -> None:
+    """A URL of no known store is refused, and changes nothing."""
     mp = Millpond("sqlite:///one.db")
     mp.url = "sqlite:///other.db"
     assert "sqlite:///other.db" == mp.url

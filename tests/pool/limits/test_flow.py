@@ -1,4 +1,4 @@
-"""Flow control as users write it: weights that turn out different, peers that say slow down."""
+"""Flow control: weights corrected after the call, and services that throttle."""
 
 import asyncio
 from datetime import timedelta
@@ -42,7 +42,7 @@ async def test_a_handler_gives_back_the_weight_it_did_not_use() -> None:
 
 
 async def test_an_attempt_that_fails_settles_its_weight_too() -> None:
-    """Whatever becomes of an attempt, what it did not use comes back."""
+    """A failed attempt also gives back the weight it did not use."""
     mp = Millpond()
     pool = mp.pool("llm", rate=Rate(60, per=60.0, of="weight"), retry=Retry.constant(0.0))
     starts: list[float] = []
@@ -61,7 +61,7 @@ async def test_an_attempt_that_fails_settles_its_weight_too() -> None:
 
 
 async def test_a_weight_must_be_a_whole_number() -> None:
-    """A bad word is blamed by name, in the handler that said it."""
+    """The call in the handler raises, and the error names the value."""
     mp = Millpond()
     pool = mp.pool("llm", retry=Retry.never())
 
@@ -74,8 +74,8 @@ async def test_a_weight_must_be_a_whole_number() -> None:
             await (await ask.submit())
 
 
-async def test_throttled_holds_the_pool_back_for_everyone() -> None:
-    """One answer of 429 and nobody asks again before its time; no attempt is spent."""
+async def test_throttled_delays_every_start_of_the_pool() -> None:
+    """After one 429 no task starts before the given time; no attempt is spent."""
     mp = Millpond()
     pool = mp.pool("llm", max_concurrent=2, retry=Retry.never())
     starts: list[tuple[int, float]] = []
@@ -119,15 +119,15 @@ async def test_throttled_may_hold_back_one_key_alone() -> None:
 
 
 async def test_throttled_in_a_map_holds_the_pool_back() -> None:
-    """Items of a map that share a task say it, too."""
+    """An item of a map that shares its task with others may raise it too."""
     mp = Millpond()
     pool = mp.pool("llm", max_concurrent=1)
-    told = False
+    throttled = False
 
     async def ask(number: int) -> int:
-        nonlocal told
-        if not told:
-            told = True
+        nonlocal throttled
+        if not throttled:
+            throttled = True
             raise Throttled(4.0)
         return number
 
@@ -137,7 +137,7 @@ async def test_throttled_in_a_map_holds_the_pool_back() -> None:
 
 
 def test_throttled_refuses_bad_arguments_by_name() -> None:
-    """A scope there is not, and a time that is none."""
+    """An unknown scope, and a time that is no number."""
     with pytest.raises(ConfigError, match="scope"):
         Throttled(1.0, scope="planet")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="retry_after"):
@@ -199,7 +199,7 @@ async def test_a_budget_has_rates_of_its_own() -> None:
 
 
 def test_a_budget_is_of_one_millpond_and_named_once() -> None:
-    """What cannot be meant is blamed by name."""
+    """Duplicate names, and budgets that a pool cannot use, are refused."""
     mp, other = Millpond(), Millpond()
     openai = mp.budget("openai", 3)
     with pytest.raises(DuplicateName, match="openai"):
@@ -228,7 +228,7 @@ async def test_a_budget_made_after_opening_is_known_in_time() -> None:
 
 
 async def test_an_adaptive_pool_finds_the_capacity_of_its_peer() -> None:
-    """A peer that serves 4 at a time and queues the rest: the pool settles near 4, far from 50."""
+    """The service handles 4 at a time and queues the rest: the pool settles near 4, far from 50."""
     mp = Millpond()
     pool = mp.pool("llm", max_concurrent=adaptive(1, 50))
     server, limits = asyncio.Semaphore(4), []
@@ -250,7 +250,7 @@ async def test_an_adaptive_pool_finds_the_capacity_of_its_peer() -> None:
 
 
 async def test_an_adaptive_pool_can_be_resized_and_given_back() -> None:
-    """An operator's number rules until it is taken back."""
+    """The operator's limit applies until it is reset."""
     mp = Millpond()
     pool = mp.pool("llm", max_concurrent=adaptive(2, 50, initial=6))
     async with mp:
@@ -265,7 +265,7 @@ async def test_an_adaptive_pool_can_be_resized_and_given_back() -> None:
 
 @pytest.mark.rows("TR-04")
 async def test_a_throttle_of_years_ends_after_a_day_or_with_resume() -> None:
-    """What a peer's header says is shortened to a day; an operator need not wait that long."""
+    """The delay of a header is cut to a day; an operator can end it with resume."""
     mp = Millpond()
     pool = mp.pool("llm")
     ran: list[float] = []

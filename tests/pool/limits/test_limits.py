@@ -11,7 +11,7 @@ from millpond.errors import PoolClosed
 
 
 class Gauge:
-    """Counts what runs at once, in all and by key, and when each start was."""
+    """Counts running tasks, in all and by key, and notes each start."""
 
     def __init__(self) -> None:
         self.now: dict[str | None, int] = {}
@@ -68,7 +68,7 @@ async def test_max_concurrent_is_one_budget_for_every_worker() -> None:
 
 
 async def test_without_max_concurrent_one_task_runs() -> None:
-    """The limit is 1 unless it is said."""
+    """The default limit is 1."""
     mp = Millpond()
     pool = mp.pool("one")
     gauge = Gauge()
@@ -157,7 +157,7 @@ async def test_a_rate_allows_its_burst_and_then_its_pace(rate: Rate, burst: int)
 
 
 async def test_a_rate_saves_up_its_burst_and_no_more() -> None:
-    """After a long rest the burst is there again, and not what would have been missed."""
+    """After a long pause the burst is available again, and no more than the burst."""
     mp = Millpond()
     pool = mp.pool("rated", max_concurrent=100, rate=Rate(2, per=1.0, burst=4))
     gauge = Gauge()
@@ -212,7 +212,7 @@ async def test_a_rate_per_key_holds_back_only_its_key() -> None:
 
 
 async def test_several_rates_hold_together_and_one_may_count_weight() -> None:
-    """The slower of the two decides; weight is what a task says it costs."""
+    """The slower of the two decides; weight is the declared cost of a task."""
     mp = Millpond()
     rates = [Rate(10, per=1.0), Rate(100, per=10.0, of="weight")]
     pool = mp.pool("rated", max_concurrent=100, rate=rates)
@@ -260,7 +260,7 @@ async def test_resize_raises_at_once_and_shrinks_by_attrition() -> None:
 
 
 async def test_a_stale_revision_of_a_resize_is_refused() -> None:
-    """revision= is the number of the change: one that is not newer than what is in force loses."""
+    """revision= numbers the changes: one that is not newer than the current one is refused."""
     mp = Millpond()
     pool = mp.pool("sized")
     async with mp:
@@ -273,7 +273,7 @@ async def test_a_stale_revision_of_a_resize_is_refused() -> None:
 
 
 async def test_pause_keeps_timers_and_takes_completions() -> None:
-    """While paused, what runs ends and is stored, and a delay goes on; nothing starts."""
+    """While paused, running tasks end and are settled, and delays pass; nothing starts."""
     mp = Millpond()
     pool = mp.pool("paused", max_concurrent=5)
     started: list[float] = []
@@ -299,7 +299,7 @@ async def test_pause_keeps_timers_and_takes_completions() -> None:
 
 
 async def test_purge_cancels_waiting_tasks_and_returns_how_many() -> None:
-    """Waiting and scheduled tasks become cancelled: purged; what runs goes on."""
+    """Queued and scheduled tasks become cancelled (purged); running tasks go on."""
     mp = Millpond()
     pool = mp.pool("purged")
 
@@ -342,8 +342,8 @@ async def test_pause_purge_and_cancel_all_may_be_about_one_key() -> None:
         await c
 
 
-async def test_cancel_all_before_a_moment_spares_later_tasks() -> None:
-    """before= is compared with the time of submission; running tasks are told too."""
+async def test_cancel_all_before_a_time_keeps_later_tasks() -> None:
+    """before= is compared with the time of submission; running tasks see ctx.cancelled."""
     mp = Millpond()
     pool = mp.pool("before")
 
@@ -363,7 +363,7 @@ async def test_cancel_all_before_a_moment_spares_later_tasks() -> None:
 
 
 async def test_a_closed_pool_refuses_new_tasks_and_runs_its_queue() -> None:
-    """close() refuses work from outside for good; what is queued still runs."""
+    """close() refuses work from outside for good; queued tasks still run."""
     mp = Millpond()
     pool = mp.pool("closed")
 

@@ -1,4 +1,4 @@
-"""prefetch: claims ahead of the slots, exact in order and in limits, given back when wanted."""
+"""prefetch: a worker claims tasks before a slot is free; order and limits still hold."""
 
 import asyncio
 from collections import Counter
@@ -23,7 +23,7 @@ from millpond.store.protocol import LeaseAnswer
 
 
 class Bench:
-    """A pool with claims ahead whose jobs last one second and tell when they started."""
+    """A pool with prefetch whose jobs last one second and note when they started."""
 
     def __init__(self, prefetch: int = 4, **options: object) -> None:
         self.mp = Millpond()
@@ -46,8 +46,8 @@ class Bench:
         self.job = job
 
 
-async def test_claims_show_as_queued_and_do_not_count_as_running() -> None:
-    """Two run, four are held ahead, all but the two wait as far as anybody can see."""
+async def test_prefetched_tasks_show_as_queued_and_do_not_count_as_running() -> None:
+    """Two run, four are prefetched; the snapshot shows all but the two as queued."""
     bench = Bench(max_concurrent=2)
     async with bench.mp:
         handles = [await bench.job.submit(n) for n in range(10)]
@@ -76,8 +76,8 @@ async def test_order_is_that_of_the_claims_and_no_slot_waits() -> None:
     assert [float(n // 2) for n in range(10)] == [round(at, 3) for at, _ in bench.started]
 
 
-async def test_a_pause_gives_claims_back_uncharged() -> None:
-    """What was held ahead waits in its place again, and starts first after the resume."""
+async def test_a_pause_gives_prefetched_tasks_back_uncharged() -> None:
+    """They return to their places in the queue, and start first after the resume."""
     bench = Bench(max_concurrent=1)
     async with bench.mp:
         handles = [await bench.job.submit(n) for n in range(6)]
@@ -122,7 +122,7 @@ async def test_claims_count_for_the_limit_of_a_key() -> None:
 
 
 async def test_a_claim_takes_a_token_of_the_rate_and_brings_it_back() -> None:
-    """Three may be claimed in a second; what a pause gives back may be claimed again at once."""
+    """Three may be claimed in a second; a claim that a pause gives back frees its token."""
     bench = Bench(max_concurrent=1, rate=Rate(3, per=60.0))
     async with bench.mp:
         for n in range(9):
@@ -139,7 +139,7 @@ async def test_a_claim_takes_a_token_of_the_rate_and_brings_it_back() -> None:
 
 
 async def test_closing_gives_everything_back() -> None:
-    """A worker that goes leaves its claims in the queue, uncharged."""
+    """A worker that stops gives its prefetched tasks back to the queue, uncharged."""
     bench = Bench(max_concurrent=1)
     mp = bench.mp
     async with mp:
@@ -155,8 +155,8 @@ async def test_closing_gives_everything_back() -> None:
         assert [1] * 5 == [handle.attempt for handle in handles]
 
 
-async def test_fair_turns_are_taken_at_the_claim() -> None:
-    """Claims ahead keep the order of the ring as it was when they were made."""
+async def test_fair_order_applies_when_tasks_are_claimed() -> None:
+    """Prefetched tasks keep the fair order of the moment of their claim."""
     bench = Bench(max_concurrent=1, prefetch=3, queue=fair_round_robin("key"))
     async with bench.mp:
         for n, key in enumerate("aaaabb"):
@@ -174,7 +174,7 @@ async def test_fair_turns_are_taken_at_the_claim() -> None:
 def test_prefetch_is_refused_by_name_where_order_is_exact_to_the_start(
     options: dict[str, object],
 ) -> None:
-    """Claims ahead would run late there, so they cannot be had."""
+    """Prefetched tasks would start out of order there."""
     with pytest.raises(ConfigError, match="prefetch"):
         Millpond().pool("ahead", prefetch=1, **options)  # type: ignore[arg-type]
 
@@ -249,7 +249,7 @@ async def test_claims_that_the_store_starts_are_started_once() -> None:
 
 
 async def test_claims_start_while_the_store_takes_its_time() -> None:
-    """The slot that a job leaves is taken at once; no answer is waited for."""
+    """The next job takes a free slot at once, without waiting for the store."""
     bench = Bench(max_concurrent=1, prefetch=3)
     store = Watched(memory())
     internals_of(bench.mp).owner.make_store = lambda: store
@@ -265,8 +265,8 @@ async def test_claims_start_while_the_store_takes_its_time() -> None:
         assert 0 == bench.mp.counts.stale_settles
 
 
-async def test_a_claim_that_the_store_started_is_held_no_longer() -> None:
-    """What was leased is at work: it would run twice if it were still held."""
+async def test_a_prefetched_task_that_a_lease_started_is_not_prefetched_any_more() -> None:
+    """The task is running: it would run twice if it were still prefetched."""
     bench = Bench(max_concurrent=1)
     async with bench.mp:
         for n in range(4):

@@ -1,4 +1,4 @@
-"""The audit, observers and hooks: what happened, told after it happened."""
+"""The audit, observers and hooks: each reports an event after it happened."""
 
 import asyncio
 from collections.abc import Callable
@@ -82,7 +82,7 @@ async def test_the_audit_has_cancels_drops_and_orders() -> None:
 
 
 async def test_the_audit_of_one_pool_leaves_out_the_others() -> None:
-    """mp.audit(pool) takes a pool or its name; without one it tells everything."""
+    """mp.audit(pool) takes a pool or its name; without one it yields all records."""
     mp = Millpond()
     one, two = mp.pool("one"), mp.pool("two")
 
@@ -150,7 +150,7 @@ def test_equal_histories_have_equal_audits() -> None:
 
 
 def _comparable(record: Record) -> Record:
-    """Leave out what is of this process: its name, and the tokens of its store."""
+    """Remove the values that differ per process: its name, and the tokens of its store."""
     worker = None if record.worker is None else record.worker.rpartition("/")[2]
     return msgspec.structs.replace(record, worker=worker, token=0)
 
@@ -193,7 +193,7 @@ async def test_observers_are_called_for_every_end() -> None:
 
 
 async def test_an_observer_that_raises_is_counted_and_breaks_nothing() -> None:
-    """The task completes, the next observer is told, and mp.counts says how often."""
+    """The task completes, the next observer is called, and mp.counts has the number."""
     mp = Millpond()
     pool = mp.pool("seen")
     seen: list[str] = []
@@ -219,7 +219,7 @@ async def test_an_observer_that_raises_is_counted_and_breaks_nothing() -> None:
 
 
 async def test_on_dead_letter_is_called_once_with_payload_error_and_history() -> None:
-    """A task that failed for good is told with payload, error and history; a retry is not."""
+    """It gets payload, error and history of a task that failed for good, not of a retry."""
     mp = Millpond()
     letters: list[DeadLetter] = []
     pool = mp.pool("dead", retry=Retry.constant(1.0, attempts=3), on_dead_letter=letters.append)
@@ -268,8 +268,8 @@ async def test_on_dead_letter_is_called_for_tasks_that_no_handler_ended() -> Non
 async def test_on_empty_is_called_each_time_a_pool_runs_dry() -> None:
     """Once for each time, with how many were ever processed."""
     mp = Millpond()
-    told: list[Empty] = []
-    pool = mp.pool("dry", on_empty=told.append)
+    events: list[Empty] = []
+    pool = mp.pool("dry", on_empty=events.append)
 
     @pool.task
     async def work() -> None:
@@ -280,14 +280,14 @@ async def test_on_empty_is_called_each_time_a_pool_runs_dry() -> None:
         await pool.drain()
         await (await work.submit())
         await asyncio.sleep(5)
-    assert [("dry", None, 3), ("dry", None, 4)] == [(e.pool, e.lane, e.processed) for e in told]
+    assert [("dry", None, 3), ("dry", None, 4)] == [(e.pool, e.lane, e.processed) for e in events]
 
 
-def _raises(_told: object) -> None:
+def _raises(_event: object) -> None:
     raise ZeroDivisionError
 
 
-async def _raises_later(_told: object) -> None:
+async def _raises_later(_event: object) -> None:
     await asyncio.sleep(1)
     raise ZeroDivisionError
 
@@ -315,10 +315,10 @@ async def test_a_failing_hook_is_counted_and_breaks_nothing(
         assert 3 == mp.counts.hook_errors
 
 
-async def test_counts_begin_anew_with_each_opening() -> None:
-    """They are of this process since it was opened, and can be read after it was closed."""
+async def test_each_opening_starts_the_counts_at_zero() -> None:
+    """They count since the opening, and can be read after the close."""
     mp = Millpond()
-    pool = mp.pool("anew", on_empty=_raises)
+    pool = mp.pool("reopened", on_empty=_raises)
 
     @pool.task
     async def work() -> None: ...
@@ -337,12 +337,12 @@ async def test_on_complete_gets_every_kind_of_outcome() -> None:
     """A callback is called for completed, failed, cancelled and dropped tasks."""
     mp = Millpond()
     policy = bounded(1, on_full="drop_oldest")
-    pool = mp.pool("told", backpressure=policy, retry=Retry.never())
-    told: list[tuple[str, str, object]] = []
+    pool = mp.pool("callbacks", backpressure=policy, retry=Retry.never())
+    notified: list[tuple[str, str, object]] = []
 
     @pool.task
     async def notify(outcome: Outcome, channel: str) -> None:
-        told.append((channel, outcome.status, outcome.result))
+        notified.append((channel, outcome.status, outcome.result))
 
     @pool.task
     async def work(n: int) -> int:
@@ -364,4 +364,4 @@ async def test_on_complete_gets_every_kind_of_outcome() -> None:
         ("#ops", "failed", None),
         ("#ops", "rejected", None),
         ("#ops", "cancelled", None),
-    ] == told
+    ] == notified

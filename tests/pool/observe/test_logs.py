@@ -1,4 +1,4 @@
-"""What is logged: last failures as errors, others as warnings, once each."""
+"""Logs: last failures as errors, others as warnings, once each."""
 
 import asyncio
 import logging
@@ -34,10 +34,10 @@ class Shop:
             raise ConnectionError(f"no answer to {number}")
 
         @self.mp.task
-        async def tell(outcome: Outcome) -> None:
+        async def notify(outcome: Outcome) -> None:
             raise LookupError("no such channel")
 
-        self.send, self.tell = send, tell
+        self.send, self.notify = send, notify
 
 
 def exception(record: logging.LogRecord) -> type[BaseException] | None:
@@ -71,10 +71,10 @@ async def test_a_last_failure_is_logged_as_an_error_with_its_fields(
 
 
 @pytest.mark.rows("TR-20")
-async def test_an_attempt_that_is_tried_again_is_a_warning(
+async def test_an_attempt_that_is_retried_is_a_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Each in one line that tells what failed and when it goes on; coming back later is none."""
+    """One line names the failure and the time of the retry; RetryLater logs nothing."""
     mp = Millpond()
     pool = mp.pool("mail", retry=Retry.constant(2, attempts=3, jitter=0.0))
 
@@ -90,9 +90,9 @@ async def test_an_attempt_that_is_tried_again_is_a_warning(
         handle = await send.submit()
         await asyncio.sleep(60)
     lines = [one.getMessage() for one in caplog.records]
-    told = [line for line in lines if line.startswith("attempt ")]
+    warnings = [line for line in lines if line.startswith("attempt ")]
     rest = f"of task {handle.id} (send) of pool mail failed, the next is in 2 s: ConnectionError"
-    assert [f"attempt {n} {rest}: no answer in {n}" for n in (1, 2)] == told
+    assert [f"attempt {n} {rest}: no answer in {n}" for n in (1, 2)] == warnings
     again = [one for one in caplog.records if one.getMessage().startswith("attempt ")]
     assert [(logging.WARNING, n) for n in (1, 2)] == [
         (one.levelno, vars(one)["attempt"]) for one in again
@@ -120,16 +120,16 @@ async def test_an_awaited_failure_is_logged_as_an_error_too(
 
 @pytest.mark.rows("TR-20")
 async def test_a_callback_that_fails_is_an_error(caplog: pytest.LogCaptureFixture) -> None:
-    """Nobody awaits a callback; that of a task that was awaited is logged too."""
+    """A callback has no caller that waits; it is logged also when its task was awaited."""
     shop = Shop()
     async with shop.mp:
-        call = shop.send.bind(1).options(on_complete=shop.tell.bind())
+        call = shop.send.bind(1).options(on_complete=shop.notify.bind())
         with pytest.raises(TaskFailed):
             await (await shop.pool.submit(call))
         await shop.pool.drain()
     record = failures(caplog)[-1]
     assert logging.ERROR == record.levelno
-    assert "(tell) of pool mail failed" in record.getMessage()
+    assert "(notify) of pool mail failed" in record.getMessage()
     assert LookupError is exception(record)
 
 
@@ -161,7 +161,7 @@ async def test_each_item_of_a_batch_fails_in_a_record_of_its_own(
 async def test_a_timeout_is_logged_like_any_other_failure(
     attempts: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As a warning while attempts are left, then as an error, also where the handler hangs on."""
+    """A warning while attempts are left, then an error, also when the handler does not stop."""
     mp = Millpond()
     pool = mp.pool("mail", retry=Retry.constant(1, attempts=attempts))
 
@@ -184,7 +184,7 @@ async def test_a_timeout_is_logged_like_any_other_failure(
 async def test_a_result_that_cannot_be_stored_is_logged_with_its_traceback(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """The error was made behind the handler: the stored text stands for the exception."""
+    """The error arose after the handler returned, so the log has its stored text."""
     mp = Millpond()
     pool = mp.pool("mail")
 
@@ -267,7 +267,7 @@ def test_a_plain_script_sees_its_failures() -> None:
 async def test_closing_over_work_that_would_be_lost_is_a_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A script that forgets to drain is told; one that drains, or leaves with an error, is not."""
+    """A script that forgets to drain gets it; one that drains, or ends with an error, does not."""
     shop = Shop()
     async with shop.mp:
         await shop.pool.submit_many(shop.send.each(range(3)))

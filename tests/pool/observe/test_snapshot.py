@@ -1,4 +1,4 @@
-"""Looking at a pool: size, snapshot, tasks, what is unsettled, and why."""
+"""Reading a pool: size, snapshot, tasks, unsettled tasks, and why a task waits."""
 
 import asyncio
 from datetime import timedelta
@@ -47,7 +47,7 @@ async def test_size_counts_running_and_waiting_tasks() -> None:
 
 
 async def test_a_snapshot_counts_by_status() -> None:
-    """Running, queued and scheduled are what is there now; ended tasks are lifetime totals."""
+    """Running, queued and scheduled are current; counts of ended tasks are lifetime totals."""
     mp = Millpond()
     policy = bounded(4, on_full="drop_newest")
     pool = mp.pool("counts", backpressure=policy, retry=Retry.never())
@@ -78,7 +78,7 @@ async def test_a_snapshot_counts_by_status() -> None:
 
 
 async def test_lifetime_totals_outlive_the_records() -> None:
-    """Retention removes rows; what was counted stays counted, and `kept` says what is left."""
+    """Retention removes rows but changes no total; `kept` says how many rows are left."""
     mp = Millpond(keep=Keep(completed=60.0, failed=60.0))
     pool = mp.pool("life", retry=Retry.never())
 
@@ -98,7 +98,7 @@ async def test_lifetime_totals_outlive_the_records() -> None:
 
 
 async def test_a_snapshot_has_the_configuration_as_given() -> None:
-    """What was declared is there whole; what is in force is told beside it."""
+    """It has every declared setting, and beside them the settings in force."""
     mp = Millpond(lease=timedelta(seconds=45))
     given = {
         "max_concurrent": 5,
@@ -179,7 +179,7 @@ async def test_a_snapshot_has_ages_and_times() -> None:
 
 
 async def test_a_paused_pool_and_key_show() -> None:
-    """paused, paused_units and closed say what was ordered."""
+    """paused, paused_units and closed show the operator's orders."""
     mp = Millpond()
     pool = mp.pool("orders")
     async with mp:
@@ -265,7 +265,7 @@ async def test_unsettled_lists_all_queued_and_running_tasks() -> None:
 async def test_unsettled_does_not_miss_tasks_that_start_meanwhile(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A task that leaves the queue while it is looked through is told of, and told of once."""
+    """A task that leaves the queue while unsettled() reads it is listed once."""
     mp = Millpond()
     pool = mp.pool("work", max_concurrent=3)
 
@@ -309,7 +309,7 @@ async def test_unsettled_lists_all_however_many() -> None:
 
 
 async def test_why_names_what_a_task_waits_for() -> None:
-    """In words for people: pauses, keys at their limit, what is ahead, rates, timers."""
+    """In plain words: pauses, keys at their limit, tasks ahead, rates, timers."""
     mp = Millpond()
     pool = mp.pool("why", max_concurrent=5, max_per_key=1)
     rated = mp.pool("rated", max_concurrent=5, rate=Rate(1, per=60.0))
@@ -337,7 +337,7 @@ async def test_why_names_what_a_task_waits_for() -> None:
 
 
 async def test_blocked_submitters_are_counted() -> None:
-    """Whoever waits for room is in the snapshot until it has some."""
+    """The snapshot counts a submit that waits for room until it is admitted."""
     mp = Millpond()
     pool = mp.pool("blocked", backpressure=bounded(1))
 
@@ -356,7 +356,7 @@ async def test_blocked_submitters_are_counted() -> None:
 
 
 async def test_a_task_shows_its_error_and_progress() -> None:
-    """TaskInfo tells how far a handler said it is, and why the last attempt failed."""
+    """TaskInfo has the last progress report and the error of the last attempt."""
     mp = Millpond()
     pool = mp.pool("info", max_concurrent=2)
 

@@ -1,4 +1,4 @@
-"""Waiting for a pool that nobody serves is told once."""
+"""A wait for a pool that no worker serves is logged once."""
 
 import asyncio
 import logging
@@ -17,7 +17,7 @@ async def nothing() -> None:
 async def test_a_wait_for_an_unserved_pool_is_logged_once_after_five_seconds(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A Millpond without a worker says so to whoever waits, names the pool, and then is quiet."""
+    """A Millpond without a worker logs the name of the pool, and then no more about that wait."""
     mp = Millpond(work=False)
     pool = mp.pool("lonely")
     task = pool.task(nothing)
@@ -27,10 +27,10 @@ async def test_a_wait_for_an_unserved_pool_is_logged_once_after_five_seconds(
         await asyncio.sleep(4.9)
         assert [] == [record for record in caplog.records if "MILL-026" in record.getMessage()]
         await asyncio.sleep(60)
-        told = [record for record in caplog.records if "MILL-026" in record.getMessage()]
-        assert 1 == len(told)
-        assert logging.WARNING == told[0].levelno
-        assert "'lonely'" in told[0].getMessage()
+        warnings = [record for record in caplog.records if "MILL-026" in record.getMessage()]
+        assert 1 == len(warnings)
+        assert logging.WARNING == warnings[0].levelno
+        assert "'lonely'" in warnings[0].getMessage()
         async with mp.worker():
             await asyncio.gather(*waits)
 
@@ -39,7 +39,7 @@ async def test_a_wait_for_an_unserved_pool_is_logged_once_after_five_seconds(
 async def test_a_run_that_no_worker_of_a_file_serves_is_logged(
     caplog: pytest.LogCaptureFixture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The block of a run ends with its tasks, so it would never be left."""
+    """The block of a run ends with its tasks, so it would wait for ever."""
     monkeypatch.setattr(unserved_pools, "UNSERVED_AFTER", 0.0)
     mp = Millpond(f"sqlite:///{tmp_path / 'work.db'}")
     pool = mp.pool("lonely")
@@ -53,7 +53,7 @@ async def test_a_run_that_no_worker_of_a_file_serves_is_logged(
 
 
 async def test_a_closure_without_a_worker_is_refused_with_the_reason() -> None:
-    """Its code is here and nobody here runs code: it could never start."""
+    """Only this process has its code, and it has no worker: the closure could never start."""
     mp = Millpond(work=False)
     pool = mp.pool("lonely")
     async with mp:
@@ -62,7 +62,7 @@ async def test_a_closure_without_a_worker_is_refused_with_the_reason() -> None:
 
 
 async def test_a_wait_for_a_served_pool_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """Work that takes long is no reason to warn."""
+    """Slow work causes no warning."""
     mp = Millpond()
     pool = mp.pool("busy")
 
@@ -75,7 +75,7 @@ async def test_a_wait_for_a_served_pool_is_not_logged(caplog: pytest.LogCaptureF
 
 
 async def test_a_worker_for_other_pools_does_not_count(caplog: pytest.LogCaptureFixture) -> None:
-    """Somebody who serves another pool does not end this wait."""
+    """A worker for another pool does not end this wait."""
     mp = Millpond(work=False)
     mp.pool("served")
     pool = mp.pool("lonely")

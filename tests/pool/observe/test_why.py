@@ -9,7 +9,7 @@ from millpond import Millpond, Retry
 
 
 async def test_a_task_that_backs_off_names_its_error() -> None:
-    """The last error is told by its type and message, as a person would read it."""
+    """It shows the type and the message of the last error."""
     mp = Millpond()
     pool = mp.pool("work", retry=Retry(initial=10, jitter=0))
 
@@ -25,7 +25,7 @@ async def test_a_task_that_backs_off_names_its_error() -> None:
 @pytest.mark.rows("TR-24")
 @pytest.mark.parametrize("concurrency", [None, 1])
 async def test_why_names_the_handler_that_holds_the_last_slot(concurrency: int | None) -> None:
-    """One that does not stop keeps its slot, and its task runs until it ends."""
+    """A handler that does not stop keeps its slot, and its task runs until it ends."""
     mp = Millpond(work=False)
     pool = mp.pool("work", max_concurrent=1, retry=Retry.never())
     other = mp.pool("other", max_concurrent=5)

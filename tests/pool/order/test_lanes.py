@@ -1,4 +1,4 @@
-"""Lanes: each strictly first in, first out, one at a time, whatever the others do."""
+"""Lanes: each is strictly first in, first out, one task at a time, beside the others."""
 
 import asyncio
 import sys
@@ -32,7 +32,7 @@ ONCE = Retry.never()
 
 
 class Trace:
-    """Who started and ended when, per lane."""
+    """When each task started and ended, per lane."""
 
     def __init__(self) -> None:
         self.starts: list[tuple[str | None, int]] = []
@@ -40,7 +40,7 @@ class Trace:
         self.most: Counter[str | None] = Counter()
 
     async def work(self, ctx: Context, seconds: float) -> None:
-        """Be at work in a lane for a while."""
+        """Run in a lane for a while."""
         self.starts.append((ctx.lane, ctx.sequence))
         self.now[ctx.lane] += 1
         self.most[ctx.lane] = max(self.most[ctx.lane], self.now[ctx.lane])
@@ -98,7 +98,7 @@ async def test_each_lane_runs_one_at_a_time_in_the_order_of_submits() -> None:
 
 @pytest.mark.rows("DE-01")
 async def test_lanes_work_side_by_side_up_to_max_concurrent() -> None:
-    """Four lanes with work are four at work; max_concurrent below that holds too."""
+    """Four lanes with work run four tasks; a lower max_concurrent still holds."""
     for limit, expected in ((None, 4), (2, 2)):
         mp = Millpond()
         pool = mp.pool("webhooks", lanes=4, max_concurrent=limit)
@@ -141,8 +141,8 @@ async def test_tasks_without_a_key_go_round_the_lanes_evenly() -> None:
 
 
 @pytest.mark.rows("TRAP-12", "DE-T22", "DE-T20")
-async def test_fresh_clients_spread_over_the_lanes_as_one_does() -> None:
-    """Each task from a Millpond made for it alone: the lanes are still even."""
+async def test_tasks_of_many_clients_spread_evenly_over_the_lanes() -> None:
+    """Each task comes from a new Millpond, and the lanes are still even."""
     fleet = Fleet()
     lanes: list[str | None] = []
     for _ in range(24):
@@ -160,8 +160,8 @@ async def test_fresh_clients_spread_over_the_lanes_as_one_does() -> None:
 
 
 @pytest.mark.rows("DE-02", "DE-T23")
-async def test_a_key_leads_to_one_lane_from_every_client_and_for_ever() -> None:
-    """A stable hash: the same key, the same lane, in another process and another year."""
+async def test_every_client_hashes_a_key_to_the_same_lane() -> None:
+    """The hash is stable between processes and versions."""
     keys = [f"customer-{n}" for n in range(40)] + ["ü", "a b", "0"]
 
     async def lanes_of(mp: Millpond) -> dict[str, str | None]:
@@ -177,13 +177,13 @@ async def test_a_key_leads_to_one_lane_from_every_client_and_for_ever() -> None:
     second = await lanes_of(Millpond())
     assert first == second
     assert 8 == len(set(first.values()))
-    # As it was when this was written: a change would send stored keys to other lanes.
+    # These values are fixed: a change would send stored keys to other lanes.
     assert ["3", "5", "7"] == [first[key] for key in ("customer-0", "customer-1", "customer-2")]
 
 
 @pytest.mark.rows("DE-03", "DE-T01", "DE-T04", "DE-20")
 async def test_submit_returns_lane_sequence_and_position() -> None:
-    """Sequences have no gaps and equal the order of submits; position counts who waits ahead."""
+    """Sequences have no gaps and equal the order of submits; position counts the tasks ahead."""
     mp = Millpond()
     pool = mp.pool("webhooks", lanes=2)
 
@@ -261,7 +261,7 @@ async def test_many_clients_at_once_get_gap_free_sequences() -> None:
 
 
 @pytest.mark.rows("DE-T19")
-async def test_a_thousand_tasks_go_in_and_a_thousand_outcomes_come_out() -> None:
+async def test_a_thousand_tasks_have_a_thousand_outcomes() -> None:
     """Nothing is lost and nothing doubled over a thousand tasks on eight lanes."""
     mp = Millpond()
     pool = mp.pool("webhooks", lanes=8)
@@ -282,12 +282,12 @@ async def test_a_thousand_tasks_go_in_and_a_thousand_outcomes_come_out() -> None
     assert 1000 == processed
 
 
-# What blocks a lane
+# Blocked lanes
 
 
 @pytest.mark.rows("DE-13", "DE-T13", "DE-T10")
 async def test_a_retry_blocks_its_lane_and_only_its_lane() -> None:
-    """While the head backs off, nothing behind it starts; the other lane never notices."""
+    """While the head backs off, nothing behind it starts; the other lane runs on."""
     mp = Millpond()
     pool = mp.pool("webhooks", lanes=2, retry=Retry.constant(100, attempts=3, jitter=0))
     log: list[tuple[str, int, float]] = []
@@ -316,7 +316,7 @@ async def test_a_retry_blocks_its_lane_and_only_its_lane() -> None:
 
 
 async def test_a_delay_blocks_its_lane_and_only_its_lane() -> None:
-    """A task for later is waited for by those behind it in its lane, and by nobody else."""
+    """Tasks behind it in its lane wait for a delayed task; other lanes do not."""
     mp = Millpond()
     pool = mp.pool("webhooks", lanes=2)
     log = []
@@ -336,7 +336,7 @@ async def test_a_delay_blocks_its_lane_and_only_its_lane() -> None:
 
 
 async def _two_keys(pool: Pool, send: TaskFunction[..., None, Any]) -> tuple[str, str]:
-    """Return two keys of different lanes; nothing is left of having looked for them."""
+    """Return two keys of different lanes; the search leaves no tasks behind."""
     lanes: dict[str | None, str] = {}
     await pool.pause()
     for n in range(50):
@@ -413,7 +413,7 @@ async def test_redrive_enters_at_the_tail() -> None:
 
 
 async def test_a_timeout_and_a_giveup_free_the_lane() -> None:
-    """Whatever ends a head for good, the next one starts at that moment."""
+    """When the head ends for good, the next one starts at once."""
     mp = Millpond()
     pool = mp.pool("webhooks", lanes=1, retry=ONCE)
     log = []
@@ -457,7 +457,7 @@ async def test_a_running_head_that_is_cancelled_frees_the_lane_when_it_ends() ->
 
 @pytest.mark.rows("DE-T17", "DE-01", "DE-09")
 async def test_after_a_crash_a_lane_goes_on_in_order() -> None:
-    """What ran when a process died runs again, before anything behind it in its lane."""
+    """The task that ran in a dead process runs again, before the tasks behind it in its lane."""
     fleet = Fleet()
     log: list[tuple[str, int, int]] = []
 
@@ -485,12 +485,12 @@ async def test_after_a_crash_a_lane_goes_on_in_order() -> None:
     assert [("first", 1, 1), ("second", 2, 2), ("second", 3, 1), ("second", 4, 1)] == log
 
 
-# Looking and steering
+# Reading and control
 
 
 @pytest.mark.rows("DE-T07", "DE-03")
 async def test_status_has_state_pending_processed_and_current_sequence() -> None:
-    """Each lane says what it does, what waits, and what it has done; failed counts as done."""
+    """Each lane has its state, its queue and its count of ended tasks; failed ones count."""
     mp = Millpond()
     pool = mp.pool("webhooks", lanes=2, retry=ONCE)
 
@@ -520,7 +520,7 @@ async def _status(pool: Pool) -> list[tuple[object, ...]]:
 
 @pytest.mark.rows("DE-07", "DE-16", "DE-06")
 async def test_a_paused_lane_takes_submits_and_starts_nothing() -> None:
-    """Pause one lane: its running task ends, what waits stays; the other lane goes on."""
+    """Pause one lane: its running task ends, its queue stays; the other lane goes on."""
     mp = Millpond()
     pool = mp.pool("webhooks", lanes=2)
     trace = Trace()
@@ -548,7 +548,7 @@ async def test_a_paused_lane_takes_submits_and_starts_nothing() -> None:
 
 
 async def test_a_paused_pool_pauses_every_lane() -> None:
-    """Pausing the pool stops all lanes; resuming it leaves a lane paused that was paused alone."""
+    """Pausing the pool stops all lanes; resuming it does not resume a lane paused by itself."""
     mp = Millpond()
     pool = mp.pool("webhooks", lanes=2)
     trace = Trace()
@@ -614,7 +614,7 @@ async def test_a_lane_that_does_not_exist_is_refused_by_name(lane: str | int) ->
             await plain.purge(lane=0)
 
 
-async def test_an_order_about_one_key_of_a_lane_is_refused_and_does_not_do_nothing() -> None:
+async def test_an_order_about_one_key_of_a_lane_is_refused() -> None:
     """Keys share a lane there: pausing or purging one of them is a ConfigError, never a no-op."""
     mp = Millpond()
     pool = mp.pool("webhooks", lanes=2)
@@ -626,13 +626,13 @@ async def test_an_order_about_one_key_of_a_lane_is_refused_and_does_not_do_nothi
 
 @pytest.mark.rows("DE-T09", "TRAP-5")
 async def test_on_empty_fires_once_each_time_a_lane_runs_dry() -> None:
-    """Told in the step that empties the lane, once per lane and time, not while it backs off."""
-    told: list[tuple[str | None, int, float]] = []
+    """It fires in the step that empties the lane, once each time, not during a backoff."""
+    events: list[tuple[str | None, int, float]] = []
     mp = Millpond()
 
     def empty(event: Empty) -> None:
         assert "webhooks" == event.pool
-        told.append((event.lane, event.processed, round(clock())))
+        events.append((event.lane, event.processed, round(clock())))
 
     pool = mp.pool(
         "webhooks",
@@ -650,21 +650,21 @@ async def test_on_empty_fires_once_each_time_a_lane_runs_dry() -> None:
     async with mp:
         await pool.submit_many(send.each([1, 3, 1]))
         await pool.drain()
-        assert [("0", 2, 2), ("1", 1, 56)] == told
+        assert [("0", 2, 2), ("1", 1, 56)] == events
         await asyncio.sleep(1000)
-        assert 2 == len(told)
-        told.clear()
+        assert 2 == len(events)
+        events.clear()
         await send.submit(1)
         await pool.drain()
-        assert 1 == len(told)
+        assert 1 == len(events)
 
 
 @pytest.mark.rows("TRAP-5")
 async def test_on_empty_fires_when_purge_or_cancel_empties_a_lane() -> None:
-    """It is the lane that runs dry, not only a handler that ends."""
-    told: list[str | None] = []
+    """It fires however the lane becomes empty, not only when a handler ends."""
+    events: list[str | None] = []
     mp = Millpond()
-    pool = mp.pool("webhooks", lanes=2, on_empty=lambda event: told.append(event.lane))
+    pool = mp.pool("webhooks", lanes=2, on_empty=lambda event: events.append(event.lane))
 
     @pool.task
     async def send() -> None: ...
@@ -673,11 +673,11 @@ async def test_on_empty_fires_when_purge_or_cancel_empties_a_lane() -> None:
         await pool.pause()
         handles = await pool.submit_many([send.bind() for _ in range(4)])
         await pool.purge(lane=0)
-        assert ["0"] == told
+        assert ["0"] == events
         await handles[1].cancel()
-        assert ["0"] == told
+        assert ["0"] == events
         await handles[3].cancel()
-        assert ["0", "1"] == told
+        assert ["0", "1"] == events
 
 
 async def test_a_hook_that_fails_is_counted_and_changes_nothing() -> None:
@@ -699,7 +699,7 @@ async def test_a_hook_that_fails_is_counted_and_changes_nothing() -> None:
         assert 3 == internals_of(mp).runtime.counts.hook_errors
 
 
-# What is refused
+# Refusals
 
 
 @pytest.mark.rows("DE-23")
@@ -735,7 +735,7 @@ def test_limits_that_contradict_lanes_are_refused_by_name() -> None:
 
 @pytest.mark.parametrize("strict", [{"lanes": 2}, {"ordered": True}])
 async def test_closures_and_batches_are_refused_in_lanes(strict: dict[str, object]) -> None:
-    """Code that dies with its process, and tasks that run together, have no place in a lane."""
+    """A closure dies with its process, and the tasks of a batch run together."""
     mp = Millpond()
     pool = mp.pool("webhooks", **strict)  # type: ignore[arg-type]
     other = mp.pool("other")
@@ -792,7 +792,7 @@ async def test_priority_is_recorded_in_lanes_and_ignored() -> None:
 
 
 async def test_a_change_of_lanes_under_a_backlog_is_refused() -> None:
-    """Another number of lanes would send waiting keys elsewhere: ConfigConflict names the field."""
+    """Another number of lanes would send queued keys to other lanes: ConfigConflict names it."""
     fleet = Fleet()
     first, other = fleet.millpond(work=False), fleet.millpond()
     pool = first.pool("webhooks", lanes=2)
@@ -826,7 +826,7 @@ async def test_a_change_of_lanes_under_a_backlog_is_refused() -> None:
 
 @pytest.mark.rows("DE-21")
 async def test_a_bound_per_key_counts_the_tasks_of_a_key() -> None:
-    """per_key refuses one key's overflow by name and leaves the others alone."""
+    """per_key refuses the overflow of one key, which the error names, and no other key's tasks."""
     mp = Millpond()
     pool = mp.pool(
         "webhooks",
@@ -856,7 +856,7 @@ async def test_a_bound_per_key_counts_the_tasks_of_a_key() -> None:
 
 
 async def test_a_rate_per_key_holds_its_lane_back() -> None:
-    """Starts of one key keep their distance; those behind in the lane wait with it."""
+    """Starts of one key keep the rate; tasks behind it in the lane wait too."""
     mp = Millpond()
     pool = mp.pool("webhooks", ordered=True, max_concurrent=5, rate_per_key=Rate(1, per=10))
     log = []

@@ -1,4 +1,4 @@
-"""Which task starts next: the four orders through real pools."""
+"""Which task starts next: the queue orders, through real pools."""
 
 import asyncio
 from collections.abc import Iterable, Mapping
@@ -20,7 +20,7 @@ from millpond.core.spec import Order
 
 
 class Desk:
-    """A pool with one slot and a task that writes down its name; paused until `ran` is asked."""
+    """A pool with one slot and a task that notes its name; paused until `ran` is called."""
 
     def __init__(self, order: Order | None, *, max_per_key: int | None = None) -> None:
         self.mp = Millpond()
@@ -84,7 +84,7 @@ async def test_priority_is_the_default_and_starts_the_highest_first_and_equals_i
 
 @pytest.mark.rows("HN-03", "DE-23")
 async def test_fifo_ignores_priority_and_records_it() -> None:
-    """fifo() starts in order of submission, and each task still shows the priority it was given."""
+    """fifo() starts in order of submission, and each task still shows its priority."""
     desk = Desk(fifo())
     async with desk.mp:
         await desk.pool.pause()
@@ -108,7 +108,7 @@ async def test_lifo_starts_the_newest() -> None:
 
 
 async def test_aging_lets_a_task_that_waits_overtake() -> None:
-    """With aging=10 a task that has waited for 25 seconds stands two steps of priority higher."""
+    """With aging=10 a task that has waited for 25 seconds has two more steps of priority."""
     desk = Desk(priority(aging=10))
     async with desk.mp:
         await desk.pool.pause()
@@ -133,7 +133,7 @@ async def test_fair_round_robin_gives_each_key_a_turn() -> None:
 
 @pytest.mark.rows("HN-04")
 async def test_two_tenants_interleave_one_to_one() -> None:
-    """Two keys with equal backlogs take turns, whoever was first with all of its tasks."""
+    """Two keys with equal backlogs take turns, although one submitted all of its tasks first."""
     desk = Desk(fair_round_robin())
     async with desk.mp:
         await desk.pool.pause()
@@ -142,7 +142,7 @@ async def test_two_tenants_interleave_one_to_one() -> None:
 
 
 @pytest.mark.rows("HN-04")
-async def test_a_late_joiner_is_served_in_the_round_under_way() -> None:
+async def test_a_new_key_is_served_in_the_current_round() -> None:
     """CCC that comes after the first A of AAA BBB is served in that round, behind B."""
     desk = Desk(fair_round_robin())
     desk.when_started["A1"] = ["C1", "C2", "C3"]
@@ -216,7 +216,7 @@ async def test_a_key_at_its_cap_is_passed_over() -> None:
 async def test_the_share_is_the_label_else_the_argument_else_the_key(
     tenant: str | None, options: Mapping[str, object], share: str | None
 ) -> None:
-    """fair_round_robin("tenant") looks at the label, then the argument, then the key."""
+    """fair_round_robin("tenant") reads the label, then the argument, then the key."""
     desk = Desk(fair_round_robin("tenant"))
     async with desk.mp:
         call = desk.note.bind("one", tenant)
@@ -241,7 +241,7 @@ async def test_tasks_without_a_share_have_one_lane_together() -> None:
 
 @pytest.mark.rows("HN-05")
 async def test_a_closure_has_its_share_from_a_label_or_its_key() -> None:
-    """A closure has no arguments to look at: its label counts, else its key."""
+    """A closure has no arguments: its label counts, else its key."""
     mp = Millpond()
     pool = mp.pool("closures", queue=fair_round_robin("tenant"))
 
@@ -257,7 +257,7 @@ async def test_a_closure_has_its_share_from_a_label_or_its_key() -> None:
 
 @pytest.mark.parametrize("order", [priority(), fifo(), lifo(), fair_round_robin()])
 async def test_a_delayed_task_rejoins_at_its_original_place(order: Order) -> None:
-    """In every order a task that becomes due stands where its submission put it."""
+    """In every order a task that becomes due takes the place of its submission."""
     desk = Desk(order)
     async with desk.mp:
         await desk.pool.pause()

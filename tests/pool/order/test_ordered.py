@@ -15,7 +15,7 @@ ONCE = Retry.never()
 
 @pytest.mark.rows("DE-T21")
 async def test_tasks_of_a_key_run_one_at_a_time_in_order_and_keys_side_by_side() -> None:
-    """Fifty keys on ten slots: each key in order, never two of one at once, ten at work."""
+    """Fifty keys on ten slots: each key in order, never two of one at once, ten running."""
     mp = Millpond()
     pool = mp.pool("accounts", ordered=True, max_concurrent=10)
     order: dict[str, list[int]] = defaultdict(list)
@@ -143,7 +143,7 @@ async def test_a_head_that_is_cancelled_or_redriven_keeps_the_order_of_its_key()
 
 
 async def test_a_key_can_be_paused_resumed_and_purged_alone() -> None:
-    """Orders about one key leave the others alone, and the lanes of a pool tell of the pause."""
+    """Orders about one key do not touch the others, and pool.lanes() shows the pause."""
     mp = Millpond()
     pool = mp.pool("accounts", ordered=True, max_concurrent=5)
     log = []
@@ -172,12 +172,12 @@ async def test_a_key_can_be_paused_resumed_and_purged_alone() -> None:
 
 @pytest.mark.rows("TRAP-5")
 async def test_on_empty_fires_once_each_time_a_key_runs_dry() -> None:
-    """Every key that has nothing left is told of, in the step that empties it."""
-    told: list[tuple[str | None, int]] = []
+    """It fires for each key, in the step that empties it."""
+    events: list[tuple[str | None, int]] = []
     mp = Millpond()
 
     def empty(event: Empty) -> None:
-        told.append((event.lane, event.processed))
+        events.append((event.lane, event.processed))
 
     pool = mp.pool("accounts", ordered=True, max_concurrent=1, on_empty=empty)
 
@@ -187,9 +187,9 @@ async def test_on_empty_fires_once_each_time_a_key_runs_dry() -> None:
     async with mp:
         await pool.submit_many(post.each("aba"))
         await pool.drain()
-        assert [("b", 1), ("a", 2)] == told
+        assert [("b", 1), ("a", 2)] == events
         await (await post.submit("b"))
-        assert [("b", 1), ("a", 2), ("b", 2)] == told
+        assert [("b", 1), ("a", 2), ("b", 2)] == events
 
 
 async def test_a_failed_task_lets_its_key_go_on() -> None:
@@ -214,7 +214,7 @@ async def test_a_failed_task_lets_its_key_go_on() -> None:
 
 
 async def test_a_fair_ordered_pool_takes_turns_and_keeps_each_key_in_order() -> None:
-    """fair_round_robin over keys that are lanes: one each, in order, while the others wait."""
+    """fair_round_robin over the keys: one task of each in turn, each key in order."""
     mp = Millpond()
     pool = mp.pool("accounts", ordered=True, max_concurrent=1, queue=fair_round_robin())
     log = []
@@ -235,7 +235,7 @@ async def test_a_fair_ordered_pool_takes_turns_and_keeps_each_key_in_order() -> 
 
 
 async def test_turning_ordered_on_under_a_backlog_is_refused() -> None:
-    """What waits was placed without lanes: ConfigConflict names the field."""
+    """Queued tasks have no lane yet: ConfigConflict names the field."""
     fleet = Fleet()
     first, other = fleet.millpond(work=False), fleet.millpond()
     pool = first.pool("accounts")

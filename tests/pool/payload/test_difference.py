@@ -1,4 +1,4 @@
-"""What counts as lost between a value and what came back."""
+"""Differences between a value and its decoded copy."""
 
 from collections import Counter
 from typing import Any
@@ -26,7 +26,7 @@ CASES: list[tuple[Any, Any, str | None]] = [
 
 @pytest.mark.parametrize(("given", "back", "lost"), CASES)
 def test_types_and_values_count_at_every_level(given: Any, back: Any, lost: str | None) -> None:
-    """The answer says where and what."""
+    """The answer names the place and the difference."""
     assert lost == difference(given, back, exact=True)
 
 

@@ -122,7 +122,7 @@ class Tree(msgspec.Struct):
 
 
 class Cat(msgspec.Struct, tag=True):
-    lives: int
+    age: int
 
 
 class Dog(msgspec.Struct, tag=True):
@@ -144,11 +144,11 @@ class Movie(TypedDict, total=False):
 
 
 class Context:
-    """Stands for what a handler is given by whoever runs it."""
+    """Stands for the context that a worker gives a handler."""
 
 
 class SyncContext(Context, Generic[T]):
-    """Its sibling for threads."""
+    """The context for threads."""
 
 
 class Failed:
@@ -327,8 +327,8 @@ def test_a_dict_keeps_its_order() -> None:
     assert ["z", "a"] == list(back)  # type: ignore[call-overload]
 
 
-def test_a_moment_keeps_its_offset_and_not_its_zones_name() -> None:
-    """A zone comes back as its offset: the same moment on the same clock face."""
+def test_a_datetime_keeps_its_offset_but_not_the_name_of_its_zone() -> None:
+    """A zone is decoded as its offset: the same time with the same local reading."""
     berlin = datetime(2026, 10, 25, 2, 30, fold=1, tzinfo=ZoneInfo("Europe/Berlin"))
     (back,), _ = one(datetime).decode(one(datetime).encode((berlin,), {}))
     assert datetime(2026, 10, 25, 2, 30, tzinfo=timezone(timedelta(hours=1))) == back
@@ -347,7 +347,7 @@ def test_a_moment_keeps_its_offset_and_not_its_zones_name() -> None:
         (tuple[int, int], Place(1, 2), (1, 2)),
         (str, "a\0b", "a\0b"),
         (Counted, with_total(), with_total()),
-        # A local time of the hour that comes twice: naive times do not tell moments apart.
+        # A local time in the hour that occurs twice: naive times are ambiguous.
         (datetime, datetime(2026, 10, 25, 2, fold=1), datetime(2026, 10, 25, 2)),  # noqa: DTZ001
         (Decimal, Decimal("Infinity"), Decimal("Infinity")),
     ],
@@ -487,7 +487,7 @@ BAD: list[tuple[Any, Any, str]] = [
 
 @pytest.mark.parametrize("case", range(len(BAD)), ids=lambda n: f"{BAD[n][0]}-{BAD[n][2]}"[:60])
 def test_arguments_that_would_change_are_refused_by_name(case: int) -> None:
-    """The error names the parameter and what was expected; it is a TypeError too."""
+    """The error names the parameter and the expected type; it is a TypeError too."""
     annotation, value, reason = BAD[case]
 
     def task(fine: int, x: Any, more: str = "") -> None: ...
@@ -503,8 +503,8 @@ def test_arguments_that_would_change_are_refused_by_name(case: int) -> None:
         one(annotation).encode_result(value)
 
 
-def test_the_first_bad_argument_is_named_whichever_it_is() -> None:
-    """A mistake in the last parameter is blamed on the last."""
+def test_the_error_names_the_bad_argument_wherever_it_stands() -> None:
+    """Positional, variadic and keyword arguments are named alike."""
 
     def task(a: int, b: str, *rest: int, c: float = 1.0, **more: int) -> None: ...
 
@@ -517,7 +517,7 @@ def test_the_first_bad_argument_is_named_whichever_it_is() -> None:
 
 
 def test_a_user_class_that_raises_is_a_refusal() -> None:
-    """Whatever a class does while it is stored, the caller gets one kind of error."""
+    """Whichever exception the class raises, the caller gets BadPayload."""
 
     @dataclasses.dataclass
     class Picky:
@@ -536,7 +536,7 @@ def test_a_user_class_that_raises_is_a_refusal() -> None:
 
 
 def test_a_refusal_without_a_culprit_names_the_task() -> None:
-    """A class that objects only once leaves nobody to blame."""
+    """A class that raises only once leaves no argument to name."""
     moods = iter([True])
 
     @dataclasses.dataclass
@@ -612,7 +612,7 @@ def test_decoded_arguments_are_ready_for_the_call(
 
 
 def test_methods_and_callable_objects_are_functions_too() -> None:
-    """What a caller passes counts, not `self`."""
+    """The arguments of the caller count, not `self`."""
 
     class Greeter:
         def greet(self, name: str) -> str: ...  # type: ignore[empty-body]
@@ -633,7 +633,7 @@ def test_a_wrapped_function_is_read_through_its_wrapper() -> None:
 
 
 def test_arguments_have_their_names_in_the_payload() -> None:
-    """A payload is an object that a person can read; what was left out is not in it."""
+    """A payload is a readable JSON object; omitted arguments are not in it."""
     assert b'{"a":1984,"b":"acme"}' == signature(plain).encode((1984, "acme"), {})
     assert b'{"a":1984}' == signature(plain).encode((1984,), {})
     assert b"{}" == signature(nothing).encode((), {})
@@ -670,7 +670,7 @@ def test_a_parameter_added_with_a_default_reads_old_payloads() -> None:
     ],
 )
 def test_a_payload_the_function_does_not_take_is_unreadable(stored: bytes) -> None:
-    """An argument too many, too few or of another type, and what is no JSON at all."""
+    """An argument too many, too few or of another type, and bytes that are no JSON."""
     with pytest.raises(Unreadable):
         signature(plain).decode(stored)
 
@@ -742,7 +742,7 @@ crafted = st.lists(
 @example(FUZZED[6], b'{"x":{"value":1,"kids":[' * 50_000)
 @example(FUZZED[8], b'{"x":{"2026-01-01":"1e999999999999"}}')
 def test_crafted_bytes_are_read_or_unreadable(job: Signature, stored: bytes) -> None:
-    """No bytes raise anything else, and what is read fits the function's parameters."""
+    """No bytes raise anything else, and decoded arguments fit the function's parameters."""
     for read in (job.decode, job.decode_result):
         try:
             read(stored)
@@ -806,13 +806,13 @@ def test_a_parameter_with_two_underscores_is_refused() -> None:
 
 
 def test_a_callable_without_a_signature_is_refused() -> None:
-    """Some builtins do not say what they take."""
+    """Some builtins have no signature."""
     with pytest.raises(ConfigError, match="has no signature"):
         signature(type)
 
 
 def test_a_function_that_never_returns_needs_no_result_type() -> None:
-    """NoReturn promises no value, so it asks for none."""
+    """NoReturn counts as no result."""
 
     def task() -> NoReturn: ...  # type: ignore[empty-body]
 
@@ -823,7 +823,7 @@ def test_a_function_that_never_returns_needs_no_result_type() -> None:
 
 
 def test_the_context_is_no_argument() -> None:
-    """A first parameter of a context type is left to whoever runs the function."""
+    """A first parameter of a context type is filled by the worker."""
 
     def task(ctx: Context, a: int) -> None: ...
     def generic(ctx: SyncContext[int], a: int) -> None: ...
@@ -873,7 +873,7 @@ def test_an_argument_is_found_wherever_it_was_given() -> None:
 
 
 def test_a_result_of_another_type_than_annotated_is_bad() -> None:
-    """The reason says what was promised and what came."""
+    """The reason names the annotated type and the returned one."""
 
     def task() -> int: ...  # type: ignore[empty-body]
 
@@ -932,7 +932,7 @@ def test_a_batch_task_may_leave_its_types_open() -> None:
 
 
 def test_a_batch_task_that_gives_only_outcomes_has_no_results() -> None:
-    """What is left of a union without its outcomes may be nothing."""
+    """A union of outcomes alone has no result type."""
 
     def task(items: list[int]) -> list[Failed]: ...  # type: ignore[empty-body]
     def either(items: Sequence[int]) -> list[int | str | Failed]: ...  # type: ignore[empty-body]
@@ -965,7 +965,7 @@ def test_a_batch_task_takes_and_gives_lists() -> None:
 # ---- fingerprints ----------------------------------------------------------------------------
 
 
-def test_a_fingerprint_is_the_same_for_ever() -> None:
+def test_a_fingerprint_never_changes() -> None:
     """It is stored, so its value is part of the format."""
     assert 0 <= fingerprint("review", b"{}") < 1 << 63
     assert 7362900740589161926 == fingerprint("review", b'{"pr":1984}')
@@ -987,7 +987,7 @@ def test_the_order_of_a_dict_makes_no_other_call() -> None:
 
 @pytest.mark.parametrize("payload", [b"{{", b'{"x":' * 100_000, b'{"x":{"a":\xff}}'])
 def test_any_bytes_have_a_fingerprint(payload: bytes) -> None:
-    """What cannot be read is told apart byte by byte."""
+    """Unreadable payloads differ by their bytes."""
     assert fingerprint("job", payload) != fingerprint("job", payload + b" ")
 
 
@@ -1003,7 +1003,7 @@ def test_different_calls_have_different_fingerprints(a: str, b: bytes, c: str, d
 
 
 def test_pydantic_is_never_imported() -> None:
-    """Whoever does not use it does not pay for it."""
+    """A program without pydantic does not load it."""
     code = (
         "import sys; from millpond.pool.payload.signature import Signature\n"
         "job = Signature(lambda x: x, name='job'); job.decode(job.encode((1,), {}))\n"

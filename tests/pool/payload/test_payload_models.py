@@ -24,7 +24,7 @@ def one(annotation: Any) -> Signature:
 
 
 def trip(annotation: Any, value: object) -> object:
-    """What a value is on the other side, as an argument and as a result."""
+    """Return a value after encoding and decoding, as an argument and as a result."""
     job = one(annotation)
     (back,), _ = job.decode(job.encode((value,), {}))
     assert back == job.decode_result(job.encode_result(value))
@@ -33,7 +33,7 @@ def trip(annotation: Any, value: object) -> object:
 
 
 def refused(annotation: Any, value: object) -> str:
-    """Why a value is not taken."""
+    """Return the error message of a refused value."""
     with pytest.raises(BadPayload) as error:
         one(annotation).encode((value,), {})
     with pytest.raises(BadResult):
@@ -96,7 +96,7 @@ class TestPydantic:
         assert Open(x=1, y=2) == trip(Open, Open(x=1, y=2))
 
     def test_a_model_that_would_lose_data_is_refused(self) -> None:
-        """A subclass, a secret, a float that JSON has not, a field left out on the way."""
+        """A subclass, a secret, a float unknown to JSON, a field that encoding omits."""
         field, secret = self.pydantic.Field, self.pydantic.SecretStr
 
         class Base(self.pydantic.BaseModel):  # type: ignore[misc, name-defined]
@@ -129,7 +129,7 @@ class TestPydantic:
                 one(Strict).decode(stored)
 
     def test_a_union_of_models_is_refused_where_it_is_declared(self) -> None:
-        """Nothing in the JSON tells them apart."""
+        """Their JSON may be the same."""
 
         class A(self.pydantic.BaseModel):  # type: ignore[misc, name-defined]
             x: int

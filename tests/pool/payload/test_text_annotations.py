@@ -23,14 +23,14 @@ class Link:
 
 
 def trip(fn: Callable[..., object], value: object) -> object:
-    """What a value is on the other side."""
+    """Return a value after encoding and decoding."""
     job = Signature(fn, name="job")
     (back,), _ = job.decode(job.encode((value,), {}))
     return back
 
 
 def test_a_type_of_the_module_is_found() -> None:
-    """The module's names are there."""
+    """A text annotation may use the names of its module."""
 
     def task(link: Link) -> None: ...
 
@@ -38,7 +38,7 @@ def test_a_type_of_the_module_is_found() -> None:
 
 
 def test_a_type_local_to_a_function_is_found() -> None:
-    """So are the names of the functions around it, while they run."""
+    """It may use the names of the enclosing functions, while they run."""
 
     @dataclass
     class Local:
@@ -70,7 +70,7 @@ def test_the_nearest_of_two_names_counts() -> None:
 
 
 def test_a_type_in_the_closure_is_found_later() -> None:
-    """What the function itself uses stays with it after the function around it has ended."""
+    """Names in its closure are found after the enclosing function has ended."""
 
     def make() -> tuple[Callable[..., object], Any]:
         @dataclass
@@ -87,7 +87,7 @@ def test_a_type_in_the_closure_is_found_later() -> None:
 
 
 def test_a_name_of_the_closure_may_come_later() -> None:
-    """A function may be declared before all that it uses is there."""
+    """A function may be declared before a name of its closure has a value."""
 
     def task(link: Link) -> object:
         return later, link
@@ -97,7 +97,7 @@ def test_a_name_of_the_closure_may_come_later() -> None:
 
 
 def test_a_method_and_a_wrapped_function_are_read_at_home() -> None:
-    """Neither a class nor a wrapper is in the way."""
+    """A class or a wrapper around it does not matter."""
 
     class Service:
         def task(self, link: Link) -> None: ...
@@ -110,7 +110,7 @@ def test_a_method_and_a_wrapped_function_are_read_at_home() -> None:
 
 
 def test_a_name_that_is_not_there_is_refused_by_parameter() -> None:
-    """Imported for type checkers only, it cannot be known at run time."""
+    """A name imported only for type checkers is unknown at run time."""
 
     def task(fine: int, share: Fraction) -> None: ...
     def result(fine: int) -> Fraction: ...  # type: ignore[empty-body]

@@ -1,4 +1,4 @@
-"""Dead letters: what failed for good is kept, told, looked at and sent again."""
+"""Dead letters: failed tasks are kept, reported, listed and redriven."""
 
 import asyncio
 import json
@@ -31,13 +31,13 @@ ONCE = Retry.never()
 @pytest.mark.rows("DE-12", "DE-T12")
 async def test_on_dead_letter_is_called_after_the_last_attempt_and_not_before() -> None:
     """Once per exhausted task, at the moment of its end, with payload, error and place."""
-    told: list[tuple[DeadLetter, float]] = []
+    letters: list[tuple[DeadLetter, float]] = []
     mp = Millpond()
     pool = mp.pool(
         "webhooks",
         lanes=1,
         retry=Retry.constant(10, attempts=3, jitter=0),
-        on_dead_letter=lambda letter: told.append((letter, clock())),
+        on_dead_letter=lambda letter: letters.append((letter, clock())),
     )
 
     @pool.task(key="to")
@@ -49,11 +49,11 @@ async def test_on_dead_letter_is_called_after_the_last_attempt_and_not_before() 
         await send.submit("acme", "good")
         bad = await send.options(labels={"of": "test"}).submit("acme", "bad")
         await asyncio.sleep(19)
-        assert [] == told
+        assert [] == letters
         await pool.drain()
         await asyncio.sleep(100)
 
-    ((letter, moment),) = told
+    ((letter, moment),) = letters
     assert moment == pytest.approx(20, abs=1e-2)
     assert (bad.id, "webhooks", "send", 3, "acme", {"of": "test"}) == (
         letter.task_id,
@@ -79,9 +79,9 @@ class Address:
 @pytest.mark.rows("TR-20", "DE-12")
 async def test_a_dead_letter_has_its_arguments_in_their_types() -> None:
     """As the function got them; as plain values, by name, where the function is not known."""
-    told: list[DeadLetter] = []
+    letters: list[DeadLetter] = []
     mp = Millpond()
-    pool = mp.pool("parcels", max_concurrent=2, retry=ONCE, on_dead_letter=told.append)
+    pool = mp.pool("parcels", max_concurrent=2, retry=ONCE, on_dead_letter=letters.append)
 
     @pool.task
     async def send(to: Address, *, day: date, count: int = 2) -> None:
@@ -105,7 +105,7 @@ async def test_a_dead_letter_has_its_arguments_in_their_types() -> None:
         internals_of(mp).runtime.maintenance.nudge()
         await asyncio.sleep(60)
 
-    first, second, third = told
+    first, second, third = letters
     assert ((Address("High Street"),), {"day": date(2026, 11, 18), "count": 2}) == (
         first.args,
         first.kwargs,
@@ -117,7 +117,7 @@ async def test_a_dead_letter_has_its_arguments_in_their_types() -> None:
 @pytest.mark.rows("DE-12", "DE-13", "DE-T13")
 @pytest.mark.parametrize("how", ["sync", "async"])
 async def test_a_hook_that_fails_is_counted_and_the_lane_goes_on(how: str) -> None:
-    """Whatever on_dead_letter does, the next task runs; its failure is counted."""
+    """If on_dead_letter fails, the failure is counted and the next task runs."""
     mp = Millpond()
 
     def broken(_: DeadLetter) -> None:
@@ -147,13 +147,13 @@ async def test_a_hook_that_fails_is_counted_and_the_lane_goes_on(how: str) -> No
 
 
 async def test_cancelled_and_completed_tasks_are_no_dead_letters() -> None:
-    """Only failures are: not what was cancelled, purged, or came through on its last attempt."""
-    told: list[int] = []
+    """Only failed tasks are: not cancelled or purged ones, nor one whose last attempt completed."""
+    letters: list[int] = []
     mp = Millpond()
     pool = mp.pool(
         "items",
         retry=Retry.constant(0, attempts=2),
-        on_dead_letter=lambda letter: told.append(letter.task_id),
+        on_dead_letter=lambda letter: letters.append(letter.task_id),
     )
 
     @pool.task
@@ -169,14 +169,14 @@ async def test_cancelled_and_completed_tasks_are_no_dead_letters() -> None:
         await pool.purge()
         await asyncio.sleep(10)
 
-    assert [] == told
+    assert [] == letters
 
 
 async def test_on_dead_letter_is_called_for_failures_without_a_handler() -> None:
     """A task that expired in the queue is a dead letter with its reason."""
-    told: list[DeadLetter] = []
+    letters: list[DeadLetter] = []
     mp = Millpond()
-    pool = mp.pool("items", on_dead_letter=told.append)
+    pool = mp.pool("items", on_dead_letter=letters.append)
 
     @pool.task
     async def item() -> None: ...
@@ -188,13 +188,13 @@ async def test_on_dead_letter_is_called_for_failures_without_a_handler() -> None
             await handle
         await asyncio.sleep(1)
 
-    (letter,) = told
+    (letter,) = letters
     assert (handle.id, "expired", 0) == (letter.task_id, letter.reason, letter.attempts)
 
 
 @pytest.mark.rows("DP-13", "DE-11")
 async def test_an_exhausted_task_stays_failed_with_everything_about_it() -> None:
-    """It can be listed and inspected, with error and history, until redriven or forgotten."""
+    """It can be listed and inspected, with error and history, until it is redriven or pruned."""
     mp = Millpond(keep=Keep(failed=1000))
     pool = mp.pool("items", retry=Retry.constant(1, attempts=3, jitter=0))
 
@@ -220,8 +220,8 @@ async def test_an_exhausted_task_stays_failed_with_everything_about_it() -> None
         assert [] == await pool.tasks(status="failed")
 
 
-async def test_dead_letters_can_be_sent_again_by_list() -> None:
-    """redrive takes ids or handles, tells how many, and gives each a new budget at the tail."""
+async def test_a_list_of_dead_letters_can_be_redriven() -> None:
+    """redrive takes ids or handles, returns how many, and gives each a new budget at the tail."""
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=1, queue=fifo(), retry=ONCE)
     broken = True
@@ -255,9 +255,11 @@ async def test_dead_letters_can_be_sent_again_by_list() -> None:
 
 async def test_on_dead_letter_is_called_again_when_a_redriven_task_fails() -> None:
     """Each exhausted budget is one dead letter."""
-    told: list[int] = []
+    letters: list[int] = []
     mp = Millpond()
-    pool = mp.pool("items", retry=ONCE, on_dead_letter=lambda letter: told.append(letter.task_id))
+    pool = mp.pool(
+        "items", retry=ONCE, on_dead_letter=lambda letter: letters.append(letter.task_id)
+    )
 
     @pool.task
     async def item() -> None:
@@ -269,10 +271,10 @@ async def test_on_dead_letter_is_called_again_when_a_redriven_task_fails() -> No
         await pool.redrive([handle])
         await pool.drain()
 
-    assert [handle.id] * 2 == told
+    assert [handle.id] * 2 == letters
 
 
-async def test_closures_are_dead_letters_that_cannot_be_sent_again() -> None:
+async def test_closures_are_dead_letters_that_cannot_be_redriven() -> None:
     """Their code may be gone: redrive does not count them."""
     mp = Millpond()
     pool = mp.pool("items", retry=ONCE)
@@ -289,9 +291,9 @@ async def test_closures_are_dead_letters_that_cannot_be_sent_again() -> None:
 
 async def test_give_up_makes_a_dead_letter_of_the_first_attempt() -> None:
     """raise GiveUp ends it with one attempt of ten used."""
-    told: list[DeadLetter] = []
+    letters: list[DeadLetter] = []
     mp = Millpond()
-    pool = mp.pool("items", retry=Retry(attempts=10), on_dead_letter=told.append)
+    pool = mp.pool("items", retry=Retry(attempts=10), on_dead_letter=letters.append)
 
     @pool.task
     async def item() -> None:
@@ -300,7 +302,7 @@ async def test_give_up_makes_a_dead_letter_of_the_first_attempt() -> None:
     async with mp:
         await (await item.submit()).wait()
 
-    assert [1] == [letter.attempts for letter in told]
+    assert [1] == [letter.attempts for letter in letters]
 
 
 async def test_a_dead_letter_still_calls_back() -> None:
@@ -334,9 +336,9 @@ async def test_a_dead_letter_still_calls_back() -> None:
 @pytest.mark.rows("DE-08")
 async def test_a_record_that_cannot_be_read_is_set_aside_and_its_lane_goes_on() -> None:
     """A payload that does not decode ends failed: corrupt, counted; the next task runs."""
-    told: list[DeadLetter] = []
+    letters: list[DeadLetter] = []
     mp = Millpond()
-    pool = mp.pool("webhooks", lanes=1, on_dead_letter=told.append)
+    pool = mp.pool("webhooks", lanes=1, on_dead_letter=letters.append)
     ran = []
 
     @pool.task
@@ -359,12 +361,12 @@ async def test_a_record_that_cannot_be_read_is_set_aside_and_its_lane_goes_on() 
 
     assert [1, 2] == ran
     assert ("failed", "corrupt") == (record.status, record.reason)
-    assert [99] == [letter.task_id for letter in told]
+    assert [99] == [letter.task_id for letter in letters]
 
 
 @pytest.mark.rows("DE-05", "DE-04")
 async def test_a_task_leaves_the_queue_only_when_its_outcome_is_stored() -> None:
-    """From submit to settle every other process sees it: queued, running, then its outcome."""
+    """Until then every other process sees it: queued, running, then its outcome."""
     fleet = Fleet()
     first, other = fleet.millpond(), fleet.millpond(work=False)
     pool = first.pool("items")
@@ -442,7 +444,7 @@ async def test_a_key_is_forgotten_after_keep_and_may_then_be_used_afresh() -> No
 
 @pytest.mark.rows("HN-18", "DE-15", "DP-18")
 async def test_the_first_submit_needs_no_set_up_and_memory_forgets_when_it_closes() -> None:
-    """Opening makes what is needed; in memory everything is gone when the Millpond closes."""
+    """Opening makes the tables; in memory all tasks are gone when the Millpond closes."""
     mp = Millpond()
     pool = mp.pool("items")
 
@@ -504,14 +506,14 @@ async def test_an_idle_or_paused_pool_does_not_poll_the_store() -> None:
 
 @pytest.mark.rows("DE-12")
 def test_a_hook_must_be_a_function() -> None:
-    """Anything else is blamed by name where the pool is declared."""
+    """mp.pool() refuses anything else, and the error names the option."""
     mp = Millpond()
     with pytest.raises(Exception, match="on_dead_letter"):
-        mp.pool("items", on_dead_letter="tell me")  # type: ignore[arg-type]
+        mp.pool("items", on_dead_letter="call me")  # type: ignore[arg-type]
 
 
 def test_a_dead_letter_is_plain_data() -> None:
-    """It can be written as JSON for whoever keeps them elsewhere."""
+    """It can be written as JSON, to keep it elsewhere."""
     letter = DeadLetter(
         task_id=1,
         pool="items",

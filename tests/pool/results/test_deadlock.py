@@ -1,4 +1,4 @@
-"""Waiting inside a handler: fine where there is room, refused where it would wait for itself."""
+"""Waiting in a handler: allowed where a slot can come free, refused where none can."""
 
 import asyncio
 
@@ -33,7 +33,7 @@ async def test_a_handler_may_submit_to_its_own_pool_and_wait_where_there_is_room
 
 
 @pytest.mark.rows("HN-25")
-async def test_waiting_for_ones_own_pool_without_room_is_refused() -> None:
+async def test_a_handler_that_waits_for_its_own_full_pool_is_refused() -> None:
     """With one slot the wait can never end, so it raises WouldDeadlock, which names both tasks."""
     mp = Millpond()
     pool = mp.pool("single", max_concurrent=1, retry=Retry.never())
@@ -54,15 +54,15 @@ async def test_waiting_for_ones_own_pool_without_room_is_refused() -> None:
     async with mp:
         waits = await outer.submit()
         assert "went on" == await waits
-        # The task itself is none the worse for it.
+        # The task that it waited for still runs.
         await handles[0]
     (error,) = errors
     assert ("MILL-034", "single") == (error.code, error.pool)
     assert (waits.id, handles[0].id) == (error.task_id, error.awaited)
 
 
-async def test_a_circle_that_is_not_caught_fails_the_task() -> None:
-    """Unhandled, WouldDeadlock is the cause of the failure."""
+async def test_an_uncaught_would_deadlock_fails_the_task() -> None:
+    """WouldDeadlock is the cause of the failure."""
     mp = Millpond()
     pool = mp.pool("single", retry=Retry.never())
 
@@ -110,7 +110,7 @@ async def test_wait_and_as_completed_are_waits_too() -> None:
     assert ["handle.wait", "mp.wait", "mp.as_completed"] == refused
 
 
-async def test_only_the_wait_that_closes_the_circle_is_refused() -> None:
+async def test_only_the_wait_that_closes_the_cycle_is_refused() -> None:
     """Of two handlers that fill the pool, the first to wait may; the second is refused."""
     mp = Millpond()
     pool = mp.pool("double", max_concurrent=2, retry=Retry.never())
@@ -135,7 +135,7 @@ async def test_only_the_wait_that_closes_the_circle_is_refused() -> None:
 
 
 async def test_a_wait_is_allowed_while_another_task_can_finish() -> None:
-    """While another running task does not wait, its slot will come free: no circle."""
+    """While another running task does not wait, its slot will come free: no cycle."""
     mp = Millpond()
     pool = mp.pool("double", max_concurrent=2, retry=Retry.never())
 
@@ -172,7 +172,7 @@ async def test_a_task_that_waits_for_itself_is_refused() -> None:
         assert failed_with(caught.value, WouldDeadlock)
 
 
-async def test_two_running_tasks_that_wait_for_each_other_are_a_circle() -> None:
+async def test_two_running_tasks_that_wait_for_each_other_are_a_cycle() -> None:
     """Both run, so no limit is in the way, and still neither can end."""
     mp = Millpond()
     pool = mp.pool("many", max_concurrent=10, retry=Retry.never())
@@ -193,7 +193,7 @@ async def test_two_running_tasks_that_wait_for_each_other_are_a_circle() -> None
         assert ["waited", "refused"] == [await handles["a"], await handles["b"]]
 
 
-async def test_three_handlers_in_a_circle() -> None:
+async def test_three_handlers_in_a_cycle_are_refused() -> None:
     """A waits for B, B for C, and C for a task that needs the slot of one of them."""
     mp = Millpond()
     pool = mp.pool("three", max_concurrent=3, retry=Retry.never())
@@ -219,7 +219,7 @@ async def test_three_handlers_in_a_circle() -> None:
         assert "a after b after c refused" == await asyncio.wait_for(result_of(handles["a"]), 60)
 
 
-async def test_a_circle_through_a_key() -> None:
+async def test_a_cycle_through_a_key_is_refused() -> None:
     """With max_per_key=1 a handler that waits for a task of its own key is refused."""
     mp = Millpond()
     pool = mp.pool("keys", max_concurrent=10, max_per_key=1, retry=Retry.never())
@@ -243,7 +243,7 @@ async def test_a_circle_through_a_key() -> None:
         assert ["refused", "done", "done"] == [await mine, await other, await none]
 
 
-async def test_a_circle_through_a_lane() -> None:
+async def test_a_cycle_through_a_lane_is_refused() -> None:
     """In a pool with lanes a handler that waits for a later task of its own lane is refused."""
     mp = Millpond()
     pool = mp.pool("lanes", lanes=4, retry=Retry.never())
@@ -263,7 +263,7 @@ async def test_a_circle_through_a_lane() -> None:
         assert "refused in lanes" == await (await outer.options(key="acme").submit())
 
 
-async def test_a_circle_through_two_pools() -> None:
+async def test_a_cycle_through_two_pools_is_refused() -> None:
     """A of one pool waits for B of another, which waits for a task of the first."""
     mp = Millpond()
     left, right = mp.pool("left", retry=Retry.never()), mp.pool("right", retry=Retry.never())
@@ -287,8 +287,8 @@ async def test_a_circle_through_two_pools() -> None:
         assert "refused in left" == await asyncio.wait_for(result_of(await first.submit()), 60)
 
 
-async def test_another_pool_with_room_is_no_circle() -> None:
-    """Waiting for a task of another pool is fine, also where all of one's own pool wait."""
+async def test_waiting_for_another_pool_with_room_is_allowed() -> None:
+    """Also when every task of the handler's own pool waits."""
     mp = Millpond()
     outer_pool, inner_pool = mp.pool("outer", max_concurrent=3), mp.pool("inner")
 
@@ -306,8 +306,8 @@ async def test_another_pool_with_room_is_no_circle() -> None:
         assert [0, 1, 2] == [await handle for handle in handles]
 
 
-async def test_waiting_for_a_paused_pool_is_no_circle() -> None:
-    """A pool that was resized to 0 or paused may be resumed: whoever waits for it waits."""
+async def test_waiting_for_a_paused_pool_is_allowed() -> None:
+    """A pool that was resized to 0 or paused may be resumed, so the wait goes on."""
     mp = Millpond()
     outer_pool, inner_pool = mp.pool("outer"), mp.pool("inner")
 
@@ -332,7 +332,7 @@ async def test_waiting_for_a_paused_pool_is_no_circle() -> None:
 
 
 async def test_outside_a_handler_nothing_is_refused() -> None:
-    """Whoever waits from outside holds no slot: a full pool is only slow."""
+    """A wait from outside holds no slot: a full pool is only slow."""
     mp = Millpond()
     pool = mp.pool("single")
 

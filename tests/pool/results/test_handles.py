@@ -1,4 +1,4 @@
-"""Handles: what a submitter holds of a task."""
+"""Handles: how a submitter reads and awaits its task."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -65,7 +65,7 @@ async def test_a_handle_shows_the_submitted_task() -> None:
 
 @pytest.mark.rows("DE-21")
 async def test_queue_depth_is_how_many_wait_once_it_is_taken() -> None:
-    """The first that waits sees 1, itself; what runs does not count; a batch counts up."""
+    """The first queued task has depth 1; running tasks do not count; a batch counts up."""
     mp = Millpond()
     pool = mp.pool("depth")
 
@@ -82,7 +82,7 @@ async def test_queue_depth_is_how_many_wait_once_it_is_taken() -> None:
 
 
 async def test_the_queue_depth_of_a_rejected_handle_is_that_of_the_full_queue() -> None:
-    """A drop tells how many waited then."""
+    """The handle of a dropped task has the number of tasks that were queued."""
     mp = Millpond()
     pool = mp.pool("depth", backpressure=bounded(2, on_full="drop_newest"))
 
@@ -108,7 +108,7 @@ async def test_the_queue_depth_of_a_rejected_handle_is_that_of_the_full_queue() 
 async def test_position_is_how_many_are_ahead_where_that_means_anything(
     order: Order, positions: list[int | None]
 ) -> None:
-    """A fifo pool tells how many wait ahead; other orders cannot know."""
+    """In a fifo pool it is the number of tasks ahead; other orders cannot know."""
     mp = Millpond()
     pool = mp.pool("position", queue=order)
 
@@ -139,7 +139,7 @@ async def test_position_in_a_lane_counts_that_lane() -> None:
 
 
 async def test_a_handle_is_a_snapshot_until_it_is_refreshed() -> None:
-    """Nothing changes on a handle by itself; refresh() reads the task anew and returns it."""
+    """A handle does not change by itself; refresh() reads the task again and returns the handle."""
     mp = Millpond()
     pool = mp.pool("refresh")
 
@@ -209,7 +209,7 @@ async def test_a_failure_has_error_attempts_and_traceback() -> None:
 
 @pytest.mark.rows("HN-14")
 async def test_a_failure_breaks_nothing_but_its_own_attempt() -> None:
-    """Among ten tasks of which each second raises, the others complete and the pool goes on."""
+    """Of ten tasks every second one raises; the others complete and the pool goes on."""
     mp = Millpond()
     pool = mp.pool("mixed", max_concurrent=3, retry=Retry.never())
 
@@ -228,7 +228,7 @@ async def test_a_failure_breaks_nothing_but_its_own_attempt() -> None:
 
 @pytest.mark.rows("HN-15")
 async def test_wait_gives_a_terminal_snapshot_and_never_raises_for_the_outcome() -> None:
-    """Whatever way a task ends, wait() returns the handle, and its status says which."""
+    """However a task ends, wait() returns the handle, and its status says how."""
     mp = Millpond()
     pool = mp.pool("wait", backpressure=bounded(1, on_full="drop_newest"))
 
@@ -259,7 +259,7 @@ async def test_wait_gives_a_terminal_snapshot_and_never_raises_for_the_outcome()
 
 @pytest.mark.rows("HN-15")
 async def test_mp_wait_returns_handles_in_the_given_order() -> None:
-    """The list comes back in its own order, whatever order the tasks ended in."""
+    """Also when the tasks end in another order."""
     mp = Millpond()
     pool = mp.pool("order", max_concurrent=10)
     loop = asyncio.get_running_loop()
@@ -280,7 +280,7 @@ async def test_mp_wait_returns_handles_in_the_given_order() -> None:
 
 @pytest.mark.parametrize("limit", [5.0, timedelta(seconds=5)])
 async def test_a_wait_may_have_a_limit(limit: Any) -> None:
-    """A task that is late raises TimeoutError in whoever waits, and goes on."""
+    """The wait raises TimeoutError, and the task runs on."""
     mp = Millpond()
     pool = mp.pool("late", max_concurrent=2)
 
@@ -300,7 +300,7 @@ async def test_a_wait_may_have_a_limit(limit: Any) -> None:
 
 
 async def test_as_completed_yields_handles_in_the_order_of_their_ends() -> None:
-    """The quickest comes first; what has ended already comes before what has not."""
+    """The quickest comes first; ended tasks come before the others."""
     mp = Millpond()
     pool = mp.pool("race", max_concurrent=10)
 
@@ -316,7 +316,7 @@ async def test_as_completed_yields_handles_in_the_order_of_their_ends() -> None:
 
 
 async def test_leaving_as_completed_early_leaves_the_tasks_alone() -> None:
-    """Whoever breaks out of the loop stops watching; the tasks run on."""
+    """Breaking out of the loop ends the watch; the tasks run on."""
     mp = Millpond()
     pool = mp.pool("race", max_concurrent=10)
 
@@ -335,8 +335,8 @@ async def test_leaving_as_completed_early_leaves_the_tasks_alone() -> None:
         assert 5 == await handles[1]
 
 
-async def test_cancelling_the_awaiter_never_cancels_the_task() -> None:
-    """Whoever stops waiting stops waiting, and that is all."""
+async def test_cancelling_a_wait_does_not_cancel_the_task() -> None:
+    """The task runs on."""
     mp = Millpond()
     pool = mp.pool("stays")
 
@@ -383,7 +383,7 @@ async def test_cancel_returns_whether_it_changed_anything() -> None:
             await pool.cancel(12345)
 
 
-async def test_the_way_back_to_a_handle_is_its_id() -> None:
+async def test_mp_handle_returns_a_handle_for_an_id() -> None:
     """mp.handle(id) knows the pool, the state and how to read the result."""
     mp = Millpond()
     pool = mp.pool("back")
@@ -412,7 +412,7 @@ async def test_the_way_back_to_a_handle_is_its_id() -> None:
 
 
 async def test_an_unknown_id_raises_unknown_task() -> None:
-    """mp.handle of an id that nobody knows raises UnknownTask."""
+    """mp.handle of an id that the store does not know raises UnknownTask."""
     mp = Millpond()
     mp.pool("none")
     async with mp:
@@ -460,7 +460,7 @@ async def test_status_distinguishes_every_state() -> None:
 
 
 async def test_progress_is_yielded_until_the_end() -> None:
-    """Whoever watches sees each step the handler told, then the iterator ends."""
+    """handle.progress() yields each report of the handler, then the iterator ends."""
     mp = Millpond()
     pool = mp.pool("steps")
 
@@ -472,11 +472,11 @@ async def test_progress_is_yielded_until_the_end() -> None:
 
     async with mp:
         handle = await work.submit()
-        told = [one async for one in handle.progress()]
-    assert [(0.25, "step 1"), (0.5, "step 2"), (0.75, "step 3")] == told
+        reports = [one async for one in handle.progress()]
+    assert [(0.25, "step 1"), (0.5, "step 2"), (0.75, "step 3")] == reports
 
 
-async def test_a_redriven_handle_is_read_anew() -> None:
+async def test_a_handle_of_a_redriven_task_gives_its_new_result() -> None:
     """After a redrive refresh() forgets the old end, and awaiting gives the new one."""
     mp = Millpond()
     pool = mp.pool("again", retry=Retry.never())
@@ -503,7 +503,7 @@ async def test_a_redriven_handle_is_read_anew() -> None:
 
 
 async def test_closing_ends_every_wait_with_not_open() -> None:
-    """Whoever waits when the Millpond is closed is told so at once; nobody hangs."""
+    """Each wait raises NotOpen at once when the Millpond closes."""
     mp = Millpond()
     pool = mp.pool("closing", backpressure=bounded(1))
 
@@ -517,7 +517,7 @@ async def test_closing_ends_every_wait_with_not_open() -> None:
 
     async def watch() -> None:
         async for _ in queued.progress():
-            pytest.fail("nothing was told")
+            pytest.fail("there was no report")
 
     await mp.__aenter__()
     running = await work.submit()
@@ -557,7 +557,7 @@ def _ended_with(task: asyncio.Task[Any]) -> str:
 
 
 async def test_known_results_stay_readable_after_closing() -> None:
-    """A handle that has seen its end keeps it; any other says that the Millpond is closed."""
+    """A handle that has read its result keeps it; any other raises NotOpen."""
     mp = Millpond()
     pool = mp.pool("known", backpressure=bounded(2, on_full="drop_newest"))
 

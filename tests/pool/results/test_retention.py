@@ -1,4 +1,4 @@
-"""Retention: what ended is forgotten in its time, and its memory is really free."""
+"""Retention: ended tasks are pruned in time, and their memory is freed."""
 
 import asyncio
 import gc
@@ -47,7 +47,7 @@ async def test_completed_and_failed_tasks_are_kept_for_their_own_time() -> None:
 
 
 async def test_lifetime_totals_stay() -> None:
-    """Snapshots count what was, and tell how much of it is kept."""
+    """Snapshots count all tasks that ended, and how many of them are kept."""
     mp = Millpond(keep=Keep(completed=1, failed=1))
     pool = mp.pool("work", retry=Retry.never())
 
@@ -85,7 +85,7 @@ async def test_keys_outlive_their_tasks() -> None:
         assert (first.id, True, 1) == (again.id, again.duplicate, runs)
         with pytest.raises(IdempotencyConflict):
             await job.options(idempotency_key="k").submit(2)
-        # Something else has to end for maintenance to look again.
+        # Another task must end before maintenance runs again.
         await asyncio.sleep(500)
         await (await job.submit(5))
         await asyncio.sleep(130)
@@ -96,7 +96,7 @@ async def test_keys_outlive_their_tasks() -> None:
 
 
 async def test_the_value_of_a_closure_is_freed() -> None:
-    """It is there for who asks until retention, and then nothing holds it."""
+    """It can be read until retention prunes the task; then nothing holds it."""
     mp = Millpond(keep=Keep(completed=50))
     pool = mp.pool("work")
 
@@ -118,7 +118,7 @@ async def test_the_value_of_a_closure_is_freed() -> None:
 
 
 async def test_the_objects_of_a_closure_are_freed_when_it_has_ended() -> None:
-    """The code and what it closes over go with the end of its task, not with retention."""
+    """The code and its closed-over objects are freed when the task ends, not by retention."""
     mp = Millpond()
     pool = mp.pool("work", retry=Retry.never())
 
@@ -149,8 +149,8 @@ async def test_the_objects_of_a_closure_are_freed_when_it_has_ended() -> None:
 
 
 async def test_the_error_of_a_failed_task_is_freed(caplog: pytest.LogCaptureFixture) -> None:
-    """The exception itself, with all its frames hold, is forgotten with its task."""
-    # What is captured of the log keeps its record, and that the exception.
+    """The exception, with all that its frames hold, is freed with its task."""
+    # Captured logs keep their records, and a record keeps its exception.
     caplog.set_level(logging.CRITICAL, logger="millpond.tasks")
     mp = Millpond(keep=Keep(failed=50))
     pool = mp.pool("work", retry=Retry.never())
@@ -221,7 +221,7 @@ async def test_callbacks_are_forgotten_like_any_task() -> None:
 
 
 async def test_a_running_or_waiting_task_is_never_forgotten() -> None:
-    """Retention looks at ended tasks only, however old the others are."""
+    """Retention prunes only ended tasks, however old the others are."""
     mp = Millpond(keep=Keep(completed=1, failed=1))
     pool = mp.pool("work", max_concurrent=1)
 
@@ -252,7 +252,7 @@ async def test_a_bad_time_to_keep_is_refused_by_name(option: str) -> None:
 
 
 async def test_the_key_of_a_forgotten_task_still_has_its_status() -> None:
-    """The handle of a duplicate has the status, and awaiting it says so again."""
+    """The handle of a duplicate has the status, and so has the error of awaiting it."""
     mp = Millpond(keep=Keep(completed=10, failed=10, keys=5000))
     pool = mp.pool("work")
 

@@ -1,4 +1,4 @@
-"""What a failure looks like to whoever reads it: the handler's own frames, and not ours."""
+"""Tracebacks of failures: the handler's own frames, and none of Millpond."""
 
 import asyncio
 import traceback
@@ -11,18 +11,18 @@ from millpond import Millpond, Retry, TaskFailed
 
 
 def fail() -> None:
-    """The line that a reader looks for."""
+    """Raise in a line that the traceback must show."""
     raise LookupError("no such page")
 
 
 async def fail_later() -> None:
-    """The same after a wait."""
+    """Raise after a wait."""
     await asyncio.sleep(0.001)
     fail()
 
 
 def shown(error: BaseException | None) -> list[str]:
-    """The functions of a traceback as it is printed."""
+    """Return the function names in a printed traceback."""
     assert error is not None
     return [frame.name for frame in traceback.extract_tb(error.__traceback__)]
 
@@ -37,7 +37,7 @@ def shown(error: BaseException | None) -> list[str]:
 async def test_a_traceback_begins_with_the_handler(
     how: str, handler: Callable[[], object], frames: list[str]
 ) -> None:
-    """Wherever it ran, neither the cause nor the stored text shows the way to it."""
+    """The cause and the stored text have only its frames, in a thread and on the loop."""
     mp = Millpond()
     work = mp.pool("work", retry=Retry.never())
     task = work.task(handler)
@@ -76,7 +76,7 @@ async def test_a_timed_out_attempt_has_the_traceback_of_where_it_was() -> None:
 
 @pytest.mark.real_loop
 async def test_an_error_of_another_process_is_printed_with_its_traceback() -> None:
-    """The handler's frames are in the note of the cause, and none of ours around them."""
+    """The note of the cause has the frames of the handler, and none of Millpond."""
     async with process_tasks.mp:
         with pytest.raises(TaskFailed) as caught:
             await (await process_tasks.fail.submit("error"))

@@ -1,4 +1,4 @@
-"""Drain: a seed and everything it grows into, run to its end and no further."""
+"""Drain: run a seed and all its follow-ups, and return when the last of them has ended."""
 
 import asyncio
 import sys
@@ -28,7 +28,7 @@ ONCE = Retry.never()
 
 
 class AtWork:
-    """Counts how many handlers are at work, and how many ever were at once."""
+    """Counts how many handlers run, and how many ran at most at once."""
 
     def __init__(self) -> None:
         self.now = 0
@@ -36,7 +36,7 @@ class AtWork:
         self.runs = 0
 
     async def hold(self, seconds: float) -> None:
-        """Be at work for a while."""
+        """Count as running for a while."""
         self.now += 1
         self.runs += 1
         self.most = max(self.most, self.now)
@@ -46,12 +46,12 @@ class AtWork:
             self.now -= 1
 
 
-# What is at work
+# Concurrency
 
 
 @pytest.mark.rows("DP-01")
 @pytest.mark.parametrize("limit", [1, 3, 4])
-async def test_exactly_max_concurrent_are_at_work_however_deep_tasks_submit_tasks(
+async def test_a_deep_tree_of_follow_ups_runs_exactly_max_concurrent_at_once(
     limit: int,
 ) -> None:
     """A tree four levels deep, three wide, keeps exactly max_concurrent busy, never N^depth."""
@@ -73,8 +73,8 @@ async def test_exactly_max_concurrent_are_at_work_however_deep_tasks_submit_task
 
 
 @pytest.mark.rows("DP-01")
-async def test_a_pool_is_as_busy_as_it_may_be_while_there_is_work() -> None:
-    """Forty tasks of one second on four slots take ten seconds: no slot ever idles."""
+async def test_no_slot_idles_while_tasks_are_queued() -> None:
+    """Forty tasks of one second on four slots take ten seconds."""
     mp = Millpond()
     pool = mp.pool("crawl", max_concurrent=4)
     at_work = AtWork()
@@ -96,7 +96,7 @@ async def test_a_pool_is_as_busy_as_it_may_be_while_there_is_work() -> None:
 
 @pytest.mark.rows("DP-T7", "DP-07", "DP-08")
 async def test_eight_workers_over_a_hundred_tasks_run_each_exactly_once() -> None:
-    """Eight workers that fight over a hundred tasks run each of them once."""
+    """Eight workers share a hundred tasks, and each task runs once."""
     mp = Millpond(work=False)
     pool = mp.pool("items", max_concurrent=8)
     seen: Counter[int] = Counter()
@@ -163,7 +163,7 @@ async def test_a_seed_of_four_ends_with_four_completed() -> None:
 
 @pytest.mark.rows("DP-T5", "DP-E2")
 async def test_an_empty_seed_drains_at_once() -> None:
-    """A drain of nothing returns in the same moment, with a report of nothing."""
+    """A drain of nothing takes no time, and its report counts zero tasks."""
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=1, queue=fifo())
     async with mp:
@@ -196,8 +196,8 @@ async def test_one_task_on_a_pool_of_one_is_run_once() -> None:
 
 
 @pytest.mark.rows("DP-03", "DP-04", "DP-T13", "DP-05")
-async def test_a_run_goes_on_while_one_handler_may_still_submit() -> None:
-    """With nothing queued and one slow handler left, its late follow-up is still part of it."""
+async def test_a_run_waits_for_a_handler_that_may_still_submit() -> None:
+    """A slow handler is the only task left; its late follow-up still belongs to the run."""
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=3)
     seen = []
@@ -281,8 +281,8 @@ async def test_a_run_ends_whatever_else_the_pool_does() -> None:
 
 
 @pytest.mark.rows("DP-02")
-async def test_a_thousand_runs_on_one_pool_each_end_at_their_own_last_settle() -> None:
-    """A thousand drains under way together each return at the very moment of their last task."""
+async def test_each_of_a_thousand_runs_ends_with_its_own_last_task() -> None:
+    """A thousand concurrent drains on one pool each return when their own last task ends."""
     runs = 100 if DURABLE else 1000
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=50)
@@ -307,12 +307,12 @@ async def test_a_thousand_runs_on_one_pool_each_end_at_their_own_last_settle() -
     assert min(10, runs // 20) < len(set(ends))
 
 
-# What belongs to it
+# The tasks of a run
 
 
 @pytest.mark.rows("DP-T8", "DP-T9", "DP-05")
 async def test_follow_ups_of_follow_ups_are_drained_level_by_level() -> None:
-    """What a handler submits, and what that submits, is drained with the seed."""
+    """The drain waits for follow-ups, and for their follow-ups."""
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=2)
     seen: list[str] = []
@@ -332,7 +332,7 @@ async def test_follow_ups_of_follow_ups_are_drained_level_by_level() -> None:
 
 @pytest.mark.rows("DP-T8", "DP-03")
 async def test_follow_ups_into_other_pools_belong_to_the_run() -> None:
-    """A run reaches into any pool of its Millpond, and waits for what it put there."""
+    """A run waits for its tasks in any pool of its Millpond."""
     mp = Millpond()
     crawl = mp.pool("crawl", max_concurrent=2)
     parse = mp.pool("parse", max_concurrent=1)
@@ -362,8 +362,8 @@ async def test_follow_ups_into_other_pools_belong_to_the_run() -> None:
     assert 9 == report.total == report.completed
 
 
-async def test_a_follow_up_without_a_pool_of_its_own_goes_where_it_was_made() -> None:
-    """ctx.submit of a task that no pool owns puts it into the pool of its maker."""
+async def test_a_follow_up_without_a_pool_goes_to_the_pool_of_its_submitter() -> None:
+    """ctx.submit of an @mp.task puts it into the pool of the task that submits it."""
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=1)
     where = []
@@ -403,7 +403,7 @@ async def test_follow_ups_from_a_thread_belong_to_the_run_too() -> None:
 
 
 async def test_follow_ups_of_a_callback_belong_to_the_run() -> None:
-    """What an on_complete callback submits through its ctx is drained with the run."""
+    """A callback submits through its ctx, and the drain waits for that task."""
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=2)
     seen = []
@@ -420,16 +420,16 @@ async def test_follow_ups_of_a_callback_belong_to_the_run() -> None:
         await ctx.submit(item.bind(outcome.result + 1), pool=pool)
 
     async with mp:
-        told_of = more.bind()
+        callback = more.bind()
         start = clock()
-        report = await pool.drain([item.bind(1).options(on_complete=told_of)])
+        report = await pool.drain([item.bind(1).options(on_complete=callback)])
         assert clock() - start == pytest.approx(12, abs=1e-2)
 
     assert [1, 2] == seen
     assert 2 == report.total == report.completed
 
 
-async def test_the_handle_of_a_follow_up_that_was_known_leads_to_its_task() -> None:
+async def test_a_follow_up_under_a_known_key_has_the_result_of_the_known_task() -> None:
     """Under a known key ctx.submit stores nothing new; its handle gives the known task's result."""
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=2)
@@ -456,7 +456,7 @@ async def test_the_handle_of_a_follow_up_that_was_known_leads_to_its_task() -> N
 
 
 async def test_a_follow_up_may_go_to_a_pool_that_was_made_meanwhile() -> None:
-    """A pool declared by a handler is made known before anything is to be stored in it."""
+    """A pool that the handler declares is registered before the follow-up is stored."""
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=2)
     seen = []
@@ -478,7 +478,7 @@ async def test_a_follow_up_may_go_to_a_pool_that_was_made_meanwhile() -> None:
 
 @pytest.mark.rows("DP-22")
 async def test_follow_ups_submitted_together_are_all_noted_or_none() -> None:
-    """One call that cannot be refuses the whole batch, also for a handler that goes on."""
+    """One bad call refuses the whole batch, also when the handler catches the error."""
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=2)
     seen = []
@@ -502,7 +502,7 @@ async def test_follow_ups_submitted_together_are_all_noted_or_none() -> None:
 
 @pytest.mark.rows("DP-05", "DP-22")
 async def test_an_attempt_that_fails_leaves_no_follow_ups() -> None:
-    """What a failed attempt submitted through ctx is gone; the attempt that completes counts."""
+    """Its ctx.submit calls are dropped; only the attempt that completes counts."""
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=4, retry=Retry.constant(1, attempts=3, jitter=0))
     children = []
@@ -532,7 +532,7 @@ async def test_an_attempt_that_fails_leaves_no_follow_ups() -> None:
 
 @pytest.mark.rows("DP-05", "DP-22")
 async def test_a_follow_up_is_stored_with_the_completion_and_not_before() -> None:
-    """Until its maker has completed, nobody sees a follow-up; then both are there at once."""
+    """No process sees the follow-up before the task completes; then both are visible at once."""
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=4)
     made: list[Handle[str]] = []
@@ -601,8 +601,8 @@ async def test_pool_submit_inside_a_handler_is_not_part_of_the_run() -> None:
 
 
 @pytest.mark.rows("DP-06", "TRAP-19")
-async def test_a_submit_from_outside_during_a_drain_is_taken_up() -> None:
-    """Tasks from outside that arrive while a drain comes to its end are all run."""
+async def test_a_task_submitted_from_outside_during_a_drain_runs() -> None:
+    """Tasks submitted from outside while a drain ends all run."""
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=2)
     outside = []
@@ -689,7 +689,7 @@ async def test_a_retry_of_the_whole_seed_under_one_key_per_run_makes_each_page_o
 
 
 async def test_drain_without_a_seed_waits_for_an_idle_pool() -> None:
-    """It waits for queued, scheduled and running tasks of the pool, and reports what ended."""
+    """It waits for queued, scheduled and running tasks of the pool, and counts them."""
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=1)
     other = mp.pool("other", max_concurrent=1)
@@ -717,10 +717,10 @@ async def test_drain_without_a_seed_waits_for_an_idle_pool() -> None:
 
 
 async def test_drain_without_a_seed_waits_for_callbacks_too() -> None:
-    """A pool is idle when what its tasks called back for has been told."""
+    """A pool is idle only after the callbacks of its tasks have run."""
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=1)
-    told = []
+    results = []
 
     @pool.task
     async def item() -> int:
@@ -729,23 +729,23 @@ async def test_drain_without_a_seed_waits_for_callbacks_too() -> None:
     @mp.task
     async def notify(outcome: Outcome) -> None:
         await asyncio.sleep(50)
-        told.append(outcome.result)
+        results.append(outcome.result)
 
     async with mp:
         start = clock()
-        # The outcome comes first, when it is called.
-        told_of = notify.bind()
-        await item.options(on_complete=told_of).submit()
+        # Millpond calls it with the outcome as first argument.
+        callback = notify.bind()
+        await item.options(on_complete=callback).submit()
         await pool.drain()
         assert clock() - start == pytest.approx(50, abs=1e-3)
-        assert [5] == told
+        assert [5] == results
 
 
 async def test_a_run_waits_for_the_callbacks_of_its_tasks() -> None:
     """A drain with a seed returns after the callbacks it caused, which it does not count."""
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=1)
-    told = []
+    results = []
 
     @pool.task
     async def item() -> int:
@@ -754,15 +754,15 @@ async def test_a_run_waits_for_the_callbacks_of_its_tasks() -> None:
     @mp.task
     async def notify(outcome: Outcome) -> None:
         await asyncio.sleep(50)
-        told.append(outcome.result)
+        results.append(outcome.result)
 
     async with mp:
         start = clock()
-        told_of = notify.bind()
-        report = await pool.drain([item.bind().options(on_complete=told_of)])
+        callback = notify.bind()
+        report = await pool.drain([item.bind().options(on_complete=callback)])
         assert clock() - start == pytest.approx(50, abs=1e-3)
 
-    assert [5] == told
+    assert [5] == results
     assert 1 == report.total
 
 
@@ -870,7 +870,7 @@ async def test_fail_waits_until_the_attempts_of_a_task_are_used_up() -> None:
 
 
 async def test_a_run_that_fails_in_another_pool_cancels_its_tasks_everywhere() -> None:
-    """on_error="fail" reaches the run's queued tasks in every pool, and nobody else's."""
+    """on_error="fail" cancels the run's queued tasks in every pool, and no other tasks."""
     mp = Millpond()
     first = mp.pool("first", max_concurrent=1)
     second = mp.pool("second", max_concurrent=1, retry=ONCE)
@@ -959,7 +959,7 @@ async def test_draining_a_serial_queue_raises_the_handlers_error() -> None:
 @pytest.mark.rows("DP-21", "DP-E4")
 @pytest.mark.parametrize("budget", [1, 2, 7])
 async def test_max_tasks_stops_a_chain_at_exactly_that_many_and_raises(budget: int) -> None:
-    """A chain without an end runs `max_tasks` handlers, then raises and says what was left."""
+    """An endless chain runs `max_tasks` handlers, then raises with the number of tasks left."""
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=2)
     ran = []
@@ -1041,7 +1041,7 @@ async def test_known_keys_cost_no_budget() -> None:
 async def test_an_impossible_option_is_refused_by_name(
     option: str, given: dict[str, object]
 ) -> None:
-    """A drain blames the option that cannot be, and stores nothing."""
+    """drain() names the option, and stores nothing."""
     mp = Millpond()
     pool = mp.pool("items")
 
@@ -1057,7 +1057,7 @@ async def test_an_impossible_option_is_refused_by_name(
 
 @pytest.mark.rows("DP-T2", "DP-T3")
 def test_impossible_limits_are_refused_where_they_are_declared() -> None:
-    """max_concurrent below zero and attempts below one are blamed by name; zero pauses."""
+    """A negative max_concurrent and attempts below one are refused by name; zero is allowed."""
     mp = Millpond()
     with pytest.raises(ConfigError, match="max_concurrent=-1"):
         mp.pool("items", max_concurrent=-1)
@@ -1136,7 +1136,7 @@ async def test_a_handler_gets_its_arguments_and_its_context_only_if_it_asks() ->
 
 @pytest.mark.rows("DP-E1", "DP-E3")
 async def test_a_serial_queue_runs_in_order_and_follow_ups_go_to_the_tail() -> None:
-    """One at a time, first come first served; what a handler submits comes last."""
+    """One at a time, first come first served; a follow-up goes to the tail."""
     mp = Millpond()
     serial = mp.pool("events", max_concurrent=1, queue=fifo())
     order = []
@@ -1156,13 +1156,13 @@ async def test_a_serial_queue_runs_in_order_and_follow_ups_go_to_the_tail() -> N
     assert 1 == at_work.most
 
 
-# Its bar
+# The progress bar
 
 
 async def test_progress_draws_a_bar_on_the_terminal(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """progress=True shows ended/total on stderr while the run goes on, and ends the line."""
+    """progress=True shows ended/total on stderr during the run, and ends the line."""
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=1, retry=ONCE)
@@ -1192,7 +1192,7 @@ async def test_progress_draws_a_bar_on_the_terminal(
 async def test_progress_of_an_idle_drain(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without calls, the bar counts what waited; tasks that had ended before do not count."""
+    """Without calls, the bar counts the tasks that had not ended when the drain began."""
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=1, retry=ONCE)
@@ -1224,7 +1224,7 @@ async def test_progress_in_a_log_is_one_line(capsys: pytest.CaptureFixture[str])
 
 
 async def test_without_progress_nothing_is_drawn(capsys: pytest.CaptureFixture[str]) -> None:
-    """A drain says nothing unless asked."""
+    """A drain writes no progress by default."""
     mp = Millpond()
     pool = mp.pool("items")
 
@@ -1238,7 +1238,7 @@ async def test_without_progress_nothing_is_drawn(capsys: pytest.CaptureFixture[s
 
 
 async def test_a_closed_pool_refuses_a_seed() -> None:
-    """A drain that would add work to a pool that takes none is refused, and nothing runs."""
+    """drain() with a seed on a closed pool raises, and nothing runs."""
     mp = Millpond()
     pool = mp.pool("items")
     ran = []

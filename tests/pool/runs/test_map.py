@@ -1,4 +1,4 @@
-"""Map: a function over many items, results in order, never more under way than there is room."""
+"""Map: a function over many items, results in order, with a bounded number of tasks."""
 
 import asyncio
 import contextlib
@@ -45,7 +45,7 @@ async def ticking(count: int, seconds: float) -> AsyncIterator[int]:
 
 @pytest.mark.parametrize("count", [0, 1, 7, 64, 65, 500])
 async def test_results_come_in_the_order_of_the_items(count: int) -> None:
-    """However the items end, their results are in order, each once, and a list."""
+    """The tasks end in another order; the list of results is in the order of the items."""
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=7)
     async with mp:
@@ -53,8 +53,8 @@ async def test_results_come_in_the_order_of_the_items(count: int) -> None:
         assert 0 == await pool.size()
 
 
-async def test_results_can_be_taken_one_by_one() -> None:
-    """Iterating gives each result as soon as it and all before it are there."""
+async def test_results_can_be_iterated_one_by_one() -> None:
+    """Iterating gives each result when it and all results before it have arrived."""
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=2)
 
@@ -119,7 +119,7 @@ async def test_map_keeps_to_the_limit_and_uses_it() -> None:
     assert 10 == most
 
 
-# What it takes
+# Functions and sources
 
 
 async def test_map_takes_registered_tasks_with_and_without_a_context() -> None:
@@ -149,7 +149,7 @@ async def test_map_takes_registered_tasks_with_and_without_a_context() -> None:
 
 
 async def test_map_takes_closures_and_callable_objects() -> None:
-    """Any async callable of one argument will do, with what it has closed over."""
+    """Any async callable of one argument works, also with a closure."""
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=2)
     factor = 3
@@ -192,7 +192,7 @@ async def test_map_takes_plain_functions_and_runs_them_in_threads() -> None:
 
 
 async def test_map_refuses_items_that_are_not_iterable() -> None:
-    """Something that is no iterable is a TypeError that says so."""
+    """Anything else is a TypeError that says so."""
     mp = Millpond()
     pool = mp.pool("items")
     async with mp:
@@ -204,7 +204,7 @@ async def test_map_refuses_items_that_are_not_iterable() -> None:
 
 @pytest.mark.parametrize("queue", [fifo(), lifo(), fair_round_robin()])
 async def test_map_is_in_order_in_every_order(queue: object) -> None:
-    """The pool's order decides what starts first; results stay in the order of the items."""
+    """The queue order decides which task starts first; results stay in the order of the items."""
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=3, queue=queue)  # type: ignore[arg-type]
     async with mp:
@@ -380,7 +380,7 @@ async def test_a_source_that_pauses_while_items_end_out_of_order_is_only_waited_
     async with mp:
         mapping = asyncio.create_task(_list(pool, work, source()))
         await asyncio.sleep(10)
-        # From here nothing happens until the source goes on: a busy loop would never let time pass.
+        # From here nothing happens until the source goes on: in a busy loop time would not pass.
         assert [100, 1, 1, 1] == await mapping
         assert 100 == round(clock())
 
@@ -395,7 +395,7 @@ async def _list(
 
 
 async def test_the_first_failure_in_order_stops_the_map_and_leaves_nothing_behind() -> None:
-    """Nothing more is taken, what waits is cancelled, what runs is interrupted, it raises."""
+    """The map takes no more items, cancels queued tasks, interrupts running ones, and raises."""
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=3, retry=ONCE)
     started: list[int] = []
@@ -436,18 +436,18 @@ async def test_the_first_failure_in_order_stops_the_map_and_leaves_nothing_behin
 
 
 async def test_a_failing_source_stops_the_map_and_leaves_nothing_behind() -> None:
-    """An error of the iterable is raised as it is, and what was submitted is cancelled."""
+    """The map raises the error of the iterable unchanged, and cancels its tasks."""
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=2)
 
     def broken() -> Iterator[int]:
         yield 1
-        raise KeyError("no more")
+        raise KeyError("broken source")
 
     async def async_broken() -> AsyncIterator[int]:
         yield 1
         yield 2
-        raise KeyError("no more")
+        raise KeyError("broken source")
 
     async def work(n: int) -> int:
         await asyncio.sleep(10)
@@ -465,7 +465,7 @@ async def test_a_failing_source_stops_the_map_and_leaves_nothing_behind() -> Non
 
 
 async def test_cancelling_a_map_cancels_its_items() -> None:
-    """Whoever awaits a map and is cancelled leaves no task behind, and the source is let go."""
+    """Cancelling the wait leaves no task behind and closes the source."""
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=2)
     interrupted = []
@@ -502,7 +502,7 @@ async def test_cancelling_a_map_cancels_its_items() -> None:
 
 
 async def test_leaving_an_iteration_early_cancels_its_tasks() -> None:
-    """Closing the iterator is enough to leave nothing behind."""
+    """Closing the iterator leaves no task behind."""
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=2)
 
@@ -520,7 +520,7 @@ async def test_leaving_an_iteration_early_cancels_its_tasks() -> None:
 
 
 async def test_a_cancelled_item_is_an_error_of_the_map() -> None:
-    """Somebody else's cancel of one item stops the map with TaskCancelled."""
+    """A cancel of one item from outside stops the map with TaskCancelled."""
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=1)
 
@@ -548,8 +548,8 @@ async def test_a_map_on_a_closed_pool_is_refused() -> None:
             await pool.map(squared, [1])
 
 
-async def test_a_known_key_is_not_cancelled_with_the_map() -> None:
-    """An item that turned out to be somebody else's task is left alone when the map stops."""
+async def test_a_map_does_not_cancel_a_task_that_it_found_by_a_known_key() -> None:
+    """An item whose idempotency key names an earlier task leaves that task alone."""
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=2, retry=ONCE)
 
@@ -565,7 +565,7 @@ async def test_a_known_key_is_not_cancelled_with_the_map() -> None:
         )
         await asyncio.sleep(10)
         mapping.cancel()
-        with pytest.raises(BaseException):  # noqa: B017 - however it was told
+        with pytest.raises(BaseException):  # noqa: B017 - with whichever error
             await mapping
         assert "all mine" == await mine
 
@@ -599,7 +599,7 @@ async def test_fire_and_forget_takes_one_call_per_item() -> None:
 
 
 async def test_an_item_that_fails_is_tried_again_in_its_own_time() -> None:
-    """Its retry waits its backoff beside the others, and its result comes in its own place."""
+    """Its retry waits for its backoff while the others run; its result keeps its place."""
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=2, retry=Retry.constant(30, attempts=3, jitter=0))
     runs: dict[int, list[float]] = {}
@@ -618,7 +618,7 @@ async def test_an_item_that_fails_is_tried_again_in_its_own_time() -> None:
 
 
 @pytest.mark.parametrize(("spend", "fails"), [(False, False), (True, True)])
-async def test_an_item_may_ask_to_be_tried_later(*, spend: bool, fails: bool) -> None:
+async def test_an_item_may_raise_retry_later(*, spend: bool, fails: bool) -> None:
     """RetryLater waits as long as it says, and costs an attempt only if it says so."""
     mp = Millpond()
     pool = mp.pool("items", retry=ONCE)
@@ -640,7 +640,7 @@ async def test_an_item_may_ask_to_be_tried_later(*, spend: bool, fails: bool) ->
 
 
 async def test_cancelling_all_of_a_pool_stops_the_map_over_it() -> None:
-    """Whoever maps hears of the cancel; the items that were under way are stopped."""
+    """The map raises TaskCancelled; its running items are stopped."""
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=2)
     ended: list[int] = []

@@ -101,7 +101,7 @@ async def test_on_error_fail_stops_the_run_and_then_calls() -> None:
     assert (1, 5, "run_failed") == (outcome.failed, outcome.cancelled, outcome.stopped)
 
 
-async def test_the_call_waits_for_what_the_tasks_submit() -> None:
+async def test_the_call_waits_for_follow_ups() -> None:
     """Follow-ups through ctx belong to the run."""
     studio = Studio()
     async with studio.mp:
@@ -144,7 +144,7 @@ async def test_a_redrive_does_not_call_a_second_time() -> None:
 
 
 async def test_a_run_by_hand_takes_a_callback() -> None:
-    """It is submitted when the block was left and the last task has ended; the last one counts."""
+    """It is submitted when the block and the last task have ended; the last callback set counts."""
     studio = Studio()
     async with studio.mp:
         async with studio.pool.run("album") as run:
@@ -184,7 +184,7 @@ async def test_a_finished_run_takes_no_other_callback() -> None:
 
 
 async def test_a_callback_is_checked_where_it_is_given() -> None:
-    """What is no call, or a function without an outcome, is refused before anything is stored."""
+    """A value that is no call, or a function without an outcome, is refused at once."""
     studio = Studio()
 
     @studio.mp.task

@@ -1,4 +1,4 @@
-"""Runs: named, taken up again, stopped, stuck; and the block that keeps one open."""
+"""Runs: named, resumed, stopped, stuck; and the block that keeps one open."""
 
 import asyncio
 from collections import Counter
@@ -28,7 +28,7 @@ ONCE = Retry.never()
 
 
 async def test_a_report_shows_how_far_a_run_is() -> None:
-    """A caller asks by name: while the run goes on, when it has ended, before there is one."""
+    """A caller reads it by name: before the run exists, during the run, and after its end."""
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=1, retry=ONCE)
     gate = asyncio.Event()
@@ -77,7 +77,7 @@ async def test_a_report_shows_why_a_run_was_stopped() -> None:
 
 @pytest.mark.rows("DP-19")
 async def test_a_finished_run_gives_its_stored_report_and_runs_nothing() -> None:
-    """The second drain under a name returns the first one's report, whatever seed it brings."""
+    """The second drain under a name returns the report of the first, also with another seed."""
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=2, retry=ONCE)
     ran = []
@@ -104,8 +104,8 @@ async def test_a_finished_run_gives_its_stored_report_and_runs_nothing() -> None
 
 
 @pytest.mark.rows("DP-19", "DP-20")
-async def test_an_unfinished_run_is_taken_up_and_not_seeded_again() -> None:
-    """A drain under the name of a run under way joins it: nothing is seeded, both get a report."""
+async def test_a_drain_joins_an_unfinished_run_and_does_not_seed_it_again() -> None:
+    """The second drain under the name stores nothing, and both get a report."""
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=1)
     ran = []
@@ -152,7 +152,7 @@ async def test_a_run_without_a_name_is_always_new() -> None:
 
 
 @pytest.mark.rows("TRAP-13")
-async def test_names_of_runs_belong_to_their_pool() -> None:
+async def test_a_run_name_is_unique_within_its_pool() -> None:
     """Another name, or the same name on another pool, is another run with its own seed."""
     mp = Millpond()
     one, two = mp.pool("one"), mp.pool("two")
@@ -171,7 +171,7 @@ async def test_names_of_runs_belong_to_their_pool() -> None:
 
 
 async def test_two_drains_that_open_one_name_together_seed_it_once() -> None:
-    """Whoever comes first seeds; the other joins."""
+    """The first one seeds the run; the other joins."""
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=4)
     ran: Counter[int] = Counter()
@@ -232,7 +232,7 @@ async def test_a_redriven_task_opens_its_run_again() -> None:
 
 
 async def test_the_report_of_a_named_run_outlives_its_tasks() -> None:
-    """Retention forgets tasks before it forgets that their run is done."""
+    """Retention prunes tasks before it prunes the report of their run."""
     mp = Millpond(keep=Keep(completed=60, failed=60, keys=86_400))
     pool = mp.pool("items")
 
@@ -274,7 +274,7 @@ async def test_the_name_of_a_run_is_forgotten_with_its_keys() -> None:
 @pytest.mark.rows("DP-19", "DP-20", "DE-T17")
 @pytest.mark.parametrize("found_dead", [True, False])
 async def test_a_run_goes_on_after_a_crash_with_its_remaining_tasks(*, found_dead: bool) -> None:
-    """The next process takes up what waits and what ran, counters and attempts as they were."""
+    """The next process runs the queued and the lost tasks, with counters and attempts unchanged."""
     fleet = Fleet()
     ran: list[tuple[str, int, int]] = []
 
@@ -312,7 +312,7 @@ async def test_a_run_goes_on_after_a_crash_with_its_remaining_tasks(*, found_dea
 
 @pytest.mark.rows("DP-16", "DE-18", "TRAP-6")
 async def test_a_crash_between_the_handlers_end_and_its_settle_runs_the_task_again() -> None:
-    """Delivery is at least once: what was done but not settled is done once more."""
+    """Delivery is at least once: a task that was not settled runs again."""
     fleet = Fleet()
     effects = []
 
@@ -379,7 +379,7 @@ async def test_a_task_that_kills_its_process_runs_as_often_as_it_has_attempts() 
 
 @pytest.mark.rows("DP-09", "DP-10", "DE-R17", "DE-R16")
 async def test_a_lease_that_is_not_renewed_passes_to_another_worker_when_it_expires() -> None:
-    """Until it expires nobody touches the task; then any worker claims it, as one attempt more."""
+    """Until it expires no worker claims the task; then any worker does, as a further attempt."""
     fleet = Fleet()
     starts = []
 
@@ -417,7 +417,7 @@ async def test_a_lease_that_is_not_renewed_passes_to_another_worker_when_it_expi
 
 @pytest.mark.rows("TRAP-1")
 async def test_a_late_settle_after_the_task_was_leased_again_changes_nothing() -> None:
-    """A worker thought dead that comes back with a result is refused, counted and reported."""
+    """The store refuses the settle of a worker declared dead; it is counted and reported."""
     fleet = Fleet()
     seen = []
 
@@ -430,10 +430,10 @@ async def test_a_late_settle_after_the_task_was_leased_again_changes_nothing() -
             try:
                 await asyncio.sleep(50)
             except asyncio.CancelledError:
-                seen.append(f"{answer} was told to stop")
+                seen.append(f"{answer} was interrupted")
             return answer
 
-        mp.observe(lambda told: seen.append(f"{answer} {told.kind}"))
+        mp.observe(lambda event: seen.append(f"{answer} {event.kind}"))
         return mp
 
     first, second = process("late"), process("good")
@@ -447,7 +447,7 @@ async def test_a_late_settle_after_the_task_was_leased_again_changes_nothing() -
             assert "good" == await (await second.handle(handle.id))
             snapshot = await second.get_pool("items").snapshot()
 
-    assert ["late was told to stop", "late stale", "good completed"] == seen
+    assert ["late was interrupted", "late stale", "good completed"] == seen
     assert (1, 1) == (snapshot.completed, snapshot.stale_settles)
 
 
@@ -459,7 +459,7 @@ async def _is(mp: Millpond, task: int, status: str) -> bool:
 
 
 async def test_a_run_of_paused_tasks_is_stuck_and_names_them() -> None:
-    """With only paused tasks left, drain raises Stuck and names task and pool."""
+    """When only paused tasks are left, drain raises Stuck, which names task and pool."""
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=1)
 
@@ -487,7 +487,7 @@ async def test_a_run_of_paused_tasks_is_stuck_and_names_them() -> None:
 
 @pytest.mark.parametrize("stop", ["lane", "key", "resize", "unserved"])
 async def test_a_run_is_stuck_whatever_holds_its_last_tasks_back(stop: str) -> None:
-    """A paused lane, a paused key, a limit of zero or a pool nobody serves: each is named."""
+    """A paused lane, a paused key, a limit of zero, a pool without a worker: Stuck names each."""
     mp = Millpond(work=False)
     pool = mp.pool("items", lanes=2) if stop == "lane" else mp.pool("items", max_concurrent=2)
     other = mp.pool("other")
@@ -541,7 +541,7 @@ async def test_a_run_of_unknown_functions_is_stuck_and_names_the_function() -> N
             await second.get_pool("items").drain([], run="nightly")
         assert "queued" == (await handle.refresh()).status
         assert 0 == handle.attempt
-    # A day in which no process polls costs nothing.
+    # The day takes no real time: no process polls.
     await asyncio.sleep(86_400)
     async with first, second:
         await asyncio.sleep(60)
@@ -572,8 +572,8 @@ async def test_a_run_with_one_task_that_can_move_is_not_stuck() -> None:
         assert 100 <= clock() - began < 120
 
 
-async def test_a_run_is_not_stuck_that_waits_for_a_timer_or_is_resumed_in_time() -> None:
-    """A delay of an hour is no reason to give up, nor is a pause of three seconds."""
+async def test_a_run_that_waits_for_a_timer_or_a_short_pause_is_not_stuck() -> None:
+    """The timer is an hour away; the pause lasts three seconds."""
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=1)
 
@@ -590,11 +590,11 @@ async def test_a_run_is_not_stuck_that_waits_for_a_timer_or_is_resumed_in_time()
         assert (await draining).ok
 
 
-# Somebody to do it
+# Temporary workers
 
 
-async def test_drain_map_and_stream_bring_a_worker_where_none_serves_their_pool() -> None:
-    """On a Millpond that does not work, each brings one while it lasts, and takes it away."""
+async def test_drain_map_and_stream_start_a_worker_where_none_serves_their_pool() -> None:
+    """On a Millpond with work=False, each starts a worker and stops it at the end."""
     mp = Millpond(work=False)
     pool = mp.pool("items", max_concurrent=2)
     other = mp.pool("other")
@@ -627,8 +627,8 @@ async def squared(n: int) -> int:
     return n
 
 
-async def test_a_temporary_worker_stays_until_its_last_user_leaves() -> None:
-    """Two drains at once share one worker; the shorter one does not take it away."""
+async def test_a_temporary_worker_runs_until_its_last_user_ends() -> None:
+    """Two drains at once share one worker; the end of the shorter one does not stop it."""
     mp = Millpond(work=False)
     pool = mp.pool("items", max_concurrent=4)
 
@@ -650,7 +650,7 @@ async def test_a_temporary_worker_stays_until_its_last_user_leaves() -> None:
 
 
 async def test_a_run_block_waits_for_everything_submitted_through_it() -> None:
-    """Leaving the block waits for its tasks and their follow-ups, and leaves a report."""
+    """The end of the block waits for its tasks and their follow-ups, and sets run.report."""
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=2)
     other = mp.pool("other", max_concurrent=2)
@@ -681,16 +681,16 @@ async def test_a_run_block_waits_for_everything_submitted_through_it() -> None:
 
 
 async def test_leaving_a_run_block_with_an_error_cancels_its_waiting_tasks() -> None:
-    """The error goes on, queued tasks are cancelled, running ones are told and may finish."""
+    """The error propagates, queued tasks are cancelled, running ones see ctx.cancelled."""
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=1)
-    told = []
+    cancels = []
 
     @pool.task
     async def item(ctx: Context) -> str:
         await asyncio.sleep(5)
-        told.append(ctx.cancelled.is_set())
-        return "done all the same"
+        cancels.append(ctx.cancelled.is_set())
+        return "done anyway"
 
     handles = []
     async with mp:
@@ -702,13 +702,13 @@ async def test_leaving_a_run_block_with_an_error_cancels_its_waiting_tasks() -> 
         assert "cancelled" == (await handles[1].wait()).status
         with pytest.raises(TaskCancelled):
             await handles[1]
-        assert "done all the same" == await handles[0]
+        assert "done anyway" == await handles[0]
 
-    assert [True] == told
+    assert [True] == cancels
 
 
 async def test_a_run_block_of_a_finished_run_refuses_tasks() -> None:
-    """finished_before is there on entering; a submit is refused; the report is the stored one."""
+    """finished_before is true on entering; submits raise; the report is the stored one."""
     mp = Millpond()
     pool = mp.pool("items")
     ran = []
@@ -721,7 +721,7 @@ async def test_a_run_block_of_a_finished_run_refuses_tasks() -> None:
         await pool.drain([item.bind(1)], run="nightly")
         async with pool.run("nightly") as run:
             assert run.finished_before
-            with pytest.raises(RunStopped, match="takes no more") as caught:
+            with pytest.raises(RunStopped, match="takes no more tasks") as caught:
                 await run.submit(item.bind(2))
             assert ("items", "nightly") == (caught.value.pool, caught.value.run)
 
@@ -731,7 +731,7 @@ async def test_a_run_block_of_a_finished_run_refuses_tasks() -> None:
 
 
 async def test_a_run_block_may_dedupe_and_has_a_budget() -> None:
-    """dedupe="run" and max_tasks hold for what is submitted through the block."""
+    """dedupe="run" and max_tasks apply to submits through the block."""
     mp = Millpond()
     pool = mp.pool("items")
     ran = []
@@ -753,7 +753,7 @@ async def test_a_run_block_may_dedupe_and_has_a_budget() -> None:
 
 
 async def test_a_run_block_raises_the_error_that_stopped_its_run() -> None:
-    """on_error="fail" and follow-ups beyond the budget raise when the block is left."""
+    """on_error="fail" and follow-ups over the budget raise at the end of the block."""
     mp = Millpond()
     pool = mp.pool("items", retry=ONCE)
 
@@ -791,7 +791,7 @@ async def test_a_run_that_was_not_entered_takes_nothing() -> None:
 
 
 async def test_a_run_held_open_by_a_process_that_dies_can_end() -> None:
-    """A crash of whoever held a run open lets go of it: the next drain under its name ends."""
+    """The crash of that process releases the run: the next drain under its name ends."""
     fleet = Fleet()
     first, second = fleet.millpond(), fleet.millpond()
     for mp in (first, second):
@@ -816,7 +816,7 @@ async def test_a_run_held_open_by_a_process_that_dies_can_end() -> None:
 
 
 async def test_closing_the_millpond_ends_drains_with_not_open() -> None:
-    """A drain whose Millpond is closed under it raises NotOpen, and hangs for nobody."""
+    """A drain raises NotOpen when its Millpond closes, and does not hang."""
     mp = Millpond()
     pool = mp.pool("items")
 

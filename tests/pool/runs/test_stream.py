@@ -41,7 +41,7 @@ async def test_a_stream_yields_each_outcome_once_as_it_comes() -> None:
 
 
 async def test_a_stream_yields_follow_ups_failures_and_cancellations() -> None:
-    """Every task of the run has one outcome, in whatever pool and however it ended."""
+    """Every task of the run has one outcome, in any pool and with any end."""
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=1, retry=Retry.constant(1, attempts=2, jitter=0))
     other = mp.pool("other", max_concurrent=1)
@@ -88,7 +88,7 @@ async def test_a_stream_yields_follow_ups_failures_and_cancellations() -> None:
 
 
 async def test_a_slow_consumer_loses_no_outcome() -> None:
-    """Tasks that end while nobody looks are still told, each once."""
+    """Outcomes of tasks that end between two reads are kept, and come once."""
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=10)
 
@@ -107,7 +107,7 @@ async def test_a_slow_consumer_loses_no_outcome() -> None:
 
 
 async def test_two_streams_yield_only_tasks_of_their_own_runs() -> None:
-    """Streams side by side on one pool do not hear each other."""
+    """Concurrent streams on one pool do not get each other's outcomes."""
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=4)
 
@@ -127,17 +127,17 @@ async def test_two_streams_yield_only_tasks_of_their_own_runs() -> None:
 
 
 async def test_leaving_early_cancels_the_rest() -> None:
-    """What waits is cancelled, what runs is told, and the run comes to its end."""
+    """Queued tasks are cancelled, running ones see ctx.cancelled, and the run ends."""
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=2)
     ran: list[int] = []
-    told = []
+    cancels = []
 
     @pool.task
     async def item(ctx: Context, n: int) -> int:
         ran.append(n)
         await asyncio.sleep(1 + n)
-        told.append((n, ctx.cancelled.is_set()))
+        cancels.append((n, ctx.cancelled.is_set()))
         if n == 1:
             await ctx.submit(item.bind(100))
         return n
@@ -155,13 +155,13 @@ async def test_leaving_early_cancels_the_rest() -> None:
         again = await pool.drain([], run="cut short")
 
     assert [0, 1, 2] == sorted(ran)
-    assert [(0, False), (1, True), (2, True)] == sorted(told)
+    assert [(0, False), (1, True), (2, True)] == sorted(cancels)
     assert (3, 8) == (snapshot.completed, snapshot.cancelled)
     assert (True, 3, 8) == (again.finished_before, again.completed, again.cancelled)
 
 
 async def test_an_error_in_the_block_cancels_the_rest_too() -> None:
-    """The block's own error goes on, and nothing of the run is left waiting."""
+    """The error propagates, and no task of the run stays queued."""
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=1)
 
@@ -194,8 +194,8 @@ async def test_an_empty_stream_ends_at_once() -> None:
         assert 0 == outcomes.report.total
 
 
-async def test_a_stream_under_a_known_name_takes_its_run_up() -> None:
-    """A finished run has no more outcomes and gives its report; one under way goes on."""
+async def test_a_stream_under_a_known_name_joins_its_run() -> None:
+    """A finished run yields no outcomes and has its report; an unfinished one goes on."""
     mp = Millpond()
     pool = mp.pool("items", max_concurrent=1)
 
@@ -258,7 +258,7 @@ async def test_a_stream_raises_the_error_of_its_run_after_the_last_outcome() -> 
 
 
 async def test_a_stream_that_cannot_go_on_raises_stuck() -> None:
-    """With only paused tasks left a stream does not wait for ever."""
+    """When only paused tasks are left, the stream raises instead of waiting for ever."""
     mp = Millpond()
     pool = mp.pool("items")
 
@@ -274,7 +274,7 @@ async def test_a_stream_that_cannot_go_on_raises_stuck() -> None:
 
 
 async def test_a_seed_that_is_refused_leaves_nothing_behind() -> None:
-    """A stream over its budget raises on entering, and nobody listens any more."""
+    """A stream over its budget raises on entering, and registers no watcher."""
     mp = Millpond()
     pool = mp.pool("items", backpressure=bounded(100))
 
@@ -286,4 +286,4 @@ async def test_a_seed_that_is_refused_leaves_nothing_behind() -> None:
             async with pool.stream(item.each(range(3)), max_tasks=2):
                 pass
         assert 0 == (await pool.snapshot()).total
-        assert {} == internals_of(mp).runtime.waiting._everything
+        assert not internals_of(mp).runtime.waiting.has_watchers

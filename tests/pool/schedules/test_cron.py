@@ -1,4 +1,4 @@
-"""Schedules: armed by whoever declares them, fired by one, and what an operator may do to them."""
+"""Schedules: each process that declares one arms it, one process fires it; operators' orders."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def until(moment: float | str) -> None:
 
 
 class Fleet:
-    """Processes that share one store and note what they were told to do."""
+    """Processes that share one store and note the firings that they ran."""
 
     def __init__(self) -> None:
         self.done: list[str] = []
@@ -64,7 +64,7 @@ class Fleet:
 
 
 class Shared:
-    """A store that outlives who closes it."""
+    """A shared store that stays open when one process closes it."""
 
     def __init__(self, store: Any, slow: float) -> None:
         self._store = store
@@ -73,26 +73,26 @@ class Shared:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    async def submit(self, *asked: Any, **options: Any) -> Any:
+    async def submit(self, *args: Any, **options: Any) -> Any:
         """Take in batches, perhaps after a while."""
         await asyncio.sleep(self._slow)
-        return await self._store.submit(*asked, **options)
+        return await self._store.submit(*args, **options)
 
     async def close(self) -> None:
-        """Leave it open for the others."""
+        """Do nothing: the other processes still use it."""
 
 
-async def test_a_schedule_fires_on_time_and_labels_its_tasks_with_the_moment() -> None:
+async def test_a_schedule_fires_on_time_and_labels_its_tasks_with_the_time() -> None:
     fleet = Fleet()
     mp, report = fleet.process(alone=True)
     schedule = mp.cron("daily", "0 9 * * *", tz="Europe/Berlin", task=report)
     async with mp:
         begin = wall()
         await asyncio.sleep(3 * DAY)
-        told = await schedule.status()
+        status = await schedule.status()
     assert 3 == len(fleet.done)
-    assert told is not None
-    assert told.next_at - begin > 3 * DAY - 60
+    assert status is not None
+    assert status.next_at - begin > 3 * DAY - 60
     assert fleet.done == sorted(fleet.done)
     assert all(done.endswith(":00:00Z") for done in fleet.done)
 
@@ -109,8 +109,8 @@ async def test_many_processes_arm_it_once_and_one_fires() -> None:
         for other in others:
             await other.__aenter__()
         await asyncio.sleep(170)
-        (told,) = await first.schedules()
-        assert not told.paused
+        (status,) = await first.schedules()
+        assert not status.paused
         view = await internals_of(first).runtime.view.pool(CRON)
         assert view is not None
         assert 1 == view.queued
@@ -130,7 +130,7 @@ async def test_firings_missed_by_a_dead_fleet_follow_the_missed_option() -> None
             await until((wall() // 60 + 1) * 60)
         assert 1 == len(fleet.done)
         fleet.done.clear()
-        # Nobody is there for six firings and a half.
+        # No process is open for six and a half intervals.
         await asyncio.sleep(6.5 * 60)
         again, report = fleet.process()
         again.cron("often", "* * * * *", task=report, missed=missed, grace=10)  # type: ignore[arg-type]
@@ -171,9 +171,9 @@ async def test_a_paused_schedule_does_not_fire_and_its_neighbour_does() -> None:
     quiet = mp.cron("quiet", every=60, task=report, missed="skip", grace=1)
     async with mp:
         await quiet.pause()
-        told = await quiet.status()
-        assert told is not None
-        assert told.paused
+        status = await quiet.status()
+        assert status is not None
+        assert status.paused
         loud = mp.cron("loud", every=60, task=report)
         await asyncio.sleep(130)
         assert 2 == len(fleet.done)
@@ -203,7 +203,7 @@ async def test_a_removed_schedule_is_gone_for_all_until_it_is_declared_again() -
 
 
 @pytest.mark.rows("CR-05")
-async def test_a_changed_line_is_in_force_at_once_and_the_old_one_no_more() -> None:
+async def test_a_changed_schedule_replaces_the_old_one_at_once() -> None:
     fleet = Fleet()
     old, report = fleet.process()
     old.cron("report", every=360, task=report)
@@ -212,9 +212,9 @@ async def test_a_changed_line_is_in_force_at_once_and_the_old_one_no_more() -> N
         new, report = fleet.process()
         new.cron("report", every=60, task=report)
         async with new:
-            # To look at schedules is not to declare one's own again.
-            (told,) = await old.schedules()
-            assert 60 == told.every
+            # Listing schedules does not declare the process's own schedule again.
+            (status,) = await old.schedules()
+            assert 60 == status.every
             view = await internals_of(new).runtime.view.pool(CRON)
             assert view is not None
             assert 1 == view.queued
@@ -229,7 +229,7 @@ async def test_a_changed_line_is_in_force_at_once_and_the_old_one_no_more() -> N
 
 
 @pytest.mark.rows("CR-05")
-async def test_a_change_is_in_force_also_if_the_clock_was_set_back_before_it(
+async def test_a_change_counts_although_the_clock_was_set_back_before_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     fleet = Fleet()
@@ -243,8 +243,8 @@ async def test_a_change_is_in_force_also_if_the_clock_was_set_back_before_it(
         behind = wall() - 3_600
         monkeypatch.setattr(internals_of(new).runtime, "clock", lambda: behind)
         new.cron("report", every=80, task=report)
-        (told,) = await new.schedules()
-        assert 80 == told.every
+        (status,) = await new.schedules()
+        assert 80 == status.every
 
 
 @pytest.mark.rows("CR-05")
@@ -259,8 +259,8 @@ async def test_processes_that_differ_and_open_at_once_agree_on_one_of_them() -> 
     view = await internals_of(last).runtime.view.pool(CRON)
     assert view is not None
     assert 1 == view.queued
-    (told,) = await schedules(internals_of(last).runtime)
-    assert told.every in paces
+    (status,) = await schedules(internals_of(last).runtime)
+    assert status.every in paces
     for mp, _ in processes:
         await mp.__aexit__(None, None, None)
 
@@ -288,8 +288,8 @@ async def test_a_change_while_a_firing_runs_leaves_one_schedule(
         new.cron("report", every=70, task=report)
         async with new:
             await asyncio.sleep(5)
-            (told,) = await new.schedules()
-            assert 70 == told.every
+            (status,) = await new.schedules()
+            assert 70 == status.every
             view = await internals_of(new).runtime.view.pool(CRON)
             assert view is not None
             assert 1 == view.queued + view.running
@@ -307,8 +307,8 @@ async def test_a_process_that_dies_while_it_changes_a_schedule_leaves_one_of_the
         await change_and_die(fleet, 45, monkeypatch)
         before = wall()
         await asyncio.sleep(600)
-        (told,) = await old.schedules()
-        assert 45 == told.every
+        (status,) = await old.schedules()
+        assert 45 == status.every
         view = await internals_of(old).runtime.view.pool(CRON)
         assert view is not None
         assert 1 == view.queued
@@ -317,7 +317,7 @@ async def test_a_process_that_dies_while_it_changes_a_schedule_leaves_one_of_the
 
 
 @pytest.mark.rows("CR-05")
-async def test_a_declaration_after_such_a_crash_is_in_force(
+async def test_a_declaration_after_a_crash_in_a_change_counts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     fleet = Fleet()
@@ -326,12 +326,12 @@ async def test_a_declaration_after_such_a_crash_is_in_force(
     async with old:
         await change_and_die(fleet, 45, monkeypatch)
         await internals_of(schedule).arm()
-        (told,) = await old.schedules()
-        assert 60 == told.every
+        (status,) = await old.schedules()
+        assert 60 == status.every
 
 
 @pytest.mark.rows("CR-04")
-async def test_a_firing_that_is_overlooked_is_not_armed_again(
+async def test_a_firing_that_a_read_missed_is_not_armed_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     fleet = Fleet()
@@ -347,7 +347,7 @@ async def test_a_firing_that_is_overlooked_is_not_armed_again(
         return defaultdict(list) if len(looks) < 3 else await look(runtime, only)
 
     async with first:
-        # It is late: what is armed now would be for another moment.
+        # It is late: a firing armed now would be for another time.
         await asyncio.sleep(90)
         monkeypatch.setattr(cron, "standing_of", overlook)
         async with second:
@@ -381,17 +381,17 @@ async def test_a_firing_emits_an_event_for_triggers() -> None:
     async def hear(event: Event) -> None:
         heard.append(event)
 
-    mp.trigger("listener", on="cron.told", into=pool, task=hear)
-    mp.cron("told", every=60)
-    mp.cron("both", every=60, task=hear.bind(Event("x", "y")), emits="cron.told", payload=[7])
+    mp.trigger("listener", on="cron.minutely", into=pool, task=hear)
+    mp.cron("minutely", every=60)
+    mp.cron("both", every=60, task=hear.bind(Event("x", "y")), emits="cron.minutely", payload=[7])
     async with mp:
         await asyncio.sleep(70)
-        emitted = await mp.events("cron.told")
+        emitted = await mp.events("cron.minutely")
     moment = shown((wall() - 70) // 60 * 60 + 60)
     assert {moment} == {event.id for event in emitted}
-    told = [event for event in heard if event.name == "cron.told"]
-    assert [moment] == [event.id for event in told]
-    assert moment == told[0].payload["scheduled_at"]
+    delivered = [event for event in heard if event.name == "cron.minutely"]
+    assert [moment] == [event.id for event in delivered]
+    assert moment == delivered[0].payload["scheduled_at"]
     assert 2 == len(heard)
 
 
@@ -400,23 +400,23 @@ async def test_a_firing_that_fails_is_tried_until_it_succeeds(
 ) -> None:
     fleet = Fleet()
     mp, _ = fleet.process()
-    mp.cron("told", every=600)
-    told: list[tuple[Any, ...]] = []
+    mp.cron("unreliable", every=600)
+    tries: list[tuple[Any, ...]] = []
     events = internals_of(mp).events
     original = events.new_event
 
     def failing(*event: Any) -> Any:
-        told.append(event)
-        if len(told) < 12:
+        tries.append(event)
+        if len(tries) < 12:
             raise ConnectionError("away")
         return original(*event)
 
     monkeypatch.setattr(events, "new_event", failing)
     async with mp:
         await asyncio.sleep(1_150)
-        assert 1 == len(await mp.events("cron.told"))
-    assert 1 == len(set(map(str, told)))
-    assert 12 == len(told)
+        assert 1 == len(await mp.events("cron.unreliable"))
+    assert 1 == len(set(map(str, tries)))
+    assert 12 == len(tries)
 
 
 @pytest.mark.rows("CR-08")
@@ -448,15 +448,15 @@ async def test_declaring_is_checked_where_it_is_done() -> None:
         (ConfigError, "foreign", {"every": 60, "task": foreign, "into": pool}),
         (ConfigError, "missed", {"every": 60, "missed": "never"}),
         (ConfigError, "keyed", {"every": 60, "task": report.bind().options(idempotency_key="x")}),
-        (ConfigError, "told", {"every": 60, "task": report, "payload": 1}),
-        (ConfigError, "untold", {"every": 60, "emits": "x", "payload": object()}),
+        (ConfigError, "both-payloads", {"every": 60, "task": report, "payload": 1}),
+        (ConfigError, "payload", {"every": 60, "emits": "x", "payload": object()}),
         (ConfigError, "bound", {"every": 60, "task": report, "most_missed": 0}),
         (TypeError, "unbound", {"every": 60, "task": loose, "into": pool}),
     ]
     for kind, name, options in cases:
         with pytest.raises(kind):
             mp.cron(name, options.pop("expression", None), **options)
-    # What was refused is not there.
+    # A refused declaration leaves its name free.
     for _, name, _options in cases[1:]:
         if " " not in name:
             mp.cron(name, every=60)
@@ -475,7 +475,7 @@ async def test_an_unreadable_firing_does_not_stop_the_others(
         await internals_of(mp).runtime.store.submit((Batch(tasks=(broken,)),))
         with caplog.at_level(logging.WARNING, "millpond.cron"):
             await internals_of(mp.cron("fine", every=600, task=report)).arm()
-            assert ["fine"] == [told.id for told in await mp.schedules()]
+            assert ["fine"] == [status.id for status in await mp.schedules()]
     assert "task 7" in caplog.text
 
 
@@ -487,7 +487,7 @@ def test_crontab_lines_need_an_extra_and_a_pace_does_not(monkeypatch: pytest.Mon
         mp.cron("daily", "@daily")
 
 
-async def test_schedules_are_not_work_that_is_left() -> None:
+async def test_an_armed_schedule_is_not_unsettled_work() -> None:
     fleet = Fleet()
     mp, report = fleet.process()
     mp.cron("often", every=600, task=report)
@@ -496,7 +496,7 @@ async def test_schedules_are_not_work_that_is_left() -> None:
         await mp.get_pool("reports").drain()
 
 
-def test_schedules_from_threads() -> None:
+def test_schedules_can_be_declared_and_paused_from_threads() -> None:
     mp = Millpond()
     pool = mp.pool("reports")
     done = []
@@ -508,14 +508,14 @@ def test_schedules_from_threads() -> None:
     before = mp.sync.cron("before", every=3600, task=report)
     with mp.sync:
         after = mp.sync.cron("after", every=3600, task=report)
-        assert {"before", "after"} == {told.id for told in mp.sync.schedules()}
+        assert {"before", "after"} == {status.id for status in mp.sync.schedules()}
         before.pause()
         status = before.status()
         assert status is not None
         assert status.paused
         before.resume()
         assert after.remove()
-        assert ["before"] == [told.id for told in mp.sync.schedules()]
+        assert ["before"] == [status.id for status in mp.sync.schedules()]
 
 
 async def counted(mp: Millpond, name: str) -> int:

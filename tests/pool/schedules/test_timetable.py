@@ -77,7 +77,7 @@ def test_a_line_fires_at_its_wall_time_also_over_clock_changes(change: str) -> N
         timetable = Timetable(expression, zone)
         expected = Line(expression).firings(clock)
         assert walked(timetable, since, until) == expected, expression
-        # Whoever asks from anywhere, also from inside an hour that comes twice, is told the same.
+        # after() gives the same from any start, also inside an hour that comes twice.
         for _ in range(20):
             start = middle + dice.uniform(-7_200, 7_200)
             later = [moment for moment in expected if moment > start]
@@ -99,7 +99,7 @@ def test_a_time_of_day_fires_once_on_the_days_the_clock_is_set() -> None:
 
 
 @pytest.mark.rows("CR-02")
-def test_a_pace_goes_on_whatever_the_clock_shows() -> None:
+def test_a_line_of_every_30_minutes_ignores_clock_changes() -> None:
     timetable = Timetable("*/30 * * * *", "Australia/Lord_Howe")
     for text in ("2026-04-04T12:00Z", "2026-10-03T12:00Z"):
         found = walked(timetable, at(text), at(text) + DAY / 2)
@@ -124,27 +124,27 @@ def test_a_pace_is_always_ahead_and_never_by_more_than_itself(pace: float, momen
     st.floats(at("2026-03-27T00:00Z"), at("2026-04-07T00:00Z")),
     st.integers(1, 40),
 )
-def test_the_latest_are_the_end_of_all(line: str, zone: str, since: float, most: int) -> None:
+def test_latest_returns_the_last_firings(line: str, zone: str, since: float, most: int) -> None:
     timetable = Timetable(line, zone)
     until = since + 2.2 * DAY
     every = [moment for moment in walked(timetable, since, until + 1) if moment <= until]
     assert every[-most:] == timetable.latest(since, until, most)
 
 
-def test_a_year_of_minutes_missed_costs_no_year_of_minutes() -> None:
+def test_a_year_of_missed_firings_is_not_computed_one_by_one() -> None:
     timetable = Timetable("* * * * *", "Europe/Berlin")
     now = at("2026-07-01T12:00Z")
-    asked = []
+    calls = []
     original = Timetable.after
 
     class Counted(Timetable, frozen=True):
         def after(self, moment: float) -> float:
-            asked.append(moment)
+            calls.append(moment)
             return original(self, moment)
 
     counted = Counted(timetable.expression, timetable.zone)
     assert 100 == len(counted.latest(now - 365 * DAY, now, 100))
-    assert len(asked) < 2_000
+    assert len(calls) < 2_000
 
 
 HOURLY = Timetable("0 * * * *")
@@ -168,18 +168,18 @@ NOON = at("2026-07-01T12:00Z")
     ],
 )
 def test_missed_firings_follow_the_missed_option(missed: str, late: float, expected: Plan) -> None:
-    told = plan(HOURLY, NOON, NOON + late, missed=missed, grace=60.0, most=3)  # type: ignore[arg-type]
-    assert expected == told
+    planned = plan(HOURLY, NOON, NOON + late, missed=missed, grace=60.0, most=3)  # type: ignore[arg-type]
+    assert expected == planned
 
 
 @pytest.mark.rows("TR-08")
 @pytest.mark.parametrize("missed", ["once", "all", "skip"])
-def test_a_firing_that_a_clock_armed_that_was_ahead_gives_way_to_the_next(missed: str) -> None:
-    """It is not fired for a moment that has not come, nor does the schedule wait until it has."""
+def test_a_firing_armed_by_a_clock_that_was_ahead_is_replaced(missed: str) -> None:
+    """It does not fire before its time, and the schedule does not wait for it."""
     for ahead in (61.0, 400 * 86_400.0):
         now = NOON - ahead
-        told = plan(HOURLY, NOON, now, missed=missed, grace=60.0, most=3)  # type: ignore[arg-type]
-        assert Plan(None, HOURLY.after(now)) == told
+        planned = plan(HOURLY, NOON, now, missed=missed, grace=60.0, most=3)  # type: ignore[arg-type]
+        assert Plan(None, HOURLY.after(now)) == planned
     on_time = plan(HOURLY, NOON, NOON - 59.0, missed=missed, grace=60.0, most=3)  # type: ignore[arg-type]
     assert NOON == on_time.fire
 
@@ -188,10 +188,10 @@ def test_a_firing_that_a_clock_armed_that_was_ahead_gives_way_to_the_next(missed
 def test_a_plan_never_goes_back_and_never_fires_ahead(
     missed: str, late: float, grace: float
 ) -> None:
-    told = plan(HOURLY, NOON, NOON + late, missed=missed, grace=grace, most=5)  # type: ignore[arg-type]
-    assert told.then > (told.fire or NOON) >= NOON
-    assert told.fire is None or told.fire <= NOON + late
-    assert math.isfinite(told.then)
+    planned = plan(HOURLY, NOON, NOON + late, missed=missed, grace=grace, most=5)  # type: ignore[arg-type]
+    assert planned.then > (planned.fire or NOON) >= NOON
+    assert planned.fire is None or planned.fire <= NOON + late
+    assert math.isfinite(planned.then)
 
 
 @pytest.mark.rows("CR-08")
@@ -243,7 +243,7 @@ def test_seconds_come_first_where_there_are_six_fields() -> None:
     assert 30 == timetable.after(NOON) % 60
 
 
-def test_nicknames() -> None:
+def test_nicknames_such_as_daily_are_accepted() -> None:
     assert Timetable("0 0 * * *").after(NOON) == Timetable("@daily").after(NOON)
     Timetable("@Hourly").check("nightly")
     assert datetime(2027, 1, 1, tzinfo=UTC).timestamp() == Timetable("@yearly").after(NOON)

@@ -1,4 +1,4 @@
-"""Full pools: what each policy does with one task more."""
+"""Full pools: what each policy does with the next task."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -74,7 +74,7 @@ def later(work: Awaitable[T]) -> asyncio.Task[T]:
     return asyncio.ensure_future(work)
 
 
-# What a bound counts
+# Tasks that a bound counts
 
 
 @pytest.mark.rows("HN-06")
@@ -90,7 +90,7 @@ async def test_a_bound_counts_waiting_tasks_and_not_running_ones() -> None:
 
 @pytest.mark.rows("HN-06", "HN-08")
 async def test_a_running_task_is_never_dropped() -> None:
-    """However many tasks push through a full drop_oldest pool, what runs is left alone."""
+    """However many submits a full drop_oldest pool gets, its running tasks are kept."""
     counter = Counter(bounded(1, on_full="drop_oldest"))
     async with counter.mp:
         running, *_ = await counter.fill("a")
@@ -135,7 +135,7 @@ async def test_a_task_that_comes_back_is_neither_counted_nor_evicted() -> None:
 
 
 async def test_a_redriven_task_is_neither_counted_nor_evicted() -> None:
-    """Redrive works on a full pool, and what it queued stays when others are dropped."""
+    """Redrive works on a full pool, and its tasks stay when others are dropped."""
     mp = Millpond()
     pool = mp.pool("again", backpressure=bounded(1, on_full="drop_oldest"), retry=Retry.never())
 
@@ -154,7 +154,7 @@ async def test_a_redriven_task_is_neither_counted_nor_evicted() -> None:
 
 
 async def test_a_follow_up_is_never_refused_and_not_counted() -> None:
-    """ctx.submit goes into a full pool, and leaves the bound to tasks from outside."""
+    """ctx.submit stores into a full pool, and does not use up its bound."""
     mp = Millpond()
     source = mp.pool("source")
     target = mp.pool("target", backpressure=bounded(1, on_full="fail_submitter"))
@@ -228,7 +228,7 @@ async def test_parked_submitters_are_served_first_come_first_served() -> None:
 
 @pytest.mark.rows("HN-07")
 async def test_no_submit_overtakes_a_blocked_submitter() -> None:
-    """A submit in the very moment room appears stands in line behind those who wait."""
+    """A submit at the moment that room appears goes behind the parked submits."""
     mp = Millpond()
     pool = mp.pool("barge", backpressure=bounded(1))
     began: list[str] = []
@@ -285,8 +285,8 @@ async def test_wait_of_nothing_does_not_park() -> None:
             await asyncio.wait_for(counter.submit("b", wait=0), 1.0)
 
 
-async def test_a_cancelled_submitter_leaves_the_line_and_nothing_else() -> None:
-    """Cancelling a parked submitter stores nothing, and the next in line is not held up."""
+async def test_a_cancelled_submitter_leaves_the_line_and_stores_nothing() -> None:
+    """Cancelling a parked submitter stores nothing, and does not delay the next in line."""
     counter = Counter(bounded(1))
     async with counter.mp:
         await counter.fill("a")
@@ -302,8 +302,8 @@ async def test_a_cancelled_submitter_leaves_the_line_and_nothing_else() -> None:
     assert gone.cancelled()
 
 
-async def test_a_closure_taken_as_its_submitter_is_cancelled_is_not_lost() -> None:
-    """A closure that was taken in the moment its submitter was cancelled runs like any other."""
+async def test_a_closure_stored_as_its_submitter_is_cancelled_still_runs() -> None:
+    """The store accepts it at the moment of the cancel."""
     mp = Millpond()
     pool = mp.pool("closures", backpressure=bounded(1))
     ran: list[str] = []
@@ -332,7 +332,7 @@ async def test_a_closure_taken_as_its_submitter_is_cancelled_is_not_lost() -> No
 
 
 async def test_room_made_by_a_cancel_or_purge_goes_to_blocked_submitters() -> None:
-    """Whatever takes a task out of the queue lets a parked submitter in."""
+    """Each way to remove a task from the queue admits a parked submitter."""
     counter = Counter(bounded(1))
     async with counter.mp:
         _, queued = await counter.fill("a")
@@ -365,8 +365,8 @@ async def test_two_parked_submitters_with_one_key_make_one_task() -> None:
     assert 1 == counter.started.count("b")
 
 
-async def test_a_key_that_becomes_known_lets_its_submitters_out_of_the_line() -> None:
-    """Once the first is in, the second of its key needs no room and passes who stands between."""
+async def test_a_submitter_whose_key_becomes_known_leaves_the_line() -> None:
+    """After the first is admitted, the second of its key needs no room and passes the others."""
     counter = Counter(bounded(1))
     async with counter.mp:
         await counter.pool.pause()
@@ -415,7 +415,7 @@ async def test_a_full_key_holds_up_only_its_own_submitters() -> None:
 
 
 async def test_a_batch_in_line_is_not_overtaken_by_a_smaller_one() -> None:
-    """A batch of two that waits for two places is let in before a single task behind it."""
+    """A batch of two that waits for two places is admitted before a single task behind it."""
     counter = Counter(bounded(2))
     async with counter.mp:
         await counter.fill("a", "b")
@@ -433,7 +433,7 @@ async def test_a_batch_in_line_is_not_overtaken_by_a_smaller_one() -> None:
 
 
 async def test_closing_a_pool_ends_the_wait_of_blocked_submitters() -> None:
-    """Submitters parked when a pool is closed are told so."""
+    """Parked submits raise PoolClosed when the pool closes."""
     counter = Counter(bounded(1))
     async with counter.mp:
         await counter.fill("a")
@@ -459,7 +459,7 @@ async def test_a_batch_that_can_never_fit_does_not_wait_in_line() -> None:
 
 
 async def test_a_submitter_that_gives_up_keeps_no_room() -> None:
-    """A submitter whose wait is over is refused if the free place is spoken for."""
+    """A submitter whose wait is over is refused if the free place belongs to another."""
     counter = Counter(bounded(2))
     async with counter.mp:
         await counter.fill("a", "b")
@@ -509,7 +509,7 @@ async def test_drop_oldest_goes_by_age_and_not_by_priority() -> None:
 
 @pytest.mark.rows("HN-08")
 async def test_drop_oldest_per_key_drops_the_oldest_of_that_key() -> None:
-    """With per_key= the key that is full loses its own oldest task, and nobody else's."""
+    """With per_key= a full key loses its own oldest task; other keys lose none."""
     counter = Counter(bounded(10, on_full="drop_oldest", per_key=1))
     async with counter.mp:
         await counter.fill()
@@ -521,7 +521,7 @@ async def test_drop_oldest_per_key_drops_the_oldest_of_that_key() -> None:
 
 @pytest.mark.rows("HN-13", "HN-08")
 async def test_an_eviction_is_one_audit_record_that_names_the_replacement() -> None:
-    """The record of a drop says which task, why, and on whose account."""
+    """The record of a drop names the task, the reason and the task that replaced it."""
     counter = Counter(bounded(1, on_full="drop_oldest"))
     async with counter.mp:
         _, oldest = await counter.fill("a")
@@ -639,7 +639,7 @@ async def test_fail_submitter_names_the_key_that_is_full() -> None:
 
 
 @pytest.mark.parametrize("on_full", ["fail_submitter", "block_submitter"])
-async def test_a_batch_is_taken_whole_or_not_at_all(on_full: str) -> None:
+async def test_a_batch_is_stored_as_one_or_not_at_all(on_full: str) -> None:
     """A batch that does not fit now stores nothing, though some of it would fit."""
     counter = Counter(bounded(3, on_full=on_full))
     async with counter.mp:
@@ -654,7 +654,7 @@ async def test_a_batch_is_taken_whole_or_not_at_all(on_full: str) -> None:
 
 @pytest.mark.parametrize("on_full", ["fail_submitter", "block_submitter"])
 async def test_a_batch_that_can_never_fit_is_refused_at_once(on_full: str) -> None:
-    """BatchTooLarge is raised without waiting, and says how large it is and what the bound is."""
+    """BatchTooLarge is raised without waiting, and has the size and the bound."""
     counter = Counter(bounded(3, on_full=on_full))
     async with counter.mp:
         with pytest.raises(BatchTooLarge) as caught:
@@ -794,7 +794,7 @@ async def test_try_submit_returns_a_refusal(policy: Backpressure, reason: str) -
 
 
 async def test_try_submit_returns_a_closed_pool_and_a_conflict_as_refusals() -> None:
-    """What submit would raise for, try_submit returns."""
+    """try_submit returns them where submit raises."""
     counter = Counter(None)
     async with counter.mp:
         await counter.submit("a", idempotency_key="k")
@@ -855,7 +855,7 @@ async def test_try_submit_gives_a_handle_where_there_is_room() -> None:
 
 
 async def test_try_submit_does_not_overtake_blocked_submitters() -> None:
-    """While somebody is parked, try_submit is refused though a place may be on its way."""
+    """While another submit is parked, try_submit is refused although a place is free."""
     mp = Millpond()
     pool: Pool = mp.pool("line", backpressure=bounded(2))
 
@@ -954,7 +954,7 @@ async def test_a_submitter_waits_for_room_in_its_lane() -> None:
 
 @pytest.mark.rows("TR-27")
 def test_a_bound_per_lane_needs_lanes() -> None:
-    """An ordered pool is told to bound its keys, which are its lanes."""
+    """The error for an ordered pool says to bound its keys, which are its lanes."""
     mp = Millpond()
     with pytest.raises(ConfigError, match=r"per_lane=2 needs a pool with lanes$"):
         mp.pool("plain", backpressure=bounded(9, per_lane=2))

@@ -31,7 +31,7 @@ class Point:
 
 
 class Shop:
-    """A paused pool with a task of many types, to see what is refused and that nothing is kept."""
+    """A paused pool with a task of many types, and a check that nothing was stored."""
 
     def __init__(self) -> None:
         self.mp = Millpond()
@@ -60,7 +60,7 @@ class Shop:
         ((1, "\ud800"), {}, "name"),
         ((), {}, "count"),
         ((1, "a", "b"), {}, "positional"),
-        ((1,), {"nobody": 1}, "nobody"),
+        ((1,), {"missing": 1}, "missing"),
     ],
 )
 async def test_a_wrong_argument_is_refused_by_the_name_of_its_parameter(
@@ -134,7 +134,7 @@ async def test_imports_are_imported_when_it_is_opened(
 
 
 async def test_an_argument_that_would_not_survive_is_refused() -> None:
-    """What JSON cannot carry, or would bring back as something else, fails on day one."""
+    """A value that JSON cannot hold, or would read back as another, is refused at submit."""
     mp = Millpond()
     pool = mp.pool("work")
 
@@ -269,8 +269,8 @@ async def test_names_are_unique_and_plain() -> None:
             mp.pool(name)
     with pytest.raises(TypeError):
         pool.task(5)  # type: ignore[call-overload]
-    with pytest.raises(ConfigError, match="nobody"):
-        pool.task(name="keyed", key="nobody")(rounds)
+    with pytest.raises(ConfigError, match="missing"):
+        pool.task(name="keyed", key="missing")(rounds)
 
 
 async def test_modes_are_checked_before_anything_is_done() -> None:
@@ -353,7 +353,7 @@ local = made()
     [(lambda x: x, "x"), (lambda *, word: word, "word"), (lambda x, y=1: (x, y), "x")],
 )
 async def test_a_function_that_needs_arguments_is_refused_at_submit(work: Any, needed: str) -> None:
-    """It could only fail later, once for each attempt; defaults and *args are no reason."""
+    """It could only fail in each attempt; parameters with defaults and *args are allowed."""
     shop = Shop()
     async with shop.mp:
         with pytest.raises(TypeError, match=f"needs {needed!r}"):
@@ -387,7 +387,7 @@ async def test_orders_refuse_bad_arguments_by_name() -> None:
 
 
 async def test_the_audit_of_an_unknown_pool_raises() -> None:
-    """A name that was mistyped is told; an id is a name."""
+    """A mistyped name is an error; a pool id is accepted as a name."""
     shop = Shop()
     async with shop.mp:
         with pytest.raises(UnknownPool, match="'shpo'"):

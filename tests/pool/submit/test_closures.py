@@ -12,12 +12,12 @@ from millpond import Millpond, Retry, TaskFailed
 from millpond.errors import ConfigError
 from millpond.pool.internals import internals_of
 
-tenant: contextvars.ContextVar[str] = contextvars.ContextVar("tenant", default="nobody")
+tenant: contextvars.ContextVar[str] = contextvars.ContextVar("tenant", default="no tenant")
 
 
 @pytest.mark.rows("HN-24")
 async def test_a_closure_runs_in_a_copy_of_its_submitters_context() -> None:
-    """It sees the variables as they were at submit, and what it sets stays its own."""
+    """It sees the variables as they were at submit; its own changes do not leak."""
     mp = Millpond()
     pool = mp.pool("ambient")
     seen: list[str] = []
@@ -44,7 +44,7 @@ async def test_a_closure_runs_in_a_copy_of_its_submitters_context() -> None:
 
 @pytest.mark.rows("HN-24")
 async def test_each_attempt_of_a_closure_starts_in_the_submitters_context() -> None:
-    """What a failed attempt set is not there in the next one."""
+    """The next attempt does not see the changes of a failed one."""
     mp = Millpond()
     pool = mp.pool("ambient", retry=Retry.constant(1.0))
     seen: list[str] = []
@@ -87,7 +87,7 @@ async def test_a_call_does_not_take_the_submitters_context_with_it() -> None:
 
     async with mp:
         tenant.set("acme")
-        assert "nobody" == await (await work.submit())
+        assert "no tenant" == await (await work.submit())
 
 
 async def test_a_closure_may_return_anything() -> None:
@@ -144,7 +144,7 @@ async def test_a_closure_cannot_go_into_lanes(strict: dict[str, object]) -> None
 
 
 async def test_closures_leave_nothing_behind() -> None:
-    """The code of a closure is let go of when its task has ended, whatever way."""
+    """The process drops the code of a closure when its task has ended, in whichever status."""
     mp = Millpond()
     pool = mp.pool("tidy", retry=Retry.never())
 

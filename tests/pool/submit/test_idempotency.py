@@ -1,4 +1,4 @@
-"""One key, one task: what a known idempotency key answers, and for how long."""
+"""One key, one task: what a submit under a known idempotency key returns, and for how long."""
 
 import asyncio
 from typing import Any
@@ -10,7 +10,7 @@ from millpond.errors import ConfigError, IdempotencyConflict, PoolClosed, Unknow
 
 
 class Shop:
-    """A pool whose task counts its runs and fails when told to."""
+    """A pool whose task counts its runs and fails on demand."""
 
     def __init__(self, *, keep: Keep | None = None, **settings: Any) -> None:
         self.mp = Millpond(keep=keep)
@@ -35,7 +35,7 @@ class Shop:
 
 @pytest.mark.rows("HN-16")
 async def test_a_known_key_is_answered_with_its_task() -> None:
-    """The second submit has the first one's id, says duplicate, and the body runs once."""
+    """The second submit returns the first one's id with duplicate=True; the handler runs once."""
     shop = Shop()
     async with shop.mp:
         first, second = await shop.submit(), await shop.submit()
@@ -105,7 +105,7 @@ async def test_a_key_belongs_to_its_pool() -> None:
 
 
 async def test_a_closure_has_its_key_too() -> None:
-    """A closure with a known key is not run again, and its first result is there."""
+    """A closure with a known key does not run again, and its first result is returned."""
     mp = Millpond()
     pool = mp.pool("closures")
     runs: list[int] = []
@@ -212,7 +212,7 @@ async def test_another_call_under_the_same_key_is_a_conflict(dedupe: str) -> Non
 
 
 async def test_a_conflict_in_a_batch_names_the_key_in_conflict() -> None:
-    """Nothing of the batch is stored, and the error tells which key it was."""
+    """Nothing of the batch is stored, and the error names the key."""
     shop = Shop()
     async with shop.mp:
         await shop.pool.pause()

@@ -1,4 +1,4 @@
-"""A call that is nearly right is answered with the right one."""
+"""A call that is nearly right raises an error that shows the right one."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ pytestmark = pytest.mark.rows("TR-21")
 
 
 class Shop:
-    """A pool and a task, seen without types: what is tested here no type checker lets pass."""
+    """A pool and a task, typed as Any: a type checker refuses the calls of these tests."""
 
     def __init__(self) -> None:
         self.mp: Any = Millpond()
@@ -27,7 +27,7 @@ def plain(number: int) -> int:
     return number
 
 
-async def test_arguments_behind_a_function_belong_into_bind() -> None:
+async def test_arguments_after_a_function_are_refused_with_a_hint_to_bind() -> None:
     """For registered functions and plain ones, for each verb, and for threads too."""
     shop = Shop()
     async with shop.mp:
@@ -49,8 +49,8 @@ async def test_arguments_behind_a_function_belong_into_bind() -> None:
         assert 0 == await shop.pool.size(), "nothing was submitted"
 
 
-async def test_an_option_that_is_elsewhere_is_named_there() -> None:
-    """Of a map, of a submit, and where it was given as an argument."""
+async def test_an_option_in_the_wrong_call_is_refused_with_its_right_place() -> None:
+    """The error shows the call that takes the option, or the option with the nearest name."""
     shop = Shop()
     async with shop.mp:
         with pytest.raises(TypeError, match=r"pool\.drain\(calls, progress=True\)"):
@@ -64,7 +64,7 @@ async def test_an_option_that_is_elsewhere_is_named_there() -> None:
 
 
 async def test_pool_methods_on_a_millpond_raise_with_the_right_call() -> None:
-    """mp.submit names pool.submit; any other name is missing as ever."""
+    """mp.submit names pool.submit; any other missing name is an ordinary AttributeError."""
     shop = Shop()
     with pytest.raises(AttributeError, match=r"pool\.map\(\.\.\.\)"):
         shop.mp.map(shop.add, [1])
@@ -79,7 +79,7 @@ async def test_pool_methods_on_a_millpond_raise_with_the_right_call() -> None:
 
 
 def test_a_first_parameter_named_ctx_without_annotation_is_warned_of() -> None:
-    """It is taken for data: said at registration, with what to write in either case."""
+    """It counts as data: a warning at registration says what to write in either case."""
     shop = Shop()
 
     async def review(ctx, number):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202

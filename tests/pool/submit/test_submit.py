@@ -1,4 +1,4 @@
-"""Registering and submitting: what is a task, and what can be said about one."""
+"""Registering and submitting: tasks and their options."""
 
 import asyncio
 import functools
@@ -101,15 +101,15 @@ async def test_any_pool_takes_any_registered_call() -> None:
         return "mine"
 
     @mp.task
-    async def nobodys() -> str:
-        return "nobody's"
+    async def unowned() -> str:
+        return "unowned"
 
     async with mp:
         assert "one" == (await mine.submit()).pool
         assert "two" == (await two.submit(mine.bind())).pool
-        assert "nobody's" == await (await two.submit(nobodys.bind()))
+        assert "unowned" == await (await two.submit(unowned.bind()))
         with pytest.raises(ConfigError, match="pool"):
-            await nobodys.submit()
+            await unowned.submit()
 
 
 @pytest.mark.parametrize("key", ["tenant", lambda n, tenant: f"{tenant}/{n}"])
@@ -129,7 +129,7 @@ async def test_key_names_a_parameter_or_is_a_function_of_the_arguments(key: Any)
 
 
 def test_a_key_that_is_no_parameter_is_refused_where_it_is_given() -> None:
-    """A misspelt key= is an error at import, and names what there is."""
+    """A misspelt key= is an error at import, which lists the parameters."""
     mp = Millpond()
     with pytest.raises(ConfigError, match="tenant_id"):
 
@@ -195,8 +195,8 @@ async def test_a_registered_function_itself_is_a_call_and_never_a_closure() -> N
 
 
 @pytest.mark.parametrize("wrong", [None, 5, "name"])
-async def test_submitting_anything_but_work_is_refused(wrong: Any) -> None:
-    """submit says what it takes."""
+async def test_submitting_anything_but_a_call_or_function_is_refused(wrong: Any) -> None:
+    """The error says what submit takes."""
     mp = Millpond()
     pool = mp.pool("wrong")
     async with mp:
@@ -206,7 +206,7 @@ async def test_submitting_anything_but_work_is_refused(wrong: Any) -> None:
 
 
 async def test_a_coroutine_is_refused_with_advice() -> None:
-    """A coroutine has been called already: the error says what to give instead."""
+    """A coroutine has been called already: the error says what to submit instead."""
     mp = Millpond()
     pool = mp.pool("wrong")
 
@@ -242,8 +242,10 @@ async def test_submit_many_is_one_batch_in_order() -> None:
 @pytest.mark.rows("DE-20")
 @pytest.mark.parametrize("queue", [priority(), fair_round_robin("n")], ids=lambda one: one.kind)
 @pytest.mark.parametrize("options", [{}, {"timeout": 9.0}, {"idempotency_key": "of all"}])
-async def test_a_task_of_a_batch_is_what_it_is_alone(queue: Any, options: dict[str, Any]) -> None:
-    """Most of a batch are made from one another: whatever differs must be their own."""
+async def test_a_task_in_a_batch_equals_one_submitted_alone(
+    queue: Any, options: dict[str, Any]
+) -> None:
+    """Tasks of a batch are copied from one another: their own options must survive."""
     mp = Millpond()
     pool = mp.pool("batch", queue=queue)
 
@@ -336,7 +338,7 @@ async def test_an_unknown_option_is_a_type_error(name: str) -> None:
         ("submitted_by", 5),
     ],
 )
-async def test_an_impossible_option_is_blamed_by_name(option: str, value: Any) -> None:
+async def test_an_impossible_option_is_refused_by_name(option: str, value: Any) -> None:
     """Each option is checked where it is given, and nothing is stored."""
     mp = Millpond()
     pool = mp.pool("options")
@@ -388,8 +390,8 @@ async def test_delay_puts_the_start_off(delay: Any) -> None:
         assert 100.0 == pytest.approx(await handle, abs=0.001)
 
 
-async def test_run_at_is_a_moment() -> None:
-    """run_at takes a datetime with a zone or a number; a moment that is past is now."""
+async def test_run_at_takes_a_datetime_or_a_number() -> None:
+    """A datetime needs a zone; a time in the past means now."""
     mp = Millpond()
     pool = mp.pool("at", max_concurrent=10)
     loop = asyncio.get_running_loop()
@@ -455,7 +457,7 @@ async def test_timeout_is_one_attempts_run_time(limit: Any) -> None:
 
 
 async def test_seconds_may_be_timedelta_everywhere() -> None:
-    """Whatever takes seconds takes a timedelta."""
+    """Each option in seconds takes a timedelta."""
     minute = timedelta(minutes=1)
     assert Rate(5, per=60.0) == Rate(5, per=minute)
     assert priority(aging=60.0) == priority(aging=minute)
@@ -486,7 +488,7 @@ async def test_seconds_may_be_timedelta_everywhere() -> None:
 
 @pytest.mark.rows("HN-27")
 async def test_submitted_by_has_its_defaults() -> None:
-    """By default "user", inside a handler its task, and whatever was given otherwise."""
+    """By default "user", inside a handler its task; an explicit value wins."""
     mp = Millpond()
     pool = mp.pool("who", max_concurrent=2)
     inner: list[Handle[None]] = []
@@ -592,7 +594,7 @@ async def test_nothing_can_be_submitted_while_it_is_closed() -> None:
 
 
 async def test_a_batch_task_that_is_alone_is_settled() -> None:
-    """A batch that nobody else works beside comes to its end by itself."""
+    """Its batch ends without any other task in the pool."""
     mp = Millpond()
     pool = mp.pool("batch")
 
@@ -607,7 +609,7 @@ async def test_a_batch_task_that_is_alone_is_settled() -> None:
 
 
 @pytest.mark.parametrize("option", ["priority", "weight"])
-async def test_numbers_are_bounded_by_what_every_store_can_hold(option: str) -> None:
+async def test_numbers_are_bounded_to_32_bits(option: str) -> None:
     """Thirty-one bits and a sign: the last that fits is taken, the next is refused by name."""
     mp = Millpond()
     pool = mp.pool("numbers")

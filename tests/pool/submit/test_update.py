@@ -46,14 +46,14 @@ async def test_an_update_gives_a_waiting_task_other_arguments() -> None:
 
 
 async def test_an_update_changes_priority_labels_and_timeout() -> None:
-    """What is given is changed, and the rest stays."""
+    """Only the given options change."""
     shop = Shop(work=False, queue=priority())
     async with shop.mp:
         first = await shop.send.options(labels={"a": "1"}).submit("ada", "x")
         await shop.mp.update(first.id, priority=5, timeout=3.0)
         await first.refresh()
         assert (5, {"a": "1"}, 1) == (first.priority, first.labels, first.revision)
-        assert 3.0 == first._internals.new.timeout
+        assert 3.0 == internals_of(first).new.timeout
         await shop.mp.update(first.id, labels={"b": "2"})
         assert {"b": "2"} == (await first.refresh()).labels
         assert 2 == (await shop.pool.tasks())[0].revision
@@ -110,8 +110,8 @@ async def test_only_a_task_that_waits_can_be_changed() -> None:
         assert (0, 1) == (stale.value.given, stale.value.current)
 
 
-async def test_an_update_refuses_what_would_make_it_another_task() -> None:
-    """Its key, its function, its retries and its idempotency key stay."""
+async def test_an_update_refuses_to_change_key_function_retries_and_idempotency_key() -> None:
+    """Such an update raises, and the task keeps its revision."""
     shop = Shop(work=False)
 
     @shop.pool.task
@@ -134,7 +134,7 @@ async def test_an_update_refuses_what_would_make_it_another_task() -> None:
 
 
 async def test_a_key_that_the_submit_gave_stays() -> None:
-    """The key of the submit stands, also where the function would derive another one."""
+    """The key of the submit stays, also when the function would derive another one."""
     shop = Shop(queue=fair_round_robin("customer"), work=False)
     async with shop.mp:
 
@@ -154,7 +154,7 @@ async def test_an_update_by_data_works_where_the_function_is_unknown() -> None:
         waits = await shop.send.submit("ada", "x")
         del shop.mp._pools.functions.by_name["send"]
         await shop.mp.update(waits.id, {"customer": "ada", "text": "y"})
-        payload = (await waits.refresh())._internals.new.call.payload
+        payload = internals_of(await waits.refresh()).new.call.payload
     assert b'"y"' in payload
     assert b'"x"' not in payload
 

@@ -37,11 +37,11 @@ from millpond.pool import loop_bridge
 from millpond.pool.internals import internals_of
 
 SOON = 5.0
-"""Seconds within which anything here has long happened."""
+"""Seconds within which every event of these tests happens."""
 
 
 def loops() -> list[str]:
-    """The names of the loop threads that live."""
+    """Return the names of the live loop threads."""
     return [one.name for one in threading.enumerate() if one.name == "millpond loop"]
 
 
@@ -57,7 +57,7 @@ def pool(mp: Millpond) -> Pool:
 
 @contextlib.contextmanager
 def interrupted(when: Callable[[], object]) -> Iterator[None]:
-    """Press Ctrl-C once, as soon as something has happened that the block itself brings about."""
+    """Send Ctrl-C once, after an event that the block itself causes."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     main = threading.main_thread().ident
     assert main is not None
@@ -81,7 +81,7 @@ def interrupted(when: Callable[[], object]) -> Iterator[None]:
 def test_a_block_opens_the_millpond_on_a_loop_of_its_own_and_closes_it(
     mp: Millpond, pool: Pool
 ) -> None:
-    """`with mp.sync` is all a program without a loop needs; nothing of it is left behind."""
+    """A program without a loop needs only `with mp.sync`; no thread is left afterwards."""
     with mp.sync as sync:
         assert sync is mp.sync
         assert (True, ["millpond loop"]) == (sync.is_open, loops())
@@ -97,7 +97,7 @@ def test_it_can_be_opened_again(mp: Millpond, pool: Pool) -> None:
 
 
 def test_a_closed_millpond_raises_not_open(mp: Millpond, pool: Pool) -> None:
-    """No loop is started behind anybody's back."""
+    """The call starts no loop."""
     with pytest.raises(NotOpen, match=r"with mp\.sync"):
         pool.sync.size()
     with pytest.raises(NotOpen):
@@ -107,8 +107,8 @@ def test_a_closed_millpond_raises_not_open(mp: Millpond, pool: Pool) -> None:
     assert [] == loops()
 
 
-def test_twice_at_once_is_refused_and_the_first_goes_on(mp: Millpond, pool: Pool) -> None:
-    """A second block within the first would close it under the first one's feet."""
+def test_a_second_block_is_refused_and_the_first_goes_on(mp: Millpond, pool: Pool) -> None:
+    """A second block would close the Millpond while the first one uses it."""
     with mp.sync as sync:
         with pytest.raises(AlreadyOpen), sync:
             pass
@@ -117,7 +117,7 @@ def test_twice_at_once_is_refused_and_the_first_goes_on(mp: Millpond, pool: Pool
 
 @pytest.mark.real_loop
 async def test_a_block_is_refused_while_it_is_open_on_a_loop(mp: Millpond) -> None:
-    """One Millpond is open once, whoever opened it."""
+    """A Millpond that a loop opened cannot be opened again by a thread."""
     async with mp:
         with pytest.raises(AlreadyOpen):
             await asyncio.to_thread(mp.sync.__enter__)
@@ -137,7 +137,7 @@ async def test_threads_use_the_loop_on_which_it_is_open(mp: Millpond, pool: Pool
 
 
 def test_an_error_of_the_block_comes_out_as_it_was(mp: Millpond) -> None:
-    """The way through the loop leaves no trace in it, and the Millpond is closed."""
+    """The traceback has no frames of the loop, and the Millpond is closed."""
 
     def fail() -> None:
         raise LookupError("mine")
@@ -171,7 +171,7 @@ def test_a_failed_opening_raises_and_leaves_no_thread(pool: Pool) -> None:
 
 
 def test_ctrl_c_within_the_block_closes_the_millpond(mp: Millpond) -> None:
-    """An interrupt of the thread does not become one of the loop: that one ends in order."""
+    """The interrupt reaches only the thread of the block; the loop closes in order."""
     with pytest.raises(KeyboardInterrupt), mp.sync:
         raise KeyboardInterrupt
     assert (False, []) == (mp.is_open, loops())
@@ -205,7 +205,7 @@ async def test_an_async_handler_is_refused_as_well(mp: Millpond, pool: Pool) -> 
 
 
 def test_a_loop_that_does_not_run_is_not_waited_for(mp: Millpond, pool: Pool) -> None:
-    """Somebody opened it by hand and went away: nothing would ever answer."""
+    """A caller opened the Millpond and stopped its loop: no answer would ever come."""
     loop = asyncio.new_event_loop()
     loop.run_until_complete(mp.__aenter__())
     said: list[str] = []
@@ -227,7 +227,7 @@ def test_a_loop_that_does_not_run_is_not_waited_for(mp: Millpond, pool: Pool) ->
 def test_after_a_fork_the_child_raises_not_open_and_the_parent_goes_on(
     mp: Millpond, pool: Pool
 ) -> None:
-    """A forked child has no loop to wait for: it hears that at once instead of never."""
+    """A forked child has no loop to wait for, so the call raises at once."""
     with mp.sync:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
@@ -249,7 +249,7 @@ def test_after_a_fork_the_child_raises_not_open_and_the_parent_goes_on(
 
 
 def test_each_wait_honours_its_timeout_and_the_task_goes_on(mp: Millpond, pool: Pool) -> None:
-    """A wait that is late raises TimeoutError; what it waited for is not cancelled."""
+    """The wait raises TimeoutError and does not cancel the task."""
     gate = threading.Event()
     with mp.sync as sync:
         handle = pool.sync.submit(lambda: gate.wait(SOON))
@@ -272,7 +272,7 @@ def test_each_wait_honours_its_timeout_and_the_task_goes_on(mp: Millpond, pool: 
 def test_a_timeout_holds_also_while_the_loop_is_blocked(
     mp: Millpond, pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A handler that blocks the loop does not keep a thread that said how long it would wait."""
+    """A handler blocks the loop; a wait with a timeout in a thread still ends in time."""
     monkeypatch.setattr(loop_bridge, "LATE", 0.01)
     blocked, gate = threading.Event(), threading.Event()
 
@@ -304,29 +304,29 @@ def test_a_timeout_of_the_handlers_own_is_not_taken_for_one_of_the_wait(
 
 
 def test_ctrl_c_ends_the_wait_and_not_the_task(mp: Millpond, pool: Pool) -> None:
-    """Who waits can go; the task runs on, and nobody is left waiting for it on the loop."""
+    """The task runs on, and the loop has no entry for the wait."""
     gate = threading.Event()
 
     def handler() -> str:
         gate.wait(SOON)
         return "done"
 
-    def somebody_waits() -> None:
-        while not internals_of(mp).runtime.waiting._tasks:
+    def until_a_thread_waits() -> None:
+        while not internals_of(mp).runtime.waiting.any_waiting:
             gate.wait(0.001)
 
     with mp.sync as sync:
         handle = pool.sync.submit(handler)
-        with interrupted(somebody_waits), pytest.raises(KeyboardInterrupt):
+        with interrupted(until_a_thread_waits), pytest.raises(KeyboardInterrupt):
             handle.get()
         assert ["running"] == sync.status([handle.id])
-        assert {} == internals_of(mp).runtime.waiting._tasks
+        assert not internals_of(mp).runtime.waiting.any_waiting
         gate.set()
         assert "done" == handle.get(timeout=SOON)
 
 
 def test_ctrl_c_while_a_full_pool_is_waited_for_leaves_the_line(mp: Millpond) -> None:
-    """A submit that was given up is not made later."""
+    """An interrupted submit does not store its task later."""
     full = mp.pool("full", backpressure=bounded(1, on_full="block_submitter"))
     parked = threading.Event()
     mp.observe(lambda seen: parked.set() if seen.kind == "blocked" else None)
@@ -345,7 +345,7 @@ def test_ctrl_c_while_a_full_pool_is_waited_for_leaves_the_line(mp: Millpond) ->
 async def test_a_waiting_thread_raises_not_open_when_the_millpond_closes(
     mp: Millpond, pool: Pool
 ) -> None:
-    """No thread waits for ever for something that cannot come any more."""
+    """The task cannot end any more, so the wait raises."""
     task = pool.task(name="noop")(lambda: None)
     async with mp:
         await pool.pause()
@@ -353,28 +353,28 @@ async def test_a_waiting_thread_raises_not_open_when_the_millpond_closes(
             internals_of(mp).owner.bridge, internals_of(await task.submit())
         )
         waiting = asyncio.ensure_future(asyncio.to_thread(handle.get))
-        while not internals_of(mp).runtime.waiting._tasks:  # noqa: ASYNC110 - nothing tells of it
+        while not internals_of(mp).runtime.waiting.any_waiting:  # noqa: ASYNC110 - there is no event
             await asyncio.sleep(0)
     with pytest.raises(NotOpen):
         await waiting
 
 
 def test_a_waiting_thread_raises_not_open_when_the_loop_ends(mp: Millpond, pool: Pool) -> None:
-    """The loop was ended under an open Millpond: rough, but not a reason to wait for ever."""
+    """The loop ends while the Millpond is open: the wait raises instead of hanging."""
     said: list[BaseException] = []
     task = pool.task(name="noop")(lambda: None)
 
     def wait() -> None:
         try:
             task.sync.submit().get()
-        except BaseException as error:  # noqa: BLE001 - looked at below
+        except BaseException as error:  # noqa: BLE001 - checked below
             said.append(error)
 
     async def main() -> None:
         internals_of(mp).owner.work = False  # nothing runs, so that nothing has to be stopped
         await mp.__aenter__()
         waiter.start()
-        while not internals_of(mp).runtime.waiting._tasks:  # noqa: ASYNC110 - nothing tells of it
+        while not internals_of(mp).runtime.waiting.any_waiting:  # noqa: ASYNC110 - there is no event
             await asyncio.sleep(0)
 
     waiter = threading.Thread(target=wait)
@@ -383,10 +383,10 @@ def test_a_waiting_thread_raises_not_open_when_the_loop_ends(mp: Millpond, pool:
     assert [NotOpen] == [type(error) for error in said]
 
 
-# What goes along
+# Context variables
 
 
-NAME = contextvars.ContextVar("name", default="nobody")
+NAME = contextvars.ContextVar("name", default="no name")
 
 
 def test_the_threads_context_goes_with_a_closure(mp: Millpond, pool: Pool) -> None:
@@ -415,7 +415,7 @@ def test_the_threads_context_goes_with_a_closure(mp: Millpond, pool: Pool) -> No
 
 
 def test_the_loop_of_a_block_starts_in_the_context_of_its_thread(mp: Millpond, pool: Pool) -> None:
-    """Registered handlers see what was set around the block, as with `async with mp`."""
+    """Registered handlers see variables set before the block, as with `async with mp`."""
 
     @pool.task
     async def name() -> str:
@@ -430,7 +430,7 @@ def test_the_loop_of_a_block_starts_in_the_context_of_its_thread(mp: Millpond, p
 
 
 def test_a_task_submitted_from_a_handler_in_a_thread_names_it(mp: Millpond, pool: Pool) -> None:
-    """Who submitted is known across the hop."""
+    """submitted_by names the task, also from a thread."""
 
     def parent() -> int:
         return pool.sync.submit(lambda: None).id
@@ -442,7 +442,7 @@ def test_a_task_submitted_from_a_handler_in_a_thread_names_it(mp: Millpond, pool
 
 
 def test_a_handler_in_a_thread_that_waits_for_itself_raises_would_deadlock(mp: Millpond) -> None:
-    """The only slot is taken by who waits: the wait is refused, by whichever way it waits."""
+    """The waiting handler has the only slot: each way to wait is refused."""
     narrow = mp.pool("narrow", max_concurrent=1)
     ways: list[Callable[[SyncHandle[int]], object]] = [
         lambda handle: handle.get(),
@@ -464,7 +464,7 @@ def test_a_handler_in_a_thread_that_waits_for_itself_raises_would_deadlock(mp: M
 
 
 def test_a_handler_in_a_thread_may_wait_where_there_is_room(mp: Millpond, pool: Pool) -> None:
-    """What is refused is the circle, not the waiting."""
+    """Only a wait that can never end is refused."""
 
     never = lambda _attempt, _error: None
 
@@ -483,7 +483,7 @@ def test_a_handler_in_a_thread_may_wait_where_there_is_room(mp: Millpond, pool: 
 
 
 def test_a_sync_handle_has_the_attributes_of_its_twin(mp: Millpond, pool: Pool) -> None:
-    """All that is known of a task is there for a thread, too."""
+    """A thread can read every attribute of a task."""
 
     @pool.task
     def double(n: int) -> int:
@@ -494,8 +494,8 @@ def test_a_sync_handle_has_the_attributes_of_its_twin(mp: Millpond, pool: Pool) 
         assert 8 == handle.get(timeout=SOON)
         again = sync.handle(handle.id, of=double)
         assert (8, Status.COMPLETED) == (again.result, again.refresh().status)
-        told = (again.key, again.priority, again.labels, again.pool, again.attempt, again.error)
-        assert ("k", 3, {"a": "b"}, "work", 1, None) == told
+        shown = (again.key, again.priority, again.labels, again.pool, again.attempt, again.error)
+        assert ("k", 3, {"a": "b"}, "work", 1, None) == shown
         assert ["completed", "unknown"] == sync.status([handle.id, 1])
         assert "completed" in sync.why(handle.id)
 
@@ -522,7 +522,7 @@ def test_many_threads_share_one_pool(mp: Millpond, pool: Pool) -> None:
 
 
 def test_generators_are_walked_through_in_the_callers_thread(mp: Millpond, pool: Pool) -> None:
-    """What a generator does is no business of the loop's: a cursor stays in its thread."""
+    """A generator runs in the thread of its caller: a database cursor stays in its thread."""
     walked: set[int] = set()
 
     @pool.task
@@ -589,7 +589,7 @@ def test_control_reaches_the_pool(mp: Millpond, pool: Pool) -> None:
 
 
 def test_a_map_is_lazy_and_gives_results_in_order(mp: Millpond, pool: Pool) -> None:
-    """An endless source is taken from as there is room, and left in peace after."""
+    """It takes items of an endless source while there is room, and none after it ends."""
     taken: list[int] = []
 
     def endless() -> Iterator[int]:
@@ -655,7 +655,7 @@ def test_handles_come_in_the_order_in_which_they_end(mp: Millpond, pool: Pool) -
 
 
 def test_an_item_that_an_interrupted_wait_missed_is_not_lost(mp: Millpond, pool: Pool) -> None:
-    """Ctrl-C ends the waiting, not the iteration: the next step has what the last one missed."""
+    """Ctrl-C ends the wait, not the iteration: the next step returns the missed item."""
     entered, gate = threading.Event(), threading.Event()
 
     async def source() -> AsyncIterator[int]:
@@ -766,7 +766,7 @@ def test_breaking_out_of_an_iteration_leaves_no_task_behind(mp: Millpond, pool: 
 
 
 def test_a_worker_is_entered_and_left_by_one_task(pool: Pool) -> None:
-    """A lifespan may hold what belongs to one task, such as a timeout."""
+    """A lifespan may hold a resource of one asyncio task, such as a timeout."""
     mp = Millpond(work=False)
     own = mp.pool("own")
     tasks: list[Any] = []
@@ -848,9 +848,9 @@ def test_observers_added_through_the_twin_are_called(mp: Millpond, pool: Pool) -
         stop = sync.observe(lambda happened: seen.append(str(happened.kind)))
         assert 1 == pool.sync.submit(lambda: 1).get(timeout=SOON)
         stop()
-        told = len(seen)
-        assert told > 0
+        before = len(seen)
+        assert before > 0
         assert 2 == pool.sync.submit(lambda: 2).get(timeout=SOON)
-        assert told == len(seen)
+        assert before == len(seen)
         with pytest.raises(NotSupported):
             sync.end_scope("tenant", "acme")

@@ -1,4 +1,4 @@
-"""Every public method has its twin for threads, word for word."""
+"""Every public async method has an equal one for threads in the sync classes."""
 
 import inspect
 import re
@@ -65,7 +65,7 @@ DUNDERS = {
     "__await__": "get",
 }
 NOT_PROMISED: dict[type, set[str]] = {
-    # The way over to threads, and a setting that asks no store.
+    # The access to the sync side, and a setting that needs no store.
     Millpond: {"sync", "url"},
     Pool: {"sync"},
     Budget: {"sync"},
@@ -76,7 +76,7 @@ OTHERWISE = {
     (Handle, "__await__"): "(self, timeout: 'Seconds | None' = None) -> 'R_co'",
     (Mapped, "__await__"): "(self) -> 'list[R_co]'",
     (Mapped, "__aiter__"): "(self) -> 'Iterator[R_co]'",
-    # asynccontextmanager hides what it makes of its function.
+    # asynccontextmanager hides its return type.
     (Millpond, "worker"): re.sub(
         r"-> .*", "-> 'AbstractContextManager[Worker]'", str(inspect.signature(SyncMillpond.worker))
     ),
@@ -96,7 +96,7 @@ WORDS = [
 
 
 def names(kind: type) -> set[str]:
-    """What a class shows, with the words of the loop turned into those of threads."""
+    """Return the public names of a class, with the async terms replaced by those of threads."""
     of_instances = {"id"} if kind is Handle else set()
     found = set(dir(INSTANCES.get(kind, kind))) | of_instances
     found -= NOT_PROMISED.get(kind, set())
@@ -111,7 +111,7 @@ def names(kind: type) -> set[str]:
 def translated(annotation: Any, pool_word: str) -> Any:
     """An annotation of the loop's API as it must stand in that of threads."""
     if not isinstance(annotation, str) or "SyncPool" in annotation or "SyncBudget" in annotation:
-        # What both take is said in one place.
+        # Both sides take the same type here.
         return annotation
     for word, other in [*WORDS, (r"\bPool\b", pool_word)]:
         annotation = re.sub(word, other, annotation)
@@ -130,7 +130,7 @@ def as_sync(function: Any) -> inspect.Signature:
 
 
 def methods() -> list[Any]:
-    """Each pair of methods of each pair of classes, and what the second must look like."""
+    """Each pair of methods of each pair of classes."""
     found = []
     for theirs, ours in TWINS:
         for name in sorted(vars(theirs)):
@@ -149,7 +149,7 @@ def test_neither_side_has_a_name_that_the_other_lacks(theirs: type, ours: type) 
 
 @pytest.mark.parametrize(("theirs", "ours", "name"), methods())
 def test_twins_have_one_signature(theirs: type, ours: type, name: str) -> None:
-    """Names, kinds, defaults and annotations of the parameters, and what is returned, agree."""
+    """Names, kinds, defaults and annotations of the parameters, and the return types, are equal."""
     method = getattr(theirs, name)
     twin = getattr(INSTANCES.get(ours, ours), DUNDERS.get(name, name))
     if name in ("task", "batch_task"):
@@ -182,6 +182,6 @@ def test_all_that_a_task_does_on_the_loop_it_does_from_a_thread(theirs: type) ->
 
 @pytest.mark.parametrize(("theirs", "ours"), TWINS, ids=lambda kind: kind.__name__)
 def test_nothing_on_the_threads_side_is_a_coroutine(theirs: type, ours: type) -> None:
-    """Whatever a thread calls gives it the thing itself."""
+    """Each call of a thread returns the value itself."""
     public = [name for name in vars(ours) if not name.startswith("_")]
     assert [] == [name for name in public if inspect.iscoroutinefunction(vars(ours)[name])]

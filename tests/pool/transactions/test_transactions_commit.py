@@ -1,4 +1,4 @@
-"""Handlers that commit their own writes with their completion: all of it, once, or nothing."""
+"""Handlers that commit their own writes with their completion: both, once, or neither."""
 
 import asyncio
 import contextlib
@@ -52,7 +52,7 @@ class Books:
         return [task for (task,) in rows]
 
     async def bury(self) -> None:
-        """Let the store take the workers of this process for dead."""
+        """Declare the workers of this process dead."""
         store = internals_of(self.mp).runtime.store
         for worker in await internals_of(self.mp).runtime.view.workers():
             await store.control(DeclareDead(worker))
@@ -73,8 +73,10 @@ def write(ctx: Context | SyncContext) -> Callable[[Any], int]:
 @pytest.mark.parametrize("how", ["commit", "transaction"])
 @pytest.mark.parametrize("kind", ["async", "thread"])
 @pytest.mark.rows("DE-18")
-async def test_writes_follow_ups_and_completion_are_one(books: Books, how: str, kind: str) -> None:
-    """All of it is there when the task has completed, whatever the handler returns."""
+async def test_writes_follow_ups_and_completion_are_one_transaction(
+    books: Books, how: str, kind: str
+) -> None:
+    """All three are stored when the task has completed, whatever the handler returns."""
 
     @books.pool.task
     async def after(number: int) -> int:
@@ -120,7 +122,7 @@ async def test_writes_follow_ups_and_completion_are_one(books: Books, how: str, 
 async def test_an_error_undoes_all_and_the_attempt_goes_the_usual_way(
     books: Books, how: str
 ) -> None:
-    """Nothing of the first attempt is left; the second one completes."""
+    """The first attempt stores nothing; the second one completes."""
 
     def fail_first(connection: Any, attempt: int) -> None:
         connection.execute(ADD, (attempt,))
@@ -180,15 +182,15 @@ async def test_after_an_error_in_its_writes_a_handler_may_try_again(books: Books
 
 @pytest.mark.parametrize("how", ["commit", "transaction", "thread"])
 @pytest.mark.rows("TRAP-1", "CX-16")
-async def test_without_the_fence_nothing_is_written(books: Books, how: str) -> None:
-    """An attempt that was taken for dead learns so when it commits; the other one's counts."""
+async def test_an_attempt_that_lost_its_lease_writes_nothing(books: Books, how: str) -> None:
+    """The store refuses the commit of the attempt; the commit of the next one counts."""
     go, begun = asyncio.Event(), asyncio.Event()
     outcome: list[Exception] = []
 
     async def meanwhile() -> None:
         begun.set()
         while not go.is_set():
-            # It is told to stop, and does not listen.
+            # The worker interrupts it, and it ignores that.
             with contextlib.suppress(asyncio.CancelledError):
                 await go.wait()
 
@@ -225,7 +227,7 @@ async def test_without_the_fence_nothing_is_written(books: Books, how: str) -> N
         first = internals_of(books.mp).runtime.job_of(handle.id)
         assert first is not None
         await books.bury()
-        # Only then: it must not be told to stop in the middle of its commit.
+        # Only then: the interrupt must not come in the middle of its commit.
         await eventually(lambda: first.why is not None)
         await asyncio.sleep(0)
         go.set()
@@ -240,7 +242,7 @@ async def test_without_the_fence_nothing_is_written(books: Books, how: str) -> N
 
 
 async def test_an_attempt_completes_once(books: Books) -> None:
-    """A second commit, a transaction, a follow-up: the attempt is over."""
+    """A second commit, a transaction or a follow-up after the commit is refused."""
     refused: list[type] = []
 
     @books.pool.task
@@ -265,13 +267,13 @@ async def test_an_attempt_completes_once(books: Books) -> None:
     assert [handle.id] == books.ledger()
 
 
-async def test_two_commits_at_once_are_one(books: Books) -> None:
-    """Whichever comes second is told that it is over."""
-    told: list[Any] = []
+async def test_of_two_concurrent_commits_one_raises_already_settled(books: Books) -> None:
+    """The second one raises AlreadySettled."""
+    outcomes: list[Any] = []
 
     @books.pool.task
     async def job(ctx: Context) -> None:
-        told.extend(
+        outcomes.extend(
             await asyncio.gather(
                 *(ctx.commit(write(ctx), result=None) for _ in range(2)), return_exceptions=True
             )
@@ -281,9 +283,9 @@ async def test_two_commits_at_once_are_one(books: Books) -> None:
         handle = await job.submit()
         await handle
         await books.pool.drain()
-        await eventually(lambda: told)
-    assert 1 == told[0]
-    assert isinstance(told[1], AlreadySettled)
+        await eventually(lambda: outcomes)
+    assert 1 == outcomes[0]
+    assert isinstance(outcomes[1], AlreadySettled)
     assert [handle.id] == books.ledger()
 
 
@@ -312,7 +314,7 @@ async def test_an_error_after_the_commit_does_not_change_the_outcome(
 
 
 async def test_a_timeout_after_the_commit_only_stops_the_handler(books: Books) -> None:
-    """The handler is interrupted, and the completion stands."""
+    """The worker interrupts the handler, and the task stays completed."""
     stopped = asyncio.Event()
 
     @books.pool.task(timeout=0.3)
@@ -353,7 +355,7 @@ async def test_the_return_value_after_a_commit_is_ignored(
 async def test_a_handler_that_does_not_stop_after_its_commit_is_not_settled_again(
     books: Books,
 ) -> None:
-    """It keeps its local slot until it ends, and that is all."""
+    """It keeps its local slot until it ends, and changes nothing else."""
     over = asyncio.Event()
 
     @books.pool.task(timeout=0.2)
@@ -451,7 +453,7 @@ async def test_the_transaction_is_not_the_handlers_to_end(
 
 
 async def test_other_ways_to_end_it_are_refused_too(books: Books) -> None:
-    """Methods, scripts, cursors, and a connection that was kept for later."""
+    """Methods, scripts, cursors, and a connection used after the transaction."""
 
     def try_all(connection: Any) -> None:
         books.seen.append(connection)
@@ -573,7 +575,7 @@ async def test_a_handler_that_is_stopped_in_its_transaction_leaves_nothing(books
         )
 
 
-@pytest.mark.memory("pools in memory are part of it")
+@pytest.mark.memory("it also tests pools in memory")
 async def test_contexts_that_cannot_commit_raise(books: Books) -> None:
     """Batches, coroutine functions, and pools in memory."""
 

@@ -1,4 +1,4 @@
-"""Submitting inside the caller's own transaction: with it, or not at all."""
+"""Submitting in the caller's own transaction: the task commits with it, or not at all."""
 
 import asyncio
 import sqlite3
@@ -38,7 +38,7 @@ class Shop:
 
     @contextmanager
     def orders(self, **options: Any) -> Iterator[sqlite3.Connection]:
-        """A connection of the application's own; what it leaves open is rolled back."""
+        """A connection of the application's own; open transactions are rolled back."""
         connection = sqlite3.connect(self.file, timeout=0.1, **options)
         try:
             yield connection
@@ -57,20 +57,22 @@ def shop(tmp_path: Path) -> Shop:
 
 
 @pytest.fixture
-def unasked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody polls: what is not told is not heard of in time."""
+def without_polling(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No worker polls in time: it finds a task only by a hint."""
     monkeypatch.setattr("millpond.runtime.fleet.poll.POLL_FLOOR", 60.0)
 
 
 async def idle(shop: Shop) -> None:
-    """Let its workers have looked around, so that they ask for nothing by themselves."""
+    """Wait until its workers are idle, so that they poll no more by themselves."""
     async with asyncio.timeout(5):
         assert 0 == await (await shop.send.submit(0))
     await asyncio.sleep(0.2)  # nothing shows that a worker will ask no more
 
 
 @pytest.mark.rows("DE-04")
-async def test_rows_and_tasks_of_a_commit_appear_together(shop: Shop, unasked: None) -> None:
+async def test_rows_and_tasks_of_a_commit_appear_together(
+    shop: Shop, without_polling: None
+) -> None:
     """The order and its task are stored by one commit, and the task runs soon after it."""
     async with shop.mp:
         await idle(shop)
@@ -87,7 +89,7 @@ async def test_rows_and_tasks_of_a_commit_appear_together(shop: Shop, unasked: N
 
 
 async def test_a_rollback_leaves_neither_rows_nor_tasks(shop: Shop) -> None:
-    """No task, no order, and whoever awaits the handle is told so."""
+    """No task and no order is stored, and awaiting the handle raises."""
     async with shop.mp:
         with shop.orders() as own:
             own.execute("INSERT INTO orders VALUES (1)")
@@ -105,7 +107,7 @@ async def test_a_rollback_leaves_neither_rows_nor_tasks(shop: Shop) -> None:
 
 
 async def test_a_connection_that_is_closed_has_rolled_back(shop: Shop) -> None:
-    """Closing without a commit undoes; that is noticed, too."""
+    """Closing without a commit rolls back, and awaiting the handle raises."""
     async with shop.mp:
         with shop.orders() as own:
             own.execute("BEGIN IMMEDIATE")
@@ -128,7 +130,7 @@ async def test_an_awaited_handle_waits_for_a_late_commit(shop: Shop) -> None:
             assert 7 == handle.result
 
 
-async def test_a_part_may_be_taken_back(shop: Shop) -> None:
+async def test_a_rolled_back_savepoint_removes_its_tasks(shop: Shop) -> None:
     """The caller's savepoints hold for tasks as for rows."""
     async with shop.mp:
         with shop.orders(isolation_level=None) as own:
@@ -144,7 +146,7 @@ async def test_a_part_may_be_taken_back(shop: Shop) -> None:
                     await gone.wait()
 
 
-async def test_a_batch_is_one(shop: Shop) -> None:
+async def test_a_batch_joins_the_transaction(shop: Shop) -> None:
     """submit_many joins as submit does; each has its handle."""
     async with shop.mp:
         with shop.orders() as own:
@@ -175,8 +177,8 @@ async def test_a_full_pool_refuses_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.rows("DE-R01")
-async def test_idempotency_inside(shop: Shop) -> None:
-    """A key answers inside the transaction that has it, after it, and not once it was undone."""
+async def test_an_idempotency_key_counts_inside_the_transaction(shop: Shop) -> None:
+    """A known key returns its task in the transaction and after its commit; a rollback frees it."""
     internals_of(shop.mp).owner.work = False
     async with shop.mp:
         with shop.orders() as own:
@@ -207,7 +209,7 @@ def upper(_: sqlite3.Cursor, row: tuple[Any, ...]) -> dict[str, Any]:
 @pytest.mark.parametrize("detect", [0, sqlite3.PARSE_DECLTYPES | sqlite3.PARSE_COLNAMES])
 @pytest.mark.parametrize("rows", [None, sqlite3.Row, upper])
 @pytest.mark.parametrize("text", [str, bytes, lambda raw: raw.decode().upper()])
-async def test_whatever_the_connection_is_set_to(
+async def test_connections_with_any_settings_are_accepted(
     shop: Shop, options: dict[str, Any], detect: int, rows: Any, text: Any
 ) -> None:
     """Rows, texts and transactions as the caller likes them, before and after."""
@@ -264,8 +266,8 @@ async def test_connections_of_web_frameworks_are_accepted(shop: Shop, wrapped: A
             assert 1 == await handle
 
 
-async def test_connections_that_cannot_be_joined(shop: Shop, tmp_path: Path) -> None:
-    """Each is refused in words of its own, and nothing is stored."""
+async def test_connections_that_cannot_be_joined_are_refused(shop: Shop, tmp_path: Path) -> None:
+    """Each has its own error message, and nothing is stored."""
     async with shop.mp:
 
         async def submit(connection: object) -> None:
@@ -293,8 +295,8 @@ async def test_connections_that_cannot_be_joined(shop: Shop, tmp_path: Path) -> 
         assert 0 == await shop.pool.size()
 
 
-async def test_a_connection_of_another_thread(shop: Shop) -> None:
-    """It cannot be used on the loop; the error names the way."""
+async def test_a_connection_of_another_thread_is_refused(shop: Shop) -> None:
+    """The loop cannot use it; the error says what to do."""
     with ThreadPoolExecutor(1) as thread:
         made = thread.submit(sqlite3.connect, shop.file).result()
         async with shop.mp:
@@ -303,8 +305,8 @@ async def test_a_connection_of_another_thread(shop: Shop) -> None:
         thread.submit(made.close).result()
 
 
-async def test_the_same_file_by_another_name(shop: Shop, tmp_path: Path) -> None:
-    """A link leads to the same file."""
+async def test_a_link_to_the_same_file_is_accepted(shop: Shop, tmp_path: Path) -> None:
+    """The paths differ, the file is the same."""
     link = tmp_path / "link.db"
     link.symlink_to(shop.file)
     async with shop.mp:
@@ -318,7 +320,7 @@ async def test_the_same_file_by_another_name(shop: Shop, tmp_path: Path) -> None
 
 
 async def test_a_locked_file_leaves_the_transaction_as_it_was(shop: Shop) -> None:
-    """Somebody else writes: StoreLocked, nothing half done, and the caller may go on."""
+    """Another connection writes: the submit raises StoreLocked, and the caller may go on."""
     async with shop.mp:
         with shop.orders(isolation_level=None) as own, shop.orders(isolation_level=None) as other:
             other.execute("BEGIN IMMEDIATE")
@@ -334,8 +336,8 @@ async def test_a_locked_file_leaves_the_transaction_as_it_was(shop: Shop) -> Non
         assert [2] == shop.sent
 
 
-async def test_a_transaction_that_began_by_reading_too_early(shop: Shop) -> None:
-    """Others wrote since: it cannot write any more, and the error says how to begin."""
+async def test_a_transaction_with_an_outdated_read_is_refused(shop: Shop) -> None:
+    """Others wrote since its read: it cannot write any more, and the error says how to begin."""
     internals_of(shop.mp).owner.work = False
     async with shop.mp:
         with shop.orders(isolation_level=None) as own:
@@ -346,24 +348,24 @@ async def test_a_transaction_that_began_by_reading_too_early(shop: Shop) -> None
                 await shop.pool.submit(shop.send.bind(2), connection=own)
 
 
-async def test_a_failure_half_way_leaves_nothing(
+async def test_a_failed_submit_leaves_the_transaction_as_it_was(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was written of the submit is taken back; the caller's own rows stay."""
+    """Millpond rolls its own writes back; the caller's rows stay."""
     from millpond.store.sql.unit_of_work import SqlTables
 
     write = SqlTables.write
 
     def fail(tables: SqlTables) -> None:
         write(tables)
-        raise sqlite3.OperationalError("no more")
+        raise sqlite3.OperationalError("disk failure")
 
     async with shop.mp:
         with shop.orders() as own:
             own.execute("INSERT INTO orders VALUES (1)")
             with monkeypatch.context() as patched:
                 patched.setattr(SqlTables, "write", fail)
-                with pytest.raises(Exception, match="no more"):
+                with pytest.raises(Exception, match="disk failure"):
                     PoolSubmitter(internals_of(shop.pool)).submit_within(
                         [shop.send.bind(1)], {}, own
                     )
@@ -372,7 +374,7 @@ async def test_a_failure_half_way_leaves_nothing(
     assert 1 == shop.count()
 
 
-async def test_a_pool_that_the_file_does_not_know_yet(shop: Shop) -> None:
+async def test_a_pool_unknown_to_the_file_is_declared_in_the_transaction(shop: Shop) -> None:
     """It is declared in the same transaction, and served once that is committed."""
     async with shop.mp:
         late = shop.mp.pool("late")
@@ -387,7 +389,7 @@ async def test_a_pool_that_the_file_does_not_know_yet(shop: Shop) -> None:
             assert 2 == await handle
 
 
-async def test_from_a_thread(shop: Shop) -> None:
+async def test_a_thread_submits_inside_its_transaction(shop: Shop) -> None:
     """pool.sync does it in the thread that has the connection."""
 
     def in_a_thread() -> int:
@@ -405,8 +407,10 @@ async def test_from_a_thread(shop: Shop) -> None:
     assert 1 == shop.count()
 
 
-async def test_another_process_is_woken(shop: Shop, unasked: None) -> None:
-    """Once it is known to be committed the others are told: sooner than they would ask."""
+async def test_a_commit_wakes_the_worker_of_another_process(
+    shop: Shop, without_polling: None
+) -> None:
+    """After the commit the process sends a hint, which arrives before the next poll."""
     worker = Shop.__new__(Shop)
     worker.file = shop.file
     worker.sent = []

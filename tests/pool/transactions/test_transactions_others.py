@@ -42,7 +42,7 @@ class Shop:
 
 
 class Undone(Exception):
-    """What an application raises when it thinks better of it."""
+    """Raised by the application to roll its transaction back."""
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def shop(tmp_path: Path) -> Shop:
 
 
 async def test_a_transaction_of_sqlalchemy_is_joined(shop: Shop) -> None:
-    """The order and its mail are there together, or neither is."""
+    """The order and its task are stored together, or neither is."""
     async with shop.mp:
         await internals_of(shop.pool).ready()
         engine = sqlalchemy.create_engine(f"sqlite:///{shop.file}")
@@ -91,7 +91,7 @@ def alias(shop: Shop) -> Iterator[str]:
 async def test_a_transaction_of_django_is_joined(
     shop: Shop, alias: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The order and its mail are there together, or neither is."""
+    """The order and its task are stored together, or neither is."""
     monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
     async with shop.mp:
         await internals_of(shop.pool).ready()
@@ -146,10 +146,10 @@ def test_a_plain_write_inside_atomic_is_refused_at_once(shop: Shop, alias: str, 
         assert 2 == shop.pool.sync.size()
 
 
-async def test_the_same_on_the_event_loop(
+async def test_a_plain_write_inside_atomic_is_refused_on_the_event_loop(
     shop: Shop, alias: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where Django is allowed there at all."""
+    """With DJANGO_ALLOW_ASYNC_UNSAFE set."""
     monkeypatch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "true")
     async with shop.mp:
         with transaction.atomic(using=alias), connections[alias].cursor():

@@ -1,4 +1,4 @@
-"""Effects exactly once, shown with real processes that are killed and frozen."""
+"""Effects exactly once, with real processes that are killed and frozen."""
 
 import asyncio
 import fcntl
@@ -23,7 +23,7 @@ ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
 
 
 def stands_still(pid: int) -> bool:
-    """Return whether each thread has stopped: the signal only tells them to."""
+    """Return whether every thread has stopped: the signal takes a while to act."""
     states = [
         task.read_text().rpartition(")")[2].split()[0]
         for task in Path(f"/proc/{pid}/task").glob("*/stat")
@@ -53,7 +53,7 @@ class Workers:
         worker.wait()
 
     async def freeze(self, worker: subprocess.Popen[bytes]) -> None:
-        """Stop a process, but not in the middle of a write: nobody could go on then."""
+        """Stop a process, but not in the middle of a write, which would block all others."""
         while True:
             worker.send_signal(signal.SIGSTOP)
             await eventually(partial(stands_still, worker.pid))
@@ -92,7 +92,7 @@ class Workers:
         return rows
 
     async def seen(self, *names: str) -> str:
-        """Wait for one of these marks that handlers leave."""
+        """Wait for one of these files that handlers write."""
         await eventually(lambda: any((self.folder / name).exists() for name in names))
         return next(name for name in names if (self.folder / name).exists())
 
@@ -129,7 +129,7 @@ async def test_each_effect_happens_once_whichever_process_is_killed(tmp_path: Pa
                     if done >= 15 * kills and kills < 8 and busy:
                         victim = dice.choice(busy)
                         await workers.freeze(victim)
-                        # Frozen it keeps what it has in hand; it may have been through with it.
+                        # A frozen worker keeps its task, unless it had just completed it.
                         kills += victim in workers.busy()
                         workers.kill(victim)
                         workers.start()
@@ -147,7 +147,7 @@ async def test_each_effect_happens_once_whichever_process_is_killed(tmp_path: Pa
 @pytest.mark.parametrize("fenced", [True, False], ids=["fenced", "unfenced"])
 @pytest.mark.rows("TRAP-1", "CX-16")
 async def test_a_zombie_writes_nothing(tmp_path: Path, how: str, fenced: bool) -> None:
-    """Frozen for longer than its lease, it comes back and commits; another attempt was quicker.
+    """A worker frozen for longer than its lease commits late; another attempt has completed.
 
     Where the fence is not asked its row is there: so this test would notice.
     """
@@ -163,23 +163,23 @@ async def test_a_zombie_writes_nothing(tmp_path: Path, how: str, fenced: bool) -
                 assert 2 == await handle
             (tmp_path / "go").touch()
             zombie.send_signal(signal.SIGCONT)
-            told = await workers.seen("refused-1", "stored-1")
-            assert "refused-1" == told
+            mark = await workers.seen("refused-1", "stored-1")
+            assert "refused-1" == mark
             assert 2 == (await handle.refresh()).result
         expected = [(handle.id, 2)] if fenced else [(handle.id, 2), (handle.id, 1)]
         assert expected == workers.ledger()
 
 
 async def test_a_step_is_done_once_and_its_progress_stays(tmp_path: Path) -> None:
-    """Its process is killed after the step; the next attempt is given what the step gave."""
+    """Its process is killed after the step; the next attempt gets the step's result."""
     with working(tmp_path) as workers:
         app = App(str(workers.file), work=False)
         async with app.mp:
             handle = await app.charge.submit(str(tmp_path))
             victim = workers.start()
             await workers.seen("begun")
-            told = await asyncio.wait_for(anext(aiter(handle.progress())), 10)
-            assert (0.5, "charged") == told
+            progress = await asyncio.wait_for(anext(aiter(handle.progress())), 10)
+            assert (0.5, "charged") == progress
             workers.kill(victim)
             workers.start()
             async with asyncio.timeout(30):
@@ -191,7 +191,7 @@ async def test_a_step_is_done_once_and_its_progress_stays(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("how", ["commit", "rollback"])
 async def test_a_submitter_that_dies_in_its_transaction(tmp_path: Path, how: str) -> None:
-    """What it had committed is there without a word from it; what it had not never was."""
+    """Workers run the tasks that it committed, without a hint from it; the others do not exist."""
     script = f"""
 import asyncio, os, sqlite3
 from tests.pool.ledger_app import App
