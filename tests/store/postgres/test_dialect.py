@@ -17,7 +17,8 @@ from millpond.store.sqlite.dialect import SQLITE
 
 OWN = {
     "add_detours",
-    *("anything_queued", "begun", "led", "renew", "step", "take", "take_one", "unfold", "version"),
+    *("anything_queued", "begun", "led", "renew", "step", "step_simple"),
+    *("take", "take_one", "unfold", "version"),
     *("inbox_first", "inbox_drop", "inbox_span", "store_identity"),
     *("inbox_new", "inbox_seen", "inbox_foreign", "inbox_unseen", "lower", "raise", "lower_ring"),
     *("check_bands", "check_leases", "check_inbox", "check_guards", "mend_9_marks", "mend_9_inbox"),

@@ -47,7 +47,8 @@ END $$;
 @pytest.fixture(scope="module")
 def slow() -> Iterator[OwnServer]:
     """Give a server on which only waiting clients flush the log, and slowly."""
-    with slow_server(FLUSH, {"wal_writer_delay": "10s", "autovacuum": "off"}) as server:
+    silent = {"autovacuum": "off", "wal_level": "minimal", "max_wal_senders": "0"}
+    with slow_server(FLUSH, {"wal_writer_delay": "10s", **silent}) as server:
         yield server
 
 

@@ -105,7 +105,8 @@ class Load:
         self, role: Callable[[PostgresStore, str], Awaitable[None]], name: str
     ) -> None:
         store = self.open()
-        with suppress(MillpondError):
+        # The server may crash during the handler's own statement: that raises the driver's error.
+        with suppress(MillpondError, psycopg.Error):
             while True:
                 await role(store, name)
         await store.close()
