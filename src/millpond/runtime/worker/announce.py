@@ -58,7 +58,8 @@ class Announcer(Service):
 
     def completed(self, ended: Sequence[tuple[Settlement, Job, Any]]) -> dict[int, None]:
         """Report many tasks that settlements of this process completed; return which."""
-        for pool in {job.leased.pool.removesuffix(CALLBACKS) for _, job, _ in ended}:
+        for name in {job.leased.pool for _, job, _ in ended}:
+            pool = name.removesuffix(CALLBACKS)
             if not self._kept_pools.keeps(pool):
                 self._kept_pools.keep(pool)
         if self._report.timer is None:

@@ -234,28 +234,27 @@ class SettleAndLease:
         )
 
     def _tasks(self, answer: SettleAndLeaseAnswer) -> list[Leased]:
-        pool, token, begun = answer.pool, self.token, answer.tokens or ()
-        tasks = []
+        pool, begun = answer.pool, answer.tokens or []
         count = len(answer.ids or ())
-        rows = enumerate(
-            zip(
-                answer.ids or (),
-                answer.places or (),
-                answer.bodies or (),
-                of_each(answer.submitted or [], count),
-                of_each(answer.dues or [], count),
-                answer.attempts or [0] * count,
-                answer.first_started_at or [None] * count,
-                answer.lanes or [None] * count,
-                answer.sequences or [None] * count,
-                strict=True,
-            )
+        starting, none = answer.starting, [None] * count
+        rows = zip(
+            answer.ids or (),
+            [*begun, *[self.token] * (count - len(begun))],
+            answer.places or (),
+            answer.bodies or (),
+            of_each(answer.submitted or [], count),
+            of_each(answer.dues or [], count),
+            answer.attempts or [0] * count,
+            answer.first_started_at or none,
+            [answer.moment] * starting + [None] * (count - starting),
+            answer.lanes or none,
+            answer.sequences or none,
+            strict=True,
         )
-        for index, (identifier, place, body, submitted_at, due, attempts, first, *lane) in rows:
-            new = new_of(body, identifier, pool)
-            claimed = token if index >= len(begun) else begun[index]
-            fence = Fence(identifier, attempts + 1, claimed)
-            call = new.call
+        tasks = []
+        for task, token, place, body, submitted_at, due, attempts, first, now, lane, number in rows:
+            new = new_of(body, task, pool)
+            fence, call = Fence(task, attempts + 1, token), new.call
             if call.function == UNREADABLE:
                 # The verbs end it, as its worker would: it cannot read the body either.
                 self.unreadable.append(fence)
@@ -265,17 +264,15 @@ class SettleAndLease:
                     pool=pool,
                     call=call,
                     key=new.key,
-                    lane=lane[0],
-                    sequence=place & SEQS if lane[1] is None else lane[1],
+                    lane=lane,
+                    sequence=place & SEQS if number is None else number,
                     max_attempts=new.attempts,
                     timeout=new.timeout,
                     run=new.run,
                     weight=new.weight,
                     submitted_at=submitted_at,
                     due=due,
-                    first_started_at=answer.moment
-                    if first is None and index < answer.starting
-                    else first,
+                    first_started_at=now if first is None else first,
                     labels=new.labels,
                     options=new.options,
                 )
