@@ -24,7 +24,7 @@ from millpond.testing.simulation.rate_ledger import Ledger
 from millpond.testing.simulation.trace_model import Fact, PoolFacts, Step, Witness
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from millpond.core.audit import Record
     from millpond.core.spec import PoolSpec
@@ -51,6 +51,7 @@ class Judge:
         """Check one step of a history against every promise, then remember it."""
         settles = fences(self.witness, step)
         words(self.witness, step)
+        joins(self.witness, step)
         refusals(step)
         self.witness.before(step)
         for index, entry in enumerate(step.records):
@@ -234,18 +235,38 @@ def _calls(step: Step) -> list[tuple[int, Call]]:
     """Return the calls that a verb gave to tasks that were there before, in order."""
     if step.verb == "control" and isinstance(step.asked, Update) and step.asked.call is not None:
         return [(step.asked.task, step.asked.call)]
-    pairs: list[tuple[NewTask, Admission]] = []
-    if step.verb == "submit":
-        for batch, answer in zip(step.asked, step.answer.batches, strict=True):
-            pairs += zip(batch.tasks, answer.admissions, strict=False)
-    if step.verb == "settle":
-        for settlement, admissions in zip(step.asked[0], step.answer.follow_ups, strict=False):
-            pairs += zip(settlement.follow_ups, admissions, strict=False)
     return [
         (one.task, new.call)
-        for new, one in pairs
+        for _, new, one in _admitted(step)
         if new.dedupe is Dedupe.REPLACE and one.task != new.id and one.reason != Reason.CONFLICT
     ]
+
+
+def joins(witness: Witness, step: Step) -> None:
+    """I7: a key of waiting tasks is answered with a task that no worker holds."""
+    returned = (Transition.RETRY, Transition.RELEASE)
+    back = {entry.task for entry in step.records if entry.event in returned}
+    for again, new, one in _admitted(step):
+        fact = witness.tasks.get(one.task)
+        if not new.dedupe.of_waiting or fact is None or one.task in {new.id, *back}:
+            continue
+        if again and new.dedupe is Dedupe.REPLACE:
+            # The task that it replaced when it was sent first may have started since.
+            continue
+        if fact.status is not Status.QUEUED or fact.claimed:
+            raise Violated("I7", f"task {fact.id} answers for {new.idempotency_key!r}, and is held")
+
+
+def _admitted(step: Step) -> Iterator[tuple[bool, NewTask, Admission]]:
+    """Yield what a verb submitted and its answers, and whether it was sent again."""
+    if step.verb == "submit":
+        for batch, answer in zip(step.asked, step.answer.batches, strict=True):
+            for new, one in zip(batch.tasks, answer.admissions, strict=False):
+                yield batch.again, new, one
+    if step.verb == "settle":
+        for settlement, admissions in zip(step.asked[0], step.answer.follow_ups, strict=False):
+            for new, one in zip(settlement.follow_ups, admissions, strict=False):
+                yield False, new, one
 
 
 class Settles:
