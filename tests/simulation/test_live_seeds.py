@@ -113,6 +113,7 @@ QUICK = (
     "attempts_counted_at_settle",
     "nothing_but_hints",
     "ends_heard_only_at_home",
+    "joins_what_a_worker_holds",
 )
 """Mutants that a few live histories find; `make mutants` hunts the others as well."""
 

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 KEYS = (None, "acme", "bolt", "cord")
 
+WAITING = ("waiting", "replace")
+"""Modes of keys that only a waiting task answers for."""
+
 
 class Producer:
     """Does one thing after another, each in a task of its own that it may cancel."""
@@ -34,13 +37,16 @@ class Producer:
         self.dice = random.Random(f"{self.world.seed}/{self.name}")
         self.errands: dict[asyncio.Task[None], str] = {}
         self.happenings = Happenings(self)
+        self.choices = ERRANDS
+        if set(WAITING) & set(self.world.dedupe):
+            self.choices += (Producer.again,) * 6
 
     async def live(self) -> None:
         """Submit and wait until stopped, or until the faults are over."""
         loop = asyncio.get_running_loop()
         while not self.world.calm:
             await asyncio.sleep(self.dice.choice((0.0, 0.1, 0.4, 1.5, 3.0)))
-            what = self.dice.choice(ERRANDS)
+            what = self.dice.choice(self.choices)
             if self.happenings.due():
                 what = Producer.emit
             errand = loop.create_task(self._guarded(what))
@@ -98,8 +104,22 @@ class Producer:
         if keyed and dice.random() < self.world.keyed:
             # New names every few seconds, and few of them: submitters race for each.
             made["idempotency_key"] = f"k{self.world.now // 4:g}-{dice.randint(0, 2)}"
-            made["dedupe"] = dice.choice(("forever", "success", "inflight"))
+            made["dedupe"] = dice.choice(self.world.dedupe)
+            if made["dedupe"] in WAITING:
+                self._name(made)
         return made
+
+    def _name(self, made: dict[str, Any]) -> None:
+        """Name work that is due again and again; what replaces it must have the same key."""
+        made["key"] = self.dice.choice(KEYS[1:])
+        made["idempotency_key"] = f"{made['dedupe']}-{made['key']}"
+        made.pop("labels", None)
+
+    def call_for(self, made: dict[str, Any]) -> BoundCall[Any]:
+        """Make up a call that goes with options."""
+        if made.get("dedupe") == "replace":
+            return self.process.functions.work.bind(self.dice.getrandbits(32), DEEPEST)
+        return self.call(keyed="idempotency_key" in made)
 
     def call(self, *, keyed: bool = False) -> BoundCall[Any]:
         """Make up a call."""
@@ -121,7 +141,7 @@ class Producer:
         made = self.options()
         if "idempotency_key" not in made and self.dice.random() < self.world.closures:
             return closure(self.process, self.dice.getrandbits(32)), made
-        return self.call(keyed="idempotency_key" in made), made
+        return self.call_for(made), made
 
     # Errands
 
@@ -137,7 +157,7 @@ class Producer:
         calls = []
         for _ in range(self.dice.randint(1, 4)):
             made = self.options()
-            calls.append(self.call(keyed="idempotency_key" in made).options(**made))
+            calls.append(self.call_for(made).options(**made))
         wait = self.dice.choice((None, 1.0))
         handles = await self.pool().submit_many(calls, wait=wait)
         for handle in handles:
@@ -162,6 +182,17 @@ class Producer:
         tasks = {handle.id for handle in answers if not isinstance(handle, BaseException)}
         if len(tasks) > 1 and all(self.world.watch.knows(task) for task in tasks):
             raise Violated("I7", f"one key stands for {len(tasks)} tasks")
+
+    async def again(self) -> None:
+        """Submit work that is due again and again, a moment after the last time."""
+        pool, handles = self.pool(), []
+        made = {**self.options(keyed=False), "dedupe": self.dice.choice(WAITING)}
+        self._name(made)
+        for _ in range(self.dice.randint(2, 5)):
+            handles.append(await pool.submit(self.call_for(made), **made))
+            await asyncio.sleep(self.dice.choice((0.0, 0.05, 0.3)))
+        for handle in handles:
+            await self.follow(handle)
 
     async def bulk(self) -> None:
         """Submit some for a batch function."""

@@ -57,6 +57,9 @@ FAULTS = (
 TROUBLE = 30.0
 """Seconds of trouble, of virtual time."""
 
+KEPT = ("forever", "success", "inflight")
+"""How keys deduplicate in most worlds; in some, waiting tasks are joined and replaced, too."""
+
 IDLE = 60.0
 """Seconds for which the fleet is watched when there is nothing to do."""
 
@@ -84,6 +87,8 @@ class LiveWorld:
         self.closures = 0.15 if self.dice.random() < 0.6 else 0.0
         self.eventful = random.Random(f"{seed}/happenings").random() < 0.3
         """Whether its processes have triggers and emit events."""
+        waiting = random.Random(f"{seed}/waiting keys").random() < 0.3
+        self.dedupe = ("waiting", "replace", "success") if waiting else KEPT
         self.made_of_events: dict[tuple[str, str], int] = {}
         self.faults: set[str] = set()
         self.calm = self.over = False
