@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from millpond.core.admit import Reason
 from millpond.core.audit import RUN_FINISHED
-from millpond.core.control import Disown, Progress, SaveStep, Update
+from millpond.core.control import CallWhenOver, Disown, Progress, SaveStep, Update
 from millpond.core.lifecycle import LIFECYCLE, Status, Transition
 from millpond.core.settle import Settled, Settlement
 from millpond.core.spec import OrderKind
@@ -52,6 +52,7 @@ class Judge:
         settles = fences(self.witness, step)
         words(self.witness, step)
         joins(self.witness, step)
+        calls_when_over(self.witness, step)
         refusals(step)
         self.witness.before(step)
         for index, entry in enumerate(step.records):
@@ -495,10 +496,23 @@ def callbacks(entry: Record, rest: tuple[Record, ...]) -> None:
 def run_callbacks(witness: Witness, pool: str, run: int, rest: tuple[Record, ...]) -> None:
     """I10: the end of a run and its callback are one step, and there is one for each run."""
     wanted = (Transition.SUBMIT, pool + CALLBACKS, run)
-    called = sum((r.event, r.pool, r.cause) == wanted for r in rest)
-    if called != (run in witness.run_calls):
-        raise Violated("I10", f"run {run} ended with {called} callbacks")
-    witness.run_calls.discard(run)
+    called = [r.function for r in rest if (r.event, r.pool, r.cause) == wanted]
+    call = None if run in witness.runs_called else witness.run_calls.get(run)
+    if called != ([] if call is None else [call.function]):
+        raise Violated("I10", f"run {run} ended with the callbacks {called}")
+    witness.runs_called.update([] if call is None else [run])
+
+
+def calls_when_over(witness: Witness, step: Step) -> None:
+    """I10: a run takes a callback until it has ended, and then says which one it had."""
+    if step.verb != "control" or not isinstance(step.asked, CallWhenOver):
+        return
+    run, call, known = step.asked.run, step.asked.call, witness.run_calls
+    over = run in witness.run_finished or run in witness.runs_called
+    if over and step.answer.count and known.get(run) != call:
+        raise Violated("I10", f"run {run} took the callback {call} after its end")
+    if not over and not step.answer.count:
+        raise Violated("I10", f"run {run} is not over, and did not take the callback {call}")
 
 
 def rates(facts: PoolFacts, fact: Fact, entry: Record, now: float) -> None:
