@@ -38,6 +38,8 @@ class Producer:
         self.errands: dict[asyncio.Task[None], str] = {}
         self.happenings = Happenings(self)
         self.choices = ERRANDS
+        if self.world.runs_call_back:
+            self.choices += (Producer.when_all,) * 4
         if set(WAITING) & set(self.world.dedupe):
             self.choices += (Producer.again,) * 6
 
@@ -238,11 +240,33 @@ class Producer:
         name = f"open-{self.name}-{self.world.serial()}"
         with self.world.watch.run(pool.name, name):
             async with pool.run(name) as run:
+                if self.world.runs_call_back:
+                    await run.on_complete(self.told())
                 for _ in range(self.dice.randint(0, 3)):
                     await run.submit(self.call(), wait=3.0)
                     await asyncio.sleep(self.dice.choice((0.0, 0.5)))
                 if self.dice.random() < 0.15:
                     raise TimeoutError("changed its mind")
+
+    async def when_all(self) -> None:
+        """Submit a run that calls back, now and then one that others submit and open, too."""
+        pool, name = self.pool(), None
+        calls = [
+            self.call().options(**self.options(keyed=False)) for _ in range(self.dice.randint(1, 3))
+        ]
+        if self.dice.random() < 0.3:
+            name = f"all-{self.dice.randint(0, 2)}"
+            if self.dice.random() < 0.4:
+                async with pool.run(name) as run:
+                    await run.on_complete(self.told())
+                return
+        on_error: Literal["skip", "fail"] = "fail" if self.dice.random() < 0.3 else "skip"
+        for handle in await pool.when_all(calls, then=self.told(), run=name, on_error=on_error):
+            await self.follow(handle)
+
+    def told(self) -> BoundCall[Any]:
+        """Make up the callback of a run."""
+        return self.process.functions.told.bind(self.dice.getrandbits(16))
 
     async def stream(self) -> None:
         """Follow a run outcome by outcome, perhaps leave early."""

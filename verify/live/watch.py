@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from millpond.core.task import Fence
     from millpond.pool.handle import Handle
-    from millpond.pool.outcome import Outcome
+    from millpond.pool.outcome import Outcome, RunOutcome
     from millpond.runtime.jobs.job import Job
     from millpond.runtime.worker.worker import Worker
     from millpond.testing.simulation.trace_model import Step, Witness
@@ -255,6 +255,14 @@ class Watch:
     def outcome_received(self, outcome: Outcome) -> None:
         """An outcome that a waiter received must be in the store."""
         self._happened(outcome.task_id, Status(outcome.status))
+
+    def run_outcome_received(self, outcome: RunOutcome) -> None:
+        """The outcome of a run that its callback received must be that of a run that ended."""
+        ends = (outcome.completed, outcome.failed, outcome.cancelled, outcome.rejected)
+        if outcome.run_id not in self.finished or sum(ends) != outcome.total:
+            self.world.broke(Violated("I10", f"a callback got {outcome}"))
+        for one in outcome.tasks:
+            self.outcome_received(one)
 
     async def awaited(self, handle: Handle[Any]) -> None:
         """Await a handle: what it gives must be what happened."""

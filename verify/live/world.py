@@ -87,6 +87,8 @@ class LiveWorld:
         self.closures = 0.15 if self.dice.random() < 0.6 else 0.0
         self.eventful = random.Random(f"{seed}/happenings").random() < 0.3
         """Whether its processes have triggers and emit events."""
+        self.runs_call_back = random.Random(f"{seed}/runs call back").random() < 0.4
+        """Whether its runs have callbacks."""
         waiting = random.Random(f"{seed}/waiting keys").random() < 0.3
         self.dedupe = ("waiting", "replace", "success") if waiting else KEPT
         self.made_of_events: dict[tuple[str, str], int] = {}
