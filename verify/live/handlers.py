@@ -154,7 +154,8 @@ class Acting:
         """Behave; return a result that no other attempt returns."""
         with self.world.watch.inside(self.process):
             if not self.process.calm:
-                await self.dice.choice(MOODS)(self)
+                heavy = self.world.heavy and self.dice.random() < 0.4
+                await (Acting.weigh if heavy else self.dice.choice(MOODS))(self)
             return self.world.watch.result(f"{self.seed}")
 
     def some_pool(self) -> Pool:

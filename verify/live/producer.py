@@ -91,6 +91,8 @@ class Producer:
             made["priority"] = dice.randint(-2, 2)
         if dice.random() < 0.2:
             made["weight"] = dice.randint(1, 3)
+        if self.world.heavy:
+            made["weight"] = dice.randint(1, 5)
         if dice.random() < 0.2:
             made["labels"] = {"key": dice.choice(KEYS[1:])}
         if dice.random() < 0.2:

@@ -87,6 +87,10 @@ class LiveWorld:
         self.closures = 0.15 if self.dice.random() < 0.6 else 0.0
         self.eventful = random.Random(f"{seed}/happenings").random() < 0.3
         """Whether its processes have triggers and emit events."""
+        rates = [spec.rates for spec in specs] + [budget.rates for budget in budgets]
+        by_weight = any(rate.of == "weight" for some in rates for rate in some)
+        self.heavy = by_weight and random.Random(f"{seed}/heavy").random() < 0.6
+        """Whether its tasks have weights, which turn out to be others."""
         self.runs_call_back = random.Random(f"{seed}/runs call back").random() < 0.4
         """Whether its runs have callbacks."""
         waiting = random.Random(f"{seed}/waiting keys").random() < 0.3
