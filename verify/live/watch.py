@@ -383,7 +383,9 @@ class Watch:
 
     def _judge_sleeper(self, process: Process, worker: Worker, pool: str, since: float) -> None:
         world = self.world
-        patience = TICKS if world.solo else POLL_FLOOR + 8 * process.line.slowest + 0.5
+        # With events there are ten queues, asked one after the other.
+        ways = 20 if world.eventful else 8
+        patience = TICKS if world.solo else POLL_FLOOR + ways * process.line.slowest + 0.5
         if world.now - since >= patience:
             late = world.now - since
             world.broke(
