@@ -477,6 +477,46 @@ async def test_i10_the_end_of_a_task_brings_its_callback() -> None:
     assert verdict(without(await completed(), lambda entry: entry.detail is not None)) is None
 
 
+async def a_run_with_a_callback() -> Scene:
+    """A run of one task that fails; its callback was set while it was open."""
+    scene = Scene()
+    await scene.open()
+    await scene.submit(new_task(1, run=7), run=NewRun(id=7, pool="p", name="crawl"))
+    await scene.do("control", orders.CallWhenOver(7, Call("told")))
+    (lease,) = await scene.lease()
+    await scene.settle(lease, Transition.FAIL)
+    return scene
+
+
+async def test_i10_a_run_submits_the_callback_that_it_took() -> None:
+    """One that it did not take, another one, or none breaks it."""
+    steps = (await a_run_with_a_callback()).stage.steps
+
+    def is_callback(entry: Record) -> bool:
+        return entry.pool == "p~callbacks"
+
+    assert verdict(steps) is None
+    assert "I10" == verdict([step for step in steps if step.asked != steps[3].asked])
+    assert "I10" == verdict(with_record(steps, is_callback, function="other"))
+    assert "I10" == verdict(without(steps, is_callback))
+
+
+@pytest.mark.parametrize("again", [False, True])
+async def test_i10_a_run_that_is_over_takes_no_callback(again: bool) -> None:
+    """Also if it is open once more; it answers for the one that it had. An open one takes any."""
+    scene = await a_run_with_a_callback()
+    if again:
+        await scene.do("control", orders.Redrive((1,)))
+    for function in ("told", "other"):
+        await scene.do("control", orders.CallWhenOver(7, Call(function)))
+    *before, refused = scene.stage.steps
+    assert verdict([*before, refused]) is None
+    assert "I10" == verdict([*before, changed(refused, answer=changed(refused.answer, count=1))])
+    took = before[3]
+    not_taken = changed(took, answer=changed(took.answer, count=0))
+    assert "I10" == verdict([*before[:3], not_taken])
+
+
 async def test_i13_no_window_holds_more_starts_than_promised() -> None:
     """Two at once are within a burst of two and beyond a burst of one."""
     steps = await two_running()

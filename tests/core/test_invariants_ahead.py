@@ -11,6 +11,7 @@ from millpond.core.lease import Leased, LeaseRequest
 from millpond.core.lifecycle import Transition
 from millpond.core.rate import Rate
 from millpond.core.settle import Settled, Settlement
+from millpond.core.task import Dedupe
 from millpond.testing.simulation.trace_model import Step
 
 
@@ -89,6 +90,44 @@ async def test_i3_a_claim_goes_back_by_its_fence() -> None:
     other = Settlement(fence=changed(claim.fence, token=1), event=Transition.RELEASE)
     stale = changed(settle.answer, settled=(Settled.STALE,))
     assert "I3" == verdict([*before, changed(settle, asked=([other], None), answer=stale)])
+
+
+@pytest.mark.parametrize("dedupe", [Dedupe.WAITING, Dedupe.REPLACE])
+@pytest.mark.parametrize("ahead", [0, 1])
+async def test_i7_a_held_task_does_not_answer_for_its_key(dedupe: Dedupe, ahead: int) -> None:
+    """A key of waiting tasks that is answered with one that runs or is held ahead breaks it."""
+    scene = Scene()
+    await scene.open(prefetch=1)
+    for task in (1, 2):
+        await scene.submit(new_task(task, idempotency_key="k", dedupe=dedupe))
+    *before, joined = scene.stage.steps
+    await hold(scene, want=1 - ahead, ahead=ahead)
+    *_, held = scene.stage.steps
+    assert verdict([*before, joined, held]) is None
+    answered = changed(joined, records=())
+    assert "I7" == verdict([*before, held, answered])
+    # Sent again, it may have replaced what was held since.
+    again = changed(answered, asked=[changed(joined.asked[0], again=True)])
+    assert ("I7" if dedupe is Dedupe.WAITING else None) == verdict([*before, held, again])
+
+
+@pytest.mark.parametrize("dedupe", [Dedupe.WAITING, Dedupe.REPLACE])
+async def test_i7_a_follow_up_may_join_what_goes_back_with_its_settle(dedupe: Dedupe) -> None:
+    """Of two attempts that end in one settle, one goes back and the other's follow-up joins it."""
+    scene = Scene()
+    await scene.open()
+    await scene.submit(new_task(1, idempotency_key="k", dedupe=dedupe), new_task(2))
+    back, over = await scene.lease(2)
+    follow_up = new_task(3, idempotency_key="k", dedupe=dedupe)
+    settled = [
+        Settlement(fence=back.fence, event=Transition.RETRY),
+        Settlement(fence=over.fence, event=Transition.COMPLETE, follow_ups=(follow_up,)),
+    ]
+    answer = await scene.do("settle", (settled, None))
+    assert 1 == answer.follow_ups[1][0].task
+    assert verdict(scene.stage.steps) is None
+    stays = without(scene.stage.steps, is_(Transition.RETRY))
+    assert "I7" == verdict(stays)
 
 
 @pytest.mark.parametrize("event", [Transition.LOSE, Transition.EXHAUST])

@@ -49,6 +49,11 @@ def test_a_poll_between_two_pieces_of_work_is_no_sleep() -> None:
     assert live(75).verbs > 100
 
 
+def test_asking_ten_queues_over_a_slow_line_is_no_sleep() -> None:
+    """Seed 700019: a worker that asked the queues of events first made the last one wait."""
+    assert live(700019).verbs > 100
+
+
 @pytest.mark.timeout(120)
 def test_every_kind_of_fault_is_common() -> None:
     """No kind of trouble is so rare that its absence would go unnoticed."""
@@ -113,6 +118,7 @@ QUICK = (
     "attempts_counted_at_settle",
     "nothing_but_hints",
     "ends_heard_only_at_home",
+    "joins_what_a_worker_holds",
 )
 """Mutants that a few live histories find; `make mutants` hunts the others as well."""
 

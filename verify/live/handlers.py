@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from millpond.core.handler_signals import GiveUp, RetryLater, Scope, Throttled
 from millpond.errors import MillpondError, WouldDeadlock
 from millpond.pool.context import Context
-from millpond.pool.outcome import Outcome
+from millpond.pool.outcome import Outcome, RunOutcome
 from millpond.runtime.jobs.batch_call import Failed
 from millpond.runtime.jobs.job import current_job
 from millpond.runtime.jobs.outcome import Unreadable
@@ -35,6 +35,7 @@ class Functions:
     rare: TaskFunction[[int, int], str, Any] | None
     odd: TaskFunction[..., str, Any]
     notify: TaskFunction[..., None, Any]
+    told: TaskFunction[..., None, Any]
     bulk: TaskFunction[..., str, Any] | None
 
 
@@ -66,6 +67,18 @@ def register(process: Process) -> Functions:
                 raise Mishap("the message did not go out")
 
     known.notify = notify
+    if world.runs_call_back:
+
+        @mp.task(name="told")
+        async def told(outcome: RunOutcome, seed: int) -> None:
+            with world.watch.inside(process):
+                world.watch.run_outcome_received(outcome)
+                dice = random.Random(f"{seed}/{outcome.run_id}/{process.name}")
+                await asyncio.sleep(dice.choice((0.0, 0.1)))
+                if not process.calm and dice.random() < 0.3:
+                    raise Mishap("the message did not go out")
+
+        known.told = told
     known.bulk = _bulk(process)
     return known
 
@@ -141,7 +154,8 @@ class Acting:
         """Behave; return a result that no other attempt returns."""
         with self.world.watch.inside(self.process):
             if not self.process.calm:
-                await self.dice.choice(MOODS)(self)
+                heavy = self.world.heavy and self.dice.random() < 0.4
+                await (Acting.weigh if heavy else self.dice.choice(MOODS))(self)
             return self.world.watch.result(f"{self.seed}")
 
     def some_pool(self) -> Pool:

@@ -132,6 +132,7 @@ class Chaos:
     def __init__(self, world: LiveWorld) -> None:
         self.world = world
         self.dice = random.Random(f"{world.seed}/chaos")
+        self.absences = random.Random(f"{world.seed}/absences")
 
     async def live(self) -> None:
         """Make trouble until it is over."""
@@ -183,7 +184,7 @@ class Chaos:
             return
         self.world.fault("freeze")
         process.frozen = True
-        self.world.later(self.dice.choice((1.0, LEASE, 3 * LEASE)), self.thaw, process)
+        self.world.later(self.absent(1.0, LEASE, 3 * LEASE), self.thaw, process)
 
     def thaw(self, process: Process) -> None:
         """Let it go on."""
@@ -195,7 +196,12 @@ class Chaos:
         """Cut a process off from the store while it goes on."""
         self.world.fault("cut off")
         process.line.cut = True
-        self.world.later(self.dice.choice((0.5, 3.0, 2 * LEASE)), process.line.mend)
+        self.world.later(self.absent(0.5, 3.0, 2 * LEASE), process.line.mend)
+
+    def absent(self, *seconds: float) -> float:
+        """Choose for how long; where recovery is slow, it often ends in the midst of one."""
+        usual = self.dice.choice(seconds)
+        return usual if self.world.recovers > 2 else self.absences.uniform(0.8, 2.0) * LEASE
 
     def restart(self, process: Process) -> None:
         """Stop a process in good order; its successor comes soon."""

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 KEYS = (None, "acme", "bolt", "cord")
 
+WAITING = ("waiting", "replace")
+"""Modes of keys that only a waiting task answers for."""
+
 
 class Producer:
     """Does one thing after another, each in a task of its own that it may cancel."""
@@ -34,13 +37,18 @@ class Producer:
         self.dice = random.Random(f"{self.world.seed}/{self.name}")
         self.errands: dict[asyncio.Task[None], str] = {}
         self.happenings = Happenings(self)
+        self.choices = ERRANDS
+        if self.world.runs_call_back:
+            self.choices += (Producer.when_all,) * 4
+        if set(WAITING) & set(self.world.dedupe):
+            self.choices += (Producer.again,) * 6
 
     async def live(self) -> None:
         """Submit and wait until stopped, or until the faults are over."""
         loop = asyncio.get_running_loop()
         while not self.world.calm:
             await asyncio.sleep(self.dice.choice((0.0, 0.1, 0.4, 1.5, 3.0)))
-            what = self.dice.choice(ERRANDS)
+            what = self.dice.choice(self.choices)
             if self.happenings.due():
                 what = Producer.emit
             errand = loop.create_task(self._guarded(what))
@@ -83,6 +91,8 @@ class Producer:
             made["priority"] = dice.randint(-2, 2)
         if dice.random() < 0.2:
             made["weight"] = dice.randint(1, 3)
+        if self.world.heavy:
+            made["weight"] = dice.randint(1, 5)
         if dice.random() < 0.2:
             made["labels"] = {"key": dice.choice(KEYS[1:])}
         if dice.random() < 0.2:
@@ -98,8 +108,22 @@ class Producer:
         if keyed and dice.random() < self.world.keyed:
             # New names every few seconds, and few of them: submitters race for each.
             made["idempotency_key"] = f"k{self.world.now // 4:g}-{dice.randint(0, 2)}"
-            made["dedupe"] = dice.choice(("forever", "success", "inflight"))
+            made["dedupe"] = dice.choice(self.world.dedupe)
+            if made["dedupe"] in WAITING:
+                self._name(made)
         return made
+
+    def _name(self, made: dict[str, Any]) -> None:
+        """Name work that is due again and again; what replaces it must have the same key."""
+        made["key"] = self.dice.choice(KEYS[1:])
+        made["idempotency_key"] = f"{made['dedupe']}-{made['key']}"
+        made.pop("labels", None)
+
+    def call_for(self, made: dict[str, Any]) -> BoundCall[Any]:
+        """Make up a call that goes with options."""
+        if made.get("dedupe") == "replace":
+            return self.process.functions.work.bind(self.dice.getrandbits(32), DEEPEST)
+        return self.call(keyed="idempotency_key" in made)
 
     def call(self, *, keyed: bool = False) -> BoundCall[Any]:
         """Make up a call."""
@@ -121,7 +145,7 @@ class Producer:
         made = self.options()
         if "idempotency_key" not in made and self.dice.random() < self.world.closures:
             return closure(self.process, self.dice.getrandbits(32)), made
-        return self.call(keyed="idempotency_key" in made), made
+        return self.call_for(made), made
 
     # Errands
 
@@ -137,7 +161,7 @@ class Producer:
         calls = []
         for _ in range(self.dice.randint(1, 4)):
             made = self.options()
-            calls.append(self.call(keyed="idempotency_key" in made).options(**made))
+            calls.append(self.call_for(made).options(**made))
         wait = self.dice.choice((None, 1.0))
         handles = await self.pool().submit_many(calls, wait=wait)
         for handle in handles:
@@ -162,6 +186,17 @@ class Producer:
         tasks = {handle.id for handle in answers if not isinstance(handle, BaseException)}
         if len(tasks) > 1 and all(self.world.watch.knows(task) for task in tasks):
             raise Violated("I7", f"one key stands for {len(tasks)} tasks")
+
+    async def again(self) -> None:
+        """Submit work that is due again and again, a moment after the last time."""
+        pool, handles = self.pool(), []
+        made = {**self.options(keyed=False), "dedupe": self.dice.choice(WAITING)}
+        self._name(made)
+        for _ in range(self.dice.randint(2, 5)):
+            handles.append(await pool.submit(self.call_for(made), **made))
+            await asyncio.sleep(self.dice.choice((0.0, 0.05, 0.3)))
+        for handle in handles:
+            await self.follow(handle)
 
     async def bulk(self) -> None:
         """Submit some for a batch function."""
@@ -207,11 +242,33 @@ class Producer:
         name = f"open-{self.name}-{self.world.serial()}"
         with self.world.watch.run(pool.name, name):
             async with pool.run(name) as run:
+                if self.world.runs_call_back:
+                    await run.on_complete(self.told())
                 for _ in range(self.dice.randint(0, 3)):
                     await run.submit(self.call(), wait=3.0)
                     await asyncio.sleep(self.dice.choice((0.0, 0.5)))
                 if self.dice.random() < 0.15:
                     raise TimeoutError("changed its mind")
+
+    async def when_all(self) -> None:
+        """Submit a run that calls back, now and then one that others submit and open, too."""
+        pool, name = self.pool(), None
+        calls = [
+            self.call().options(**self.options(keyed=False)) for _ in range(self.dice.randint(1, 3))
+        ]
+        if self.dice.random() < 0.3:
+            name = f"all-{self.dice.randint(0, 2)}"
+            if self.dice.random() < 0.4:
+                async with pool.run(name) as run:
+                    await run.on_complete(self.told())
+                return
+        on_error: Literal["skip", "fail"] = "fail" if self.dice.random() < 0.3 else "skip"
+        for handle in await pool.when_all(calls, then=self.told(), run=name, on_error=on_error):
+            await self.follow(handle)
+
+    def told(self) -> BoundCall[Any]:
+        """Make up the callback of a run."""
+        return self.process.functions.told.bind(self.dice.getrandbits(16))
 
     async def stream(self) -> None:
         """Follow a run outcome by outcome, perhaps leave early."""

@@ -108,8 +108,12 @@ class FaultyStore:
         return await self._do("settle", (tuple(settlements), then))
 
     async def recover(self, *, limit: int = 1000, **_: Any) -> Any:  # noqa: ANN401
-        """Do what time alone does."""
-        return await self._do("recover", limit)
+        """Do what time alone does, in some worlds little at a time, and slowly."""
+        world = self._process.world
+        answer = await self._do("recover", min(limit, world.recovers))
+        if world.recovers < limit and answer.more and not world.solo:
+            await asyncio.sleep(1.0)
+        return answer
 
     async def control(self, command: Command, **_: Any) -> Any:  # noqa: ANN401
         """Carry out an order."""

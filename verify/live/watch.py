@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from millpond.core.task import Fence
     from millpond.pool.handle import Handle
-    from millpond.pool.outcome import Outcome
+    from millpond.pool.outcome import Outcome, RunOutcome
     from millpond.runtime.jobs.job import Job
     from millpond.runtime.worker.worker import Worker
     from millpond.testing.simulation.trace_model import Step, Witness
@@ -256,6 +256,14 @@ class Watch:
         """An outcome that a waiter received must be in the store."""
         self._happened(outcome.task_id, Status(outcome.status))
 
+    def run_outcome_received(self, outcome: RunOutcome) -> None:
+        """The outcome of a run that its callback received must be that of a run that ended."""
+        ends = (outcome.completed, outcome.failed, outcome.cancelled, outcome.rejected)
+        if outcome.run_id not in self.finished or sum(ends) != outcome.total:
+            self.world.broke(Violated("I10", f"a callback got {outcome}"))
+        for one in outcome.tasks:
+            self.outcome_received(one)
+
     async def awaited(self, handle: Handle[Any]) -> None:
         """Await a handle: what it gives must be what happened."""
         try:
@@ -375,7 +383,9 @@ class Watch:
 
     def _judge_sleeper(self, process: Process, worker: Worker, pool: str, since: float) -> None:
         world = self.world
-        patience = TICKS if world.solo else POLL_FLOOR + 8 * process.line.slowest + 0.5
+        # With events there are ten queues, asked one after the other.
+        ways = 20 if world.eventful else 8
+        patience = TICKS if world.solo else POLL_FLOOR + ways * process.line.slowest + 0.5
         if world.now - since >= patience:
             late = world.now - since
             world.broke(

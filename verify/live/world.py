@@ -57,6 +57,9 @@ FAULTS = (
 TROUBLE = 30.0
 """Seconds of trouble, of virtual time."""
 
+KEPT = ("forever", "success", "inflight")
+"""How keys deduplicate in most worlds; in some, waiting tasks are joined and replaced, too."""
+
 IDLE = 60.0
 """Seconds for which the fleet is watched when there is nothing to do."""
 
@@ -84,6 +87,16 @@ class LiveWorld:
         self.closures = 0.15 if self.dice.random() < 0.6 else 0.0
         self.eventful = random.Random(f"{seed}/happenings").random() < 0.3
         """Whether its processes have triggers and emit events."""
+        self.recovers = random.Random(f"{seed}/recovers").choice((1, 2, 1000, 1000))
+        """How much one recovery moves at most: a worker may come back in the midst of it."""
+        rates = [spec.rates for spec in specs] + [budget.rates for budget in budgets]
+        by_weight = any(rate.of == "weight" for some in rates for rate in some)
+        self.heavy = by_weight and random.Random(f"{seed}/heavy").random() < 0.6
+        """Whether its tasks have weights, which turn out to be others."""
+        self.runs_call_back = random.Random(f"{seed}/runs call back").random() < 0.4
+        """Whether its runs have callbacks."""
+        waiting = random.Random(f"{seed}/waiting keys").random() < 0.3
+        self.dedupe = ("waiting", "replace", "success") if waiting else KEPT
         self.made_of_events: dict[tuple[str, str], int] = {}
         self.faults: set[str] = set()
         self.calm = self.over = False

@@ -48,6 +48,9 @@ class Answers(Service):
         `reported` are tasks whose end this process has reported already.
         """
         if answer.wakes:
+            if answer.finished_runs:
+                # The callback of a run is submitted after the lease.
+                leased_for = None
             for wake in answer.wakes:
                 self._wake(wake, leased_for)
         if answer.ended:

@@ -107,6 +107,19 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         shortest = max(_TICK, self._clock_resolution) if delay > 0 else delay
         return super().call_later(max(delay, shortest), callback, *args, context=context)
 
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[[*Ts], object],
+        *args: *Ts,
+        context: Context | None = None,
+    ) -> asyncio.TimerHandle:
+        """Move on for any moment to come: one within the resolution would be due before it is."""
+        now = self.time()
+        if now < when <= now + self._clock_resolution:
+            when = now + max(_TICK, 2 * self._clock_resolution)
+        return super().call_at(when, callback, *args, context=context)
+
 
 def run_virtual(main: Coroutine[Any, Any, T], *, clock: VirtualClock | None = None) -> T:
     """Run `main` to its end on a fresh virtual loop, as `asyncio.run` would on a real one."""

@@ -1,12 +1,13 @@
 """run.on_complete and pool.when_all: a call that runs once when all tasks of a run have ended."""
 
+import asyncio
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 from tests.pool.stores import any_pace  # noqa: F401 - a fixture
 
-from millpond import ConfigError, Context, Millpond, Retry, RunOutcome, SyncContext
+from millpond import ConfigError, Context, Millpond, Outcome, Retry, RunOutcome, SyncContext
 from millpond.errors import RunStopped
 
 pytestmark = pytest.mark.usefixtures("any_pace")
@@ -84,6 +85,27 @@ async def test_a_failed_task_does_not_keep_the_call_from_running() -> None:
     error = outcome.tasks[1].error
     assert error is not None
     assert "not a photo" == error.message
+
+
+async def test_the_call_does_not_wait_for_another_callback() -> None:
+    """It runs when a callback of one of its tasks ends the run, whatever retry is to come."""
+    studio = Studio()
+
+    @studio.mp.task(retry=Retry.constant(500.0))
+    async def down(_: Outcome) -> None:
+        raise OSError("the messenger is down")
+
+    @studio.mp.task
+    async def told(_: Outcome) -> None:
+        pass
+
+    async with studio.mp:
+        await studio.pool.submit(studio.shrink.bind("a"), on_complete=down.bind())
+        await asyncio.sleep(1.0)
+        calls = [studio.shrink.bind("b").options(on_complete=told.bind())]
+        await studio.pool.when_all(calls, then=studio.publish.bind("summer"))
+        await asyncio.sleep(1.0)
+        assert ["summer"] == [album for _, album in studio.noted]
 
 
 async def test_on_error_fail_stops_the_run_and_then_calls() -> None:

@@ -95,13 +95,15 @@ class SqlView(TablesView[SqlTables, SqlPool]):
         """Return how tasks ended, all in one read."""
         ids = (tables.listed_ids(tasks),)
         missing = dict.fromkeys(tasks, "unknown")
-        ended: dict[int, StoredResult] = {}
+        found: dict[int, StoredResult] = {}
         for task, status, *result in tables.ask("results_of", ids).fetchall():
             missing.pop(task, None)
             if status is not None:
-                ended[task] = StoredResult(Status(status), *result)
+                found[task] = StoredResult(Status(status), *result)
         if missing:
             missing |= {row[0]: "expired" for row in tables.ask("was_removed", ids)}
+        # Those who wait hear of several ends in the order in which they asked.
+        ended = {task: found[task] for task in tasks if task in found}
         return StoredResults(ended, missing)
 
     def _candidates(

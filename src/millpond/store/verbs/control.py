@@ -474,7 +474,8 @@ def _seal(tables: Tables, identifier: int, holder: str) -> int:
 def _call_when_over(tables: Tables, identifier: int, call: Call) -> int:
     """Set the callback of a run that has not ended; it gets the results of what lives now, too."""
     run = tables.runs.get(identifier)
-    if run is None or run.finished:
+    if run is None or run.finished or run.callback is not None:
+        # Also one that a redriven task opened again: it has called back.
         return int(run is not None and run.new.on_complete == call)
     is_first = run.new.on_complete is None
     run.new = msgspec.structs.replace(run.new, on_complete=call)

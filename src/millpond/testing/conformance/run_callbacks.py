@@ -235,6 +235,19 @@ class RunCallbacksConformance(OpensRuns):
         assert 1 == await self._callbacks(lab)
 
     @scenario
+    async def test_a_run_that_has_called_takes_no_other_callback(self, lab: Lab) -> None:
+        """Also not while a redriven task is in it: what it took then would never be submitted."""
+        await lab.declare()
+        run = await self._open(lab, on_complete=NOTIFY)
+        leased = await lab.one()
+        await lab.applied(failed(leased))
+        await lab.control(orders.Redrive((leased.fence.task,)))
+        for call, count in ((Call("other"), 0), (NOTIFY, 1)):
+            assert count == (await lab.control(orders.CallWhenOver(run, call))).count
+        await lab.run_one()
+        assert 1 == await self._callbacks(lab)
+
+    @scenario
     async def test_a_resumed_run_keeps_its_callback(self, lab: Lab) -> None:
         """The second open of a name neither seeds the run nor changes the call."""
         await lab.declare()

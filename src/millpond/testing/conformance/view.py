@@ -143,6 +143,19 @@ class ViewConformance(StoreSuite):
         }
 
     @scenario
+    async def test_results_come_in_the_order_in_which_they_were_asked_for(self, lab: Lab) -> None:
+        """So those who wait for several ends hear of them in the same order on every store."""
+        await lab.declare(max_concurrent=3)
+        for _ in range(3):
+            await lab.put()
+        held = await lab.lease()
+        await lab.applied(*(completed(one) for one in held))
+        ids = [one.fence.task for one in held]
+        for asked in (ids, ids[::-1], [ids[1], 12345, ids[2], ids[0]]):
+            found = await lab.view.results(asked)
+            assert [task for task in asked if task != 12345] == list(found.ended)
+
+    @scenario
     async def test_workers_are_those_that_may_hold_leases(self, lab: Lab) -> None:
         """Joined and not gone."""
         await lab.join("w2")

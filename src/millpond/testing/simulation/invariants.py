@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from millpond.core.admit import Reason
 from millpond.core.audit import RUN_FINISHED
-from millpond.core.control import Disown, Progress, SaveStep, Update
+from millpond.core.control import CallWhenOver, Disown, Progress, SaveStep, Update
 from millpond.core.lifecycle import LIFECYCLE, Status, Transition
 from millpond.core.settle import Settled, Settlement
 from millpond.core.spec import OrderKind
@@ -24,7 +24,7 @@ from millpond.testing.simulation.rate_ledger import Ledger
 from millpond.testing.simulation.trace_model import Fact, PoolFacts, Step, Witness
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from millpond.core.audit import Record
     from millpond.core.spec import PoolSpec
@@ -51,6 +51,8 @@ class Judge:
         """Check one step of a history against every promise, then remember it."""
         settles = fences(self.witness, step)
         words(self.witness, step)
+        joins(self.witness, step)
+        calls_when_over(self.witness, step)
         refusals(step)
         self.witness.before(step)
         for index, entry in enumerate(step.records):
@@ -234,18 +236,38 @@ def _calls(step: Step) -> list[tuple[int, Call]]:
     """Return the calls that a verb gave to tasks that were there before, in order."""
     if step.verb == "control" and isinstance(step.asked, Update) and step.asked.call is not None:
         return [(step.asked.task, step.asked.call)]
-    pairs: list[tuple[NewTask, Admission]] = []
-    if step.verb == "submit":
-        for batch, answer in zip(step.asked, step.answer.batches, strict=True):
-            pairs += zip(batch.tasks, answer.admissions, strict=False)
-    if step.verb == "settle":
-        for settlement, admissions in zip(step.asked[0], step.answer.follow_ups, strict=False):
-            pairs += zip(settlement.follow_ups, admissions, strict=False)
     return [
         (one.task, new.call)
-        for new, one in pairs
+        for _, new, one in _admitted(step)
         if new.dedupe is Dedupe.REPLACE and one.task != new.id and one.reason != Reason.CONFLICT
     ]
+
+
+def joins(witness: Witness, step: Step) -> None:
+    """I7: a key of waiting tasks is answered with a task that no worker holds."""
+    returned = (Transition.RETRY, Transition.RELEASE)
+    back = {entry.task for entry in step.records if entry.event in returned}
+    for again, new, one in _admitted(step):
+        fact = witness.tasks.get(one.task)
+        if not new.dedupe.of_waiting or fact is None or one.task in {new.id, *back}:
+            continue
+        if again and new.dedupe is Dedupe.REPLACE:
+            # The task that it replaced when it was sent first may have started since.
+            continue
+        if fact.status is not Status.QUEUED or fact.claimed:
+            raise Violated("I7", f"task {fact.id} answers for {new.idempotency_key!r}, and is held")
+
+
+def _admitted(step: Step) -> Iterator[tuple[bool, NewTask, Admission]]:
+    """Yield what a verb submitted and its answers, and whether it was sent again."""
+    if step.verb == "submit":
+        for batch, answer in zip(step.asked, step.answer.batches, strict=True):
+            for new, one in zip(batch.tasks, answer.admissions, strict=False):
+                yield batch.again, new, one
+    if step.verb == "settle":
+        for settlement, admissions in zip(step.asked[0], step.answer.follow_ups, strict=False):
+            for new, one in zip(settlement.follow_ups, admissions, strict=False):
+                yield False, new, one
 
 
 class Settles:
@@ -474,10 +496,23 @@ def callbacks(entry: Record, rest: tuple[Record, ...]) -> None:
 def run_callbacks(witness: Witness, pool: str, run: int, rest: tuple[Record, ...]) -> None:
     """I10: the end of a run and its callback are one step, and there is one for each run."""
     wanted = (Transition.SUBMIT, pool + CALLBACKS, run)
-    called = sum((r.event, r.pool, r.cause) == wanted for r in rest)
-    if called != (run in witness.run_calls):
-        raise Violated("I10", f"run {run} ended with {called} callbacks")
-    witness.run_calls.discard(run)
+    called = [r.function for r in rest if (r.event, r.pool, r.cause) == wanted]
+    call = None if run in witness.runs_called else witness.run_calls.get(run)
+    if called != ([] if call is None else [call.function]):
+        raise Violated("I10", f"run {run} ended with the callbacks {called}")
+    witness.runs_called.update([] if call is None else [run])
+
+
+def calls_when_over(witness: Witness, step: Step) -> None:
+    """I10: a run takes a callback until it has ended, and then says which one it had."""
+    if step.verb != "control" or not isinstance(step.asked, CallWhenOver):
+        return
+    run, call, known = step.asked.run, step.asked.call, witness.run_calls
+    over = run in witness.run_finished or run in witness.runs_called
+    if over and step.answer.count and known.get(run) != call:
+        raise Violated("I10", f"run {run} took the callback {call} after its end")
+    if not over and not step.answer.count:
+        raise Violated("I10", f"run {run} is not over, and did not take the callback {call}")
 
 
 def rates(facts: PoolFacts, fact: Fact, entry: Record, now: float) -> None:

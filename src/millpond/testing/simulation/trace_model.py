@@ -143,8 +143,10 @@ class Witness:
         self.run_live: dict[int, set[int]] = {}
         self.run_holders: dict[int, set[str]] = {}
         self.run_finished: set[int] = set()
-        self.run_calls: set[int] = set()
-        """Runs whose callback is to be submitted when they end."""
+        self.run_calls: dict[int, Call] = {}
+        """The callbacks that runs have."""
+        self.runs_called: set[int] = set()
+        """Runs whose callback was submitted."""
 
     def before(self, step: Step) -> None:
         """Apply a verb's arguments before its records."""
@@ -159,6 +161,8 @@ class Witness:
                     self._see_run(answer.run, batch.run)
         elif step.verb == "control":
             self._order(step.asked, step.now)
+            if isinstance(step.asked, orders.CallWhenOver) and step.answer.count:
+                self.run_calls[step.asked.run] = step.asked.call
 
     def _given_back(self, settlement: Settlement) -> None:
         """Note who could not run a task: for lack of its function, or with these arguments."""
@@ -177,7 +181,7 @@ class Witness:
             self.run_holders[run.id] = set()
             self.run_live.setdefault(run.id, set())
             if new.on_complete is not None:
-                self.run_calls.add(run.id)
+                self.run_calls[run.id] = new.on_complete
         if new.holder is not None and run.id not in self.run_finished:
             self.run_holders[run.id].add(new.holder)
 
