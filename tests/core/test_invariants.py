@@ -482,7 +482,7 @@ async def a_run_with_a_callback() -> Scene:
     scene = Scene()
     await scene.open()
     await scene.submit(new_task(1, run=7), run=NewRun(id=7, pool="p", name="crawl"))
-    await scene.do("control", orders.CallWhenOver(7, Call("told")))
+    await scene.do("control", orders.CallWhenOver(7, Call("report")))
     (lease,) = await scene.lease()
     await scene.settle(lease, Transition.FAIL)
     return scene
@@ -507,7 +507,7 @@ async def test_i10_a_run_that_is_over_takes_no_callback(again: bool) -> None:
     scene = await a_run_with_a_callback()
     if again:
         await scene.do("control", orders.Redrive((1,)))
-    for function in ("told", "other"):
+    for function in ("report", "other"):
         await scene.do("control", orders.CallWhenOver(7, Call(function)))
     *before, refused = scene.stage.steps
     assert verdict([*before, refused]) is None

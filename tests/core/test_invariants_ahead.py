@@ -106,7 +106,7 @@ async def test_i7_a_held_task_does_not_answer_for_its_key(dedupe: Dedupe, ahead:
     assert verdict([*before, joined, held]) is None
     answered = changed(joined, records=())
     assert "I7" == verdict([*before, held, answered])
-    # Sent again, it may have replaced what was held since.
+    # Sent again, it may have replaced a task that a worker held since.
     again = changed(answered, asked=[changed(joined.asked[0], again=True)])
     assert ("I7" if dedupe is Dedupe.WAITING else None) == verdict([*before, held, again])
 

@@ -35,7 +35,7 @@ class Functions:
     rare: TaskFunction[[int, int], str, Any] | None
     odd: TaskFunction[..., str, Any]
     notify: TaskFunction[..., None, Any]
-    told: TaskFunction[..., None, Any]
+    report_run: TaskFunction[..., None, Any]
     bulk: TaskFunction[..., str, Any] | None
 
 
@@ -69,8 +69,8 @@ def register(process: Process) -> Functions:
     known.notify = notify
     if world.runs_call_back:
 
-        @mp.task(name="told")
-        async def told(outcome: RunOutcome, seed: int) -> None:
+        @mp.task(name="report_run")
+        async def report_run(outcome: RunOutcome, seed: int) -> None:
             with world.watch.inside(process):
                 world.watch.run_outcome_received(outcome)
                 dice = random.Random(f"{seed}/{outcome.run_id}/{process.name}")
@@ -78,7 +78,7 @@ def register(process: Process) -> Functions:
                 if not process.calm and dice.random() < 0.3:
                     raise Mishap("the message did not go out")
 
-        known.told = told
+        known.report_run = report_run
     known.bulk = _bulk(process)
     return known
 

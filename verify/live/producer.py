@@ -243,7 +243,7 @@ class Producer:
         with self.world.watch.run(pool.name, name):
             async with pool.run(name) as run:
                 if self.world.runs_call_back:
-                    await run.on_complete(self.told())
+                    await run.on_complete(self.report_run())
                 for _ in range(self.dice.randint(0, 3)):
                     await run.submit(self.call(), wait=3.0)
                     await asyncio.sleep(self.dice.choice((0.0, 0.5)))
@@ -260,15 +260,17 @@ class Producer:
             name = f"all-{self.dice.randint(0, 2)}"
             if self.dice.random() < 0.4:
                 async with pool.run(name) as run:
-                    await run.on_complete(self.told())
+                    await run.on_complete(self.report_run())
                 return
         on_error: Literal["skip", "fail"] = "fail" if self.dice.random() < 0.3 else "skip"
-        for handle in await pool.when_all(calls, then=self.told(), run=name, on_error=on_error):
+        for handle in await pool.when_all(
+            calls, then=self.report_run(), run=name, on_error=on_error
+        ):
             await self.follow(handle)
 
-    def told(self) -> BoundCall[Any]:
+    def report_run(self) -> BoundCall[Any]:
         """Make up the callback of a run."""
-        return self.process.functions.told.bind(self.dice.getrandbits(16))
+        return self.process.functions.report_run.bind(self.dice.getrandbits(16))
 
     async def stream(self) -> None:
         """Follow a run outcome by outcome, perhaps leave early."""

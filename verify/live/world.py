@@ -88,7 +88,7 @@ class LiveWorld:
         self.eventful = random.Random(f"{seed}/happenings").random() < 0.3
         """Whether its processes have triggers and emit events."""
         self.recovers = random.Random(f"{seed}/recovers").choice((1, 2, 1000, 1000))
-        """How much one recovery moves at most: a worker may come back in the midst of it."""
+        """How much one recovery moves at most: a worker may come back meanwhile."""
         rates = [spec.rates for spec in specs] + [budget.rates for budget in budgets]
         by_weight = any(rate.of == "weight" for some in rates for rate in some)
         self.heavy = by_weight and random.Random(f"{seed}/heavy").random() < 0.6

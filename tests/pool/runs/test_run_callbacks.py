@@ -96,13 +96,13 @@ async def test_the_call_does_not_wait_for_another_callback() -> None:
         raise OSError("the messenger is down")
 
     @studio.mp.task
-    async def told(_: Outcome) -> None:
+    async def report(_: Outcome) -> None:
         pass
 
     async with studio.mp:
         await studio.pool.submit(studio.shrink.bind("a"), on_complete=down.bind())
         await asyncio.sleep(1.0)
-        calls = [studio.shrink.bind("b").options(on_complete=told.bind())]
+        calls = [studio.shrink.bind("b").options(on_complete=report.bind())]
         await studio.pool.when_all(calls, then=studio.publish.bind("summer"))
         await asyncio.sleep(1.0)
         assert ["summer"] == [album for _, album in studio.noted]

@@ -151,9 +151,9 @@ class ViewConformance(StoreSuite):
         held = await lab.lease()
         await lab.applied(*(completed(one) for one in held))
         ids = [one.fence.task for one in held]
-        for asked in (ids, ids[::-1], [ids[1], 12345, ids[2], ids[0]]):
-            found = await lab.view.results(asked)
-            assert [task for task in asked if task != 12345] == list(found.ended)
+        for wanted in (ids, ids[::-1], [ids[1], 12345, ids[2], ids[0]]):
+            found = await lab.view.results(wanted)
+            assert [task for task in wanted if task != 12345] == list(found.ended)
 
     @scenario
     async def test_workers_are_those_that_may_hold_leases(self, lab: Lab) -> None:
