@@ -60,6 +60,9 @@ KINDS = {
         name="p", order=fair_round_robin(), max_concurrent=7, rate_per_key=Rate(3, per=10.0)
     ),
 }
+DEEP = "\n" + " " * 20
+"""The next line of a statement inside a block."""
+
 SEEDS = 6
 ACTS = 60
 
@@ -152,14 +155,13 @@ MUTANTS = (
     ),
     Mutant(
         "success_answers_after_a_failure",
-        "WHEN 'success' THEN k.status IN ('queued', 'running', 'completed')\n                WHEN "
-        "'inflight' THEN k.status IN ('queued', 'running')\n                ELSE true END;",
-        "WHEN 'inflight' THEN k.status IN ('queued', 'running')\n                ELSE true END;",
+        f"WHEN 'success' THEN k.status IN ('queued', 'running', 'completed'){DEEP}WHEN 'inflight'",
+        "WHEN 'inflight'",
         ("keys",),
     ),
     Mutant(
         "inflight_answers_for_ever",
-        "WHEN 'inflight' THEN k.status IN ('queued', 'running')\n                ELSE true END;",
+        f"WHEN 'inflight' THEN k.status IN ('queued', 'running'){DEEP}ELSE true END;",
         "ELSE true END;",
         ("keys",),
     ),

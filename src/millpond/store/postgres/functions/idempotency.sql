@@ -12,21 +12,23 @@ LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     s record;
 BEGIN
-    SELECT CASE WHEN bool_or(k.function <> coalesce(u.function, functions[1])
-                             OR (k.fingerprint <> u.fingerprint
-                                 AND 9223372036854775807 NOT IN (k.fingerprint, u.fingerprint)))
-                THEN 'key conflict' END,
-           array_agg(u.n::integer ORDER BY u.n), array_agg(k.task ORDER BY u.n),
-           array_agg(k.status ORDER BY u.n)
-      INTO refused, known_at, tasks, statuses
-      FROM unnest(keys, dedupes, functions, fingerprints) WITH ORDINALITY
-           AS u (key, dedupe, function, fingerprint, n)
-     CROSS JOIN LATERAL (SELECT o.* FROM millpond_key AS o
-                          WHERE o.pool = the_pool AND o.key = u.key AND o.run = 0 OFFSET 0) AS k
-     WHERE CASE coalesce(u.dedupe, dedupes[1])
-                WHEN 'success' THEN k.status IN ('queued', 'running', 'completed')
-                WHEN 'inflight' THEN k.status IN ('queued', 'running')
-                ELSE true END;
+    IF millpond_any_key(the_pool, keys) THEN
+        SELECT CASE WHEN bool_or(k.function <> coalesce(u.function, functions[1])
+                                 OR (k.fingerprint <> u.fingerprint
+                                     AND 9223372036854775807 NOT IN (k.fingerprint, u.fingerprint)))
+                    THEN 'key conflict' END,
+               array_agg(u.n::integer ORDER BY u.n), array_agg(k.task ORDER BY u.n),
+               array_agg(k.status ORDER BY u.n)
+          INTO refused, known_at, tasks, statuses
+          FROM unnest(keys, dedupes, functions, fingerprints) WITH ORDINALITY
+               AS u (key, dedupe, function, fingerprint, n)
+         CROSS JOIN LATERAL (SELECT o.* FROM millpond_key AS o
+                              WHERE o.pool = the_pool AND o.key = u.key AND o.run = 0 OFFSET 0) AS k
+         WHERE CASE coalesce(u.dedupe, dedupes[1])
+                    WHEN 'success' THEN k.status IN ('queued', 'running', 'completed')
+                    WHEN 'inflight' THEN k.status IN ('queued', 'running')
+                    ELSE true END;
+    END IF;
     IF EXISTS (SELECT FROM unnest(dedupes) AS u (dedupe)
                 WHERE u.dedupe NOT IN ('forever', 'success', 'inflight')) THEN
         refused := 'dedupe';
@@ -47,6 +49,13 @@ BEGIN
             EXIT WHEN refused IS NOT NULL;
         END LOOP;
     END IF;
+END $$;
+
+-- Return whether one of these keys stands for a task. Mostly none does, and one walk of the index says so.
+CREATE FUNCTION millpond_any_key(the_pool bigint, keys text[]) RETURNS boolean
+LANGUAGE plpgsql VOLATILE AS $$
+BEGIN
+    RETURN EXISTS (SELECT FROM millpond_key AS o WHERE o.pool = the_pool AND o.key = ANY(keys) AND o.run = 0);
 END $$;
 
 -- Return how a task is; `known_status` if it was forgotten.
@@ -91,6 +100,14 @@ CREATE FUNCTION millpond_store_keys(
 ) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
+    IF NOT millpond_any_key(the_pool, keys) THEN
+        -- Without ON CONFLICT, which looks for each key once more and logs each row twice.
+        INSERT INTO millpond_key
+        SELECT the_pool, u.key, 0, u.id, 'queued', coalesce(u.function, functions[1]), u.fingerprint, NULL
+          FROM unnest(ids, keys, functions, fingerprints) AS u (id, key, function, fingerprint)
+         WHERE u.key IS NOT NULL;
+        RETURN;
+    END IF;
     INSERT INTO millpond_key
     SELECT the_pool, u.key, 0, u.id, 'queued', coalesce(u.function, functions[1]), u.fingerprint, NULL
       FROM unnest(ids, keys, functions, fingerprints) AS u (id, key, function, fingerprint)
