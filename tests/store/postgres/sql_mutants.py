@@ -60,9 +60,6 @@ KINDS = {
         name="p", order=fair_round_robin(), max_concurrent=7, rate_per_key=Rate(3, per=10.0)
     ),
 }
-DEEP = "\n" + " " * 20
-"""The next line of a statement inside a block."""
-
 SEEDS = 6
 ACTS = 60
 
@@ -155,14 +152,14 @@ MUTANTS = (
     ),
     Mutant(
         "success_answers_after_a_failure",
-        f"WHEN 'success' THEN k.status IN ('queued', 'running', 'completed'){DEEP}WHEN 'inflight'",
-        "WHEN 'inflight'",
+        "WHEN 'success' THEN o.status IN ('queued', 'running', 'completed')",
+        "WHEN 'success' THEN true",
         ("keys",),
     ),
     Mutant(
         "inflight_answers_for_ever",
-        f"WHEN 'inflight' THEN k.status IN ('queued', 'running'){DEEP}ELSE true END;",
-        "ELSE true END;",
+        "WHEN 'inflight' THEN o.status IN ('queued', 'running')\n",
+        "WHEN 'inflight' THEN true\n",
         ("keys",),
     ),
     Mutant(

@@ -13,7 +13,12 @@ from millpond import Millpond
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-pytestmark = [pytest.mark.real_loop, pytest.mark.rows("TR-14"), pytest.mark.stores("postgres")]
+pytestmark = [
+    pytest.mark.real_loop,
+    pytest.mark.small_notify_queue,
+    pytest.mark.rows("TR-14"),
+    pytest.mark.stores("postgres"),
+]
 
 
 @pytest.fixture(scope="module")

@@ -1,34 +1,34 @@
 -- Idempotency keys: each stands for a task, and outlives it.
 
 -- Return which of these keys are known, each with the task that it stands for and how that is.
--- `refused`: a key stands for another call, or it is given twice; the verbs know what to do.
+-- `refused`: a key stands for another call, or it is given twice; the verbs know what to do. `stored`: some have
+-- a row, also those that answer no longer.
 CREATE FUNCTION millpond_known_keys(
     the_pool bigint, keys text[], dedupes text[], functions text[], fingerprints bigint[],
     OUT refused text, OUT known_at integer[], OUT tasks bigint[], OUT statuses text[],
-    OUT sequences bigint[], OUT reasons text[], OUT lanes text[]
+    OUT sequences bigint[], OUT reasons text[], OUT lanes text[], OUT stored boolean
 )
 LANGUAGE plpgsql VOLATILE AS $$
 #variable_conflict use_column
 DECLARE
     s record;
 BEGIN
-    IF millpond_any_key(the_pool, keys) THEN
-        SELECT CASE WHEN bool_or(k.function <> coalesce(u.function, functions[1])
-                                 OR (k.fingerprint <> u.fingerprint
-                                     AND 9223372036854775807 NOT IN (k.fingerprint, u.fingerprint)))
-                    THEN 'key conflict' END,
-               array_agg(u.n::integer ORDER BY u.n), array_agg(k.task ORDER BY u.n),
-               array_agg(k.status ORDER BY u.n)
-          INTO refused, known_at, tasks, statuses
-          FROM unnest(keys, dedupes, functions, fingerprints) WITH ORDINALITY
-               AS u (key, dedupe, function, fingerprint, n)
-         CROSS JOIN LATERAL (SELECT o.* FROM millpond_key AS o
-                              WHERE o.pool = the_pool AND o.key = u.key AND o.run = 0 OFFSET 0) AS k
-         WHERE CASE coalesce(u.dedupe, dedupes[1])
-                    WHEN 'success' THEN k.status IN ('queued', 'running', 'completed')
-                    WHEN 'inflight' THEN k.status IN ('queued', 'running')
-                    ELSE true END;
-    END IF;
+    SELECT CASE WHEN bool_or(k.function <> coalesce(u.function, functions[1])
+                             OR (k.fingerprint <> u.fingerprint
+                                 AND 9223372036854775807 NOT IN (k.fingerprint, u.fingerprint)))
+                     FILTER (WHERE k.answers) THEN 'key conflict' END,
+           array_agg(u.n::integer ORDER BY u.n) FILTER (WHERE k.answers),
+           array_agg(k.task ORDER BY u.n) FILTER (WHERE k.answers),
+           array_agg(k.status ORDER BY u.n) FILTER (WHERE k.answers), count(*) > 0
+      INTO refused, known_at, tasks, statuses, stored
+      FROM unnest(keys, dedupes, functions, fingerprints) WITH ORDINALITY
+           AS u (key, dedupe, function, fingerprint, n)
+     CROSS JOIN LATERAL (SELECT o.*, CASE coalesce(u.dedupe, dedupes[1])
+                                     WHEN 'success' THEN o.status IN ('queued', 'running', 'completed')
+                                     WHEN 'inflight' THEN o.status IN ('queued', 'running')
+                                     ELSE true END AS answers
+                           FROM millpond_key AS o
+                          WHERE o.pool = the_pool AND o.key = u.key AND o.run = 0 OFFSET 0) AS k;
     IF EXISTS (SELECT FROM unnest(dedupes) AS u (dedupe)
                 WHERE u.dedupe NOT IN ('forever', 'success', 'inflight')) THEN
         refused := 'dedupe';
@@ -49,13 +49,6 @@ BEGIN
             EXIT WHEN refused IS NOT NULL;
         END LOOP;
     END IF;
-END $$;
-
--- Return whether one of these keys stands for a task. Mostly none does, and one walk of the index says so.
-CREATE FUNCTION millpond_any_key(the_pool bigint, keys text[]) RETURNS boolean
-LANGUAGE plpgsql VOLATILE AS $$
-BEGIN
-    RETURN EXISTS (SELECT FROM millpond_key AS o WHERE o.pool = the_pool AND o.key = ANY(keys) AND o.run = 0);
 END $$;
 
 -- Return how a task is; `known_status` if it was forgotten.
@@ -94,13 +87,13 @@ BEGIN
     END IF;
 END $$;
 
--- Let keys stand for new tasks; NULL = a task has none.
+-- Let keys stand for new tasks; NULL = a task has none. `stored`: some of them have a row.
 CREATE FUNCTION millpond_store_keys(
-    the_pool bigint, ids bigint[], keys text[], functions text[], fingerprints bigint[]
+    the_pool bigint, ids bigint[], keys text[], functions text[], fingerprints bigint[], stored boolean
 ) RETURNS void
 LANGUAGE plpgsql VOLATILE AS $$
 BEGIN
-    IF NOT millpond_any_key(the_pool, keys) THEN
+    IF NOT stored THEN
         -- Without ON CONFLICT, which looks for each key once more and logs each row twice.
         INSERT INTO millpond_key
         SELECT the_pool, u.key, 0, u.id, 'queued', coalesce(u.function, functions[1]), u.fingerprint, NULL

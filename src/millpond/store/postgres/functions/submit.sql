@@ -38,6 +38,7 @@ DECLARE
     spec jsonb;
     kind text;
     joined record;
+    keys_stored boolean;
 BEGIN
     the_pool := millpond_lock_pool(asked_pool, NULL);
     -- In a statement of its own: it sees what the holder before has committed.
@@ -66,7 +67,7 @@ BEGIN
     n.ids := ids;
     IF refused IS NULL AND cardinality(idempotency_keys) > 0 THEN
         SELECT * INTO refused, known_at, known_tasks, known_statuses, known_sequences, known_reasons,
-               known_lanes
+               known_lanes, keys_stored
           FROM millpond_known_keys(p.id, idempotency_keys, dedupes, functions, fingerprints);
     END IF;
     n := millpond_new_tasks(moment, known_at, ids, bodies, plains, keys, priorities, shares, delays, run_ats,
@@ -89,6 +90,7 @@ BEGIN
     queued := p.live - p.running;
     is_fifo := kind = 'fifo';
     n.base := (p.id << 40) + last_seq;
+    n.keys_stored := keys_stored;
     IF p.paused = 0 AND (p.running < (spec ->> 'max_concurrent')::bigint
                          OR p.claimed < (spec ->> 'prefetch')::bigint) THEN
         wake_at := CASE WHEN n.later < n.count THEN moment ELSE n.first_due END;
@@ -157,7 +159,7 @@ DECLARE
     n millpond_new;
 BEGIN
     n := ROW(0, cardinality(ids), 0, NULL, ids, bodies, plains, keys, priorities, coalesce(shares, keys),
-             NULL, '{}', idempotency_keys, functions, fingerprints, runs);
+             NULL, '{}', idempotency_keys, functions, fingerprints, NULL, runs);
     IF cardinality(delays) + cardinality(run_ats) + cardinality(expiries) > 0 THEN
         SELECT array_agg(CASE WHEN u.run_at IS NULL AND coalesce(u.delay, 0) = 0 THEN moment
                               ELSE greatest(moment, round(coalesce(u.run_at, moment + u.delay) * 1000000)
@@ -253,7 +255,8 @@ BEGIN
                WITH ORDINALITY AS u (id, key, priority, share, due, expires, run, lane, sequence, n);
     END IF;
     IF cardinality(n.idempotency_keys) > 0 THEN
-        PERFORM millpond_store_keys(the_pool, n.ids, n.idempotency_keys, n.functions, n.fingerprints);
+        PERFORM millpond_store_keys(the_pool, n.ids, n.idempotency_keys, n.functions, n.fingerprints,
+                                    n.keys_stored);
     END IF;
 END $$;
 

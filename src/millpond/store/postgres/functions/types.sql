@@ -168,6 +168,7 @@ CREATE TYPE millpond_new AS (
     idempotency_keys text[],
     functions    text[],
     fingerprints bigint[],
+    keys_stored  boolean,            -- whether some of these keys have a row
     runs         bigint[],           -- empty = none is of a run
     lanes        text[],             -- of a pool with lanes; NULL = it has none
     sequences    bigint[],
