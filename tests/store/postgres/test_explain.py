@@ -12,6 +12,7 @@ from contextlib import contextmanager
 import psycopg
 import pytest
 from psycopg import Connection
+from tests.machine import version_of_postgres
 from tests.store.postgres.backlog import BUDGET, POOLS, SEED, multiply, new_task, seed
 from tests.store.postgres.plans import Seen, watched
 from verify.servers.postgres import OwnServer
@@ -143,6 +144,11 @@ async def seen_at_work(server: OwnServer, url: str) -> tuple[Seen, Seen]:
     return stale, fresh
 
 
+PLANNING = 30_000 if 0 < version_of_postgres() < 15 else 0
+"""Pages that sessions may read for their plans: PostgreSQL 14 looks through dead rows at the ends of
+indexes. To carry out the same statements it reads a fifth more pages with a million rows."""
+
+
 def too_much(few: Seen, many: Seen) -> dict[str, str]:
     """Return the tables of which more was touched with a million queued than with a thousand."""
     return {
@@ -151,7 +157,7 @@ def too_much(few: Seen, many: Seen) -> dict[str, str]:
         for table in many.rows
         if many.rows[table] > 2 * few.rows[table] + 100
         # An index of a million rows is a level or two deeper.
-        or many.pages[table] > 3 * few.pages[table] + 200
+        or many.pages[table] > 3 * few.pages[table] + 200 + PLANNING
     }
 
 

@@ -16,8 +16,12 @@ BEGIN
     END IF;
     WITH changed AS (
         UPDATE millpond_seat AS s SET resting = 0
-         -- By its key: the index of those that rest would read all of them.
-         WHERE s.pool = p.id AND s.share = ANY(ready) AND s.owner = '' AND s.resting > 0
+          -- Each by its key: an older server would read all seats of the pool for a list of shares.
+          FROM unnest(ready) AS u (share)
+         CROSS JOIN LATERAL (SELECT x.ctid AS spot FROM millpond_seat AS x
+                              WHERE x.pool = p.id AND x.share = u.share AND x.owner = '' AND x.resting > 0
+                             OFFSET 0) AS o
+         WHERE s.ctid = o.spot
         RETURNING s.turn, s.joined
     )
     SELECT count(*) AS n,
