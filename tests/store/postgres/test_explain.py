@@ -145,8 +145,8 @@ async def seen_at_work(server: OwnServer, url: str) -> tuple[Seen, Seen]:
 
 
 PLANNING = 30_000 if 0 < version_of_postgres() < 15 else 0
-"""Pages that sessions may read for their plans: PostgreSQL 14 looks through dead rows at the ends of
-indexes. To carry out the same statements it reads a fifth more pages with a million rows."""
+"""Pages that sessions may read for their plans: PostgreSQL 14 looks through dead rows at the ends
+of indexes. To carry out the same statements it reads a fifth more pages with a million rows."""
 
 
 def too_much(few: Seen, many: Seen) -> dict[str, str]:
