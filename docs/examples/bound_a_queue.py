@@ -1,4 +1,4 @@
-"""A full queue: six policies."""
+"""A full queue: what each policy does."""
 
 import asyncio
 

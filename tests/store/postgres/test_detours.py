@@ -59,7 +59,7 @@ async def test_each_detour_is_counted_by_its_reason_and_shown_by_the_doctor(sche
     await store.settle([end])
     counted = store.detour_counts()
     assert 1 == counted["submit", "closure"]
-    assert 4 <= counted["lease", "special"]
+    assert 4 <= counted["lease", "paused"]
     assert 1 == counted["settle", "weight"]
     await store.close()
     with connect(schema.address) as connection:

@@ -455,7 +455,7 @@ async def test_pools_that_share_budgets_and_runs_are_hammered_from_all_sides(
     for side in [Side(schema, one) for one in hammers]:
         side.done()
     assert before == deadlocks(schema)
-    assert {"special"} == set().union(*(one.detours for one in hammers))
+    assert {"flow control"} == set().union(*(one.detours for one in hammers))
 
 
 SHARED = BudgetSpec(name="both", max_concurrent=5)

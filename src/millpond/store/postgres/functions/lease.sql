@@ -31,10 +31,12 @@ BEGIN
     w.unknown := worker.unknown;
     w.refused := CASE
         WHEN p.id IS NULL OR worker.id IS NULL THEN 'unknown'
-        WHEN (p.grouped = 1 AND (NOT r.grouped OR w.may_claim > 0)) OR (p.special = 1 AND NOT r.flow)
-        THEN 'grouped'
-        WHEN p.paused = 1 OR p.not_before > r.moment OR p.parked > 0 OR p.starved <> '{}'
-          OR p.hungry <> '{}' OR worker.expires_at <= r.moment OR worker.functions = '[]' THEN 'special'
+        WHEN p.special = 1 AND NOT r.flow THEN 'flow control'
+        WHEN p.grouped = 1 AND (NOT r.grouped OR w.may_claim > 0) THEN 'grouped'
+        WHEN p.paused = 1 OR p.not_before > r.moment THEN 'paused'
+        WHEN p.parked > 0 THEN 'parked'
+        WHEN worker.expires_at <= r.moment OR worker.functions = '[]' THEN 'worker'
+        WHEN p.starved <> '{}' OR p.hungry <> '{}' THEN 'starved'
         WHEN want > 0 AND w.slots + w.beginning = 0 AND left_held <= 0 AND p.ready + w.own_claims > 0
         THEN 'starved'
     END;

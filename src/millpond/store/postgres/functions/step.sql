@@ -57,7 +57,7 @@ BEGIN
     r := millpond_rules_of(p, m.moment);
     a.refused := CASE WHEN r.unknown THEN 'unknown option'
                       -- An end is more than a count there.
-                      WHEN ending > 0 AND p.special = 1 AND NOT r.flow THEN 'special'
+                      WHEN ending > 0 AND p.special = 1 AND NOT r.flow THEN 'flow control'
                       WHEN ending > 0 AND p.grouped = 1 AND NOT r.grouped THEN 'grouped' END;
     a.simple := CASE WHEN p.grouped + p.special = 0 AND r.prefetch = 0 AND NOT r.unknown
                      THEN ARRAY[p.id, hashtextextended(p.spec, 0), r.a_limit] END;

@@ -61,7 +61,8 @@ BEGIN
         WHEN EXISTS (SELECT 1 FROM millpond_inbox WHERE xid >= m.seen_upto)
           OR EXISTS (SELECT 1 FROM millpond_inbox WHERE xid = ANY(m.seen_open)) THEN 'inbox'
         WHEN p.closed = 1 THEN 'closed'
-        WHEN p.special = 1 OR spec -> 'order' ->> 'aging' IS NOT NULL THEN 'special'
+        WHEN p.special = 1 THEN 'flow control'
+        WHEN spec -> 'order' ->> 'aging' IS NOT NULL THEN 'aging'
         WHEN p.grouped = 1 AND NOT r.grouped OR p.grouped = 0 AND kind = 'fair_round_robin' THEN 'grouped'
     END;
     n.ids := ids;
