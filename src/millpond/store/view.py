@@ -402,8 +402,20 @@ class TablesView(ABC, Generic[Tb, Pl]):
     @question
     def ready(self, tables: Tb, pool: str, worker: str, *, now: float) -> bool:
         """Return whether a lease at `now` would give this worker something."""
-        table, row = pool_named(tables, pool), tables.workers.get(worker)
-        return row is not None and could_lease(tables, table, row, rounded(now))
+        return _is_ready(tables, pool, worker, now)
+
+    @question
+    def first_ready(
+        self, tables: Tb, asked: Sequence[tuple[str, Sequence[str]]], *, now: float
+    ) -> tuple[str | None, ...]:
+        """Return the first worker of each pool that a lease at `now` would give something.
+
+        `asked` names pools, each with some workers; all are answered from one snapshot.
+        """
+        return tuple(
+            next((worker for worker in workers if _is_ready(tables, pool, worker, now)), None)
+            for pool, workers in asked
+        )
 
     @abstractmethod
     async def audit(
@@ -424,6 +436,11 @@ class TablesView(ABC, Generic[Tb, Pl]):
     @abstractmethod
     async def audit_end(self) -> int:
         """Return the position of the latest audit record: how many were ever written."""
+
+
+def _is_ready(tables: Tables, pool: str, worker: str, now: float) -> bool:
+    table, row = pool_named(tables, pool), tables.workers.get(worker)
+    return row is not None and could_lease(tables, table, row, rounded(now))
 
 
 View: TypeAlias = TablesView[Any, Any]

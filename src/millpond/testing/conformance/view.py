@@ -10,7 +10,7 @@ from millpond.core import control as orders
 from millpond.core.lifecycle import Status
 from millpond.core.rate import Rate
 from millpond.core.spec import PoolSpec, bounded, fair_round_robin, fifo
-from millpond.core.task import Call
+from millpond.core.task import CALLBACKS, Call
 from millpond.errors import StoreClosed
 from millpond.testing.conformance.lab import (
     A_LONG_LEASE,
@@ -180,6 +180,19 @@ class ViewConformance(StoreSuite):
         await lab.put()
         await lab.one()
         assert not await ready()
+
+    @scenario
+    async def test_the_first_ready_worker_of_each_pool_is_found_at_once(self, lab: Lab) -> None:
+        """In the order asked for; nobody where nothing is due, or where nobody is asked about."""
+        await lab.join("w2")
+        await lab.declare(max_concurrent=1, order=fifo())
+        await lab.put()
+        asked = [(POOL, ["gone", "w2", WORKER]), (POOL, [WORKER, "w2"]), (POOL, [])]
+        callbacks = (POOL + CALLBACKS, [WORKER, "w2"])
+        found = await lab.view.first_ready([*asked, callbacks], now=lab.now)
+        assert ("w2", WORKER, None, None) == found
+        await lab.one()
+        assert (None,) * 4 == await lab.view.first_ready([*asked, callbacks], now=lab.now)
 
     @pytest.mark.parametrize(
         ("situation", "expected"),

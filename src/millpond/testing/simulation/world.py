@@ -135,21 +135,17 @@ class World:
 
     async def never_asleep(self) -> None:
         """I11: with work due, at least one actor that could start it is awake."""
+        asked, asleep = [], []
         for pool in self.stage_pools():
-            ready = [worker for worker in self.workers if worker.could_hear(pool)]
-            watching = [worker for worker in ready if worker.watching(pool)]
-            if not await self.any_could_start(watching, pool):
-                sleeping = [worker for worker in ready if worker not in watching]
-                if await self.any_could_start(sleeping, pool):
-                    raise Violated("I11", f"all sleep with work due in {pool}")
-
-    async def any_could_start(self, workers: list[SimWorker], pool: str) -> bool:
-        """Return whether a lease would give one of these workers something now."""
-        view = self.stage.store.view
-        for worker in workers:
-            if await view.ready(pool, worker.id, now=self.now):
-                return True
-        return False
+            hearing = [worker for worker in self.workers if worker.could_hear(pool)]
+            awake = [worker.id for worker in hearing if worker.watching(pool)]
+            asleep.append([worker.id for worker in hearing if worker.id not in awake])
+            asked.append((pool, awake + asleep[-1]))
+        # One question after each step: on a server each is a transaction.
+        first = await self.stage.store.view.first_ready(asked, now=self.now)
+        for (pool, _), worker, sleepers in zip(asked, first, asleep, strict=True):
+            if worker in sleepers:
+                raise Violated("I11", f"all sleep with work due in {pool}")
 
     async def settle_down(self, most: int = 400) -> None:
         """Stop all trouble and let the workers finish: whatever was accepted must end."""
