@@ -1,10 +1,12 @@
 """Early lock release: others write while a commit waits for the disk, and see it."""
 
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
+from functools import partial
 
 import psycopg
 import pytest
+from verify.servers import slow_disk
 from verify.servers.postgres import USER, OwnServer, database_of, slow_server
 
 from millpond.core.control import Declare, Register
@@ -52,19 +54,28 @@ def slow() -> Iterator[OwnServer]:
         yield server
 
 
+Quick = Callable[[], AbstractContextManager[None]]
+
+
 @pytest.fixture(scope="module")
-def url(slow: OwnServer) -> Iterator[str]:
+def quick(slow: OwnServer) -> Quick:
+    """Give what makes the disk of that server quick for a while: to prepare takes less time."""
+    return partial(slow_disk.without_delay, slow.folder / "data")
+
+
+@pytest.fixture(scope="module")
+def url(slow: OwnServer, quick: Quick) -> Iterator[str]:
     """Give the URL of a database with one table in it."""
     with slow.database() as url:
-        with psycopg.connect(url, autocommit=True) as driver:
+        with quick(), psycopg.connect(url, autocommit=True) as driver:
             driver.execute(MAKE.encode())
         yield url
 
 
 @pytest.fixture
-def address(url: str) -> Address:
+def address(url: str, quick: Quick) -> Address:
     """Give the address of that database, with the table empty."""
-    with psycopg.connect(url, autocommit=True) as driver:
+    with quick(), psycopg.connect(url, autocommit=True) as driver:
         # No dead rows are left, of the table or (as by TRUNCATE) of the catalog: a session that
         # reads them may remove them, and that is a write that nothing flushes.
         driver.execute("DELETE FROM public.one")
@@ -156,10 +167,11 @@ def test_an_answer_that_rests_on_others_waits_until_they_are_on_the_disk(
         assert _is_flushed(one)
 
 
-def _alone(connection: PostgresConnection) -> None:
+def _alone(connection: PostgresConnection, quick: Quick) -> None:
     """Write with a connection until it knows that it is the only writer."""
-    for number in range(100, 120):
-        connection.call(ADD, value(number))
+    with quick():
+        for number in range(100, 120):
+            connection.call(ADD, value(number))
 
 
 def _transactions_of(connection: PostgresConnection, number: int) -> int:
@@ -175,46 +187,51 @@ def _transactions_of(connection: PostgresConnection, number: int) -> int:
 
 @pytest.mark.parametrize("pooled", [False, True])
 def test_a_process_that_writes_alone_waits_for_the_disk_in_its_own_commit(
-    address: Address, pooled: bool
+    address: Address, quick: Quick, pooled: bool
 ) -> None:
     """One transaction instead of two; it is on the disk when the call returns."""
     with closing(opened(address, pooled=pooled)) as one:
         assert 2 == _transactions_of(one, 1)
-        _alone(one)
+        _alone(one, quick)
         assert 1 == _transactions_of(one, 2)
         assert _is_flushed(one)
 
 
-def test_when_another_writes_the_lock_is_free_during_the_flush_again(address: Address) -> None:
+def test_when_another_writes_the_lock_is_free_during_the_flush_again(
+    address: Address, quick: Quick
+) -> None:
     """The next call still holds it; the one after that does not."""
     with closing(opened(address)) as one, closing(opened(address)) as other:
-        _alone(one)
+        _alone(one, quick)
         other.call(ADD, value(1))
         assert 1 == _transactions_of(one, 2)
         assert 2 == _transactions_of(one, 3)
         assert _is_flushed(one)
 
 
-def test_two_processes_that_write_in_turn_hold_no_lock_during_a_flush(address: Address) -> None:
+def test_two_processes_that_write_in_turn_hold_no_lock_during_a_flush(
+    address: Address, quick: Quick
+) -> None:
     """Each sees the numbers of the other."""
     with closing(opened(address)) as one, closing(opened(address)) as other:
-        for number in range(0, 30, 2):
-            one.call(ADD, value(number))
-            other.call(ADD, value(number + 1))
+        with quick():
+            for number in range(0, 30, 2):
+                one.call(ADD, value(number))
+                other.call(ADD, value(number + 1))
         assert 2 == _transactions_of(one, 100)
         assert 2 == _transactions_of(other, 101)
 
 
 @pytest.mark.parametrize("pooled", [False, True])
 def test_a_process_that_writes_alone_also_flushes_the_writes_of_others(
-    address: Address, pooled: bool
+    address: Address, quick: Quick, pooled: bool
 ) -> None:
     """Its call writes nothing, and rests on what another process has just written."""
     with (
         closing(opened(address, flushes=False)) as careless,
         closing(opened(address, pooled=pooled)) as one,
     ):
-        _alone(one)
+        _alone(one, quick)
         careless.call(ADD, value(2))
         assert not _is_flushed(one)
         assert ("COMMIT", (1,)) == one.call("SELECT 1::bigint", [], Flush.OWN)
@@ -223,10 +240,12 @@ def test_a_process_that_writes_alone_also_flushes_the_writes_of_others(
         assert _is_flushed(one)
 
 
-def test_a_failed_call_of_a_process_that_writes_alone_is_not_in_doubt(address: Address) -> None:
+def test_a_failed_call_of_a_process_that_writes_alone_is_not_in_doubt(
+    address: Address, quick: Quick
+) -> None:
     """The next one works."""
     with closing(opened(address)) as one:
-        _alone(one)
+        _alone(one, quick)
         with pytest.raises(psycopg.errors.DivisionByZero):
             one.call("SELECT 1 / $1::bigint", value(0))
         assert not one.unflushed
@@ -254,13 +273,14 @@ END $$
 
 
 @pytest.fixture
-def hardened(slow: OwnServer) -> Iterator[tuple[Address, Callable[[], None]]]:
+def hardened(slow: OwnServer, quick: Quick) -> Iterator[tuple[Address, Callable[[], None]]]:
     """Give the address of a database for a plain user, and a function that forbids it to flush."""
-    slow.execute(
-        "DO $$BEGIN CREATE ROLE hardened LOGIN; EXCEPTION WHEN duplicate_object THEN END$$"
-    )
     with slow.database() as url:
-        slow.execute(f'GRANT CREATE ON DATABASE "{database_of(url)}" TO hardened')
+        with quick():
+            slow.execute(
+                "DO $$BEGIN CREATE ROLE hardened LOGIN; EXCEPTION WHEN duplicate_object THEN END$$"
+            )
+            slow.execute(f'GRANT CREATE ON DATABASE "{database_of(url)}" TO hardened')
 
         def revoke() -> None:
             with psycopg.connect(url, autocommit=True) as admin:
