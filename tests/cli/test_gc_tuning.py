@@ -15,16 +15,18 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def as_it_was() -> Iterator[None]:
-    """Leave the collector of the tests as it was."""
+    """Begin with nothing frozen, and leave the collector of the tests as it was."""
     before = gc.get_threshold()
-    yield
     gc.unfreeze()
+    yield
+    gc.freeze()  # as when all tests were collected
     gc.set_threshold(*before)
 
 
 def test_imported_objects_are_frozen_for_the_collector() -> None:
     """It is out of reach of the collector, which comes less often."""
     gc.set_threshold(700, 10, 10)
+    assert gc.get_freeze_count() == 0
     tune_garbage_collection()
     assert gc.get_freeze_count() > 1_000
     assert gc.get_threshold()[0] > 700
