@@ -1,7 +1,10 @@
 # Needs Python 3.11+ and make. Everything else is installed into .venv from a hashed lock.
 PYTHON ?= python3
 ARGS   ?=
-JOBS   ?= 2
+
+# Processes that run tests: one more than the smallest machines have processors. For almost half of
+# the time a test waits for a clock, a signal or another process.
+JOBS   ?= 3
 
 # Which versions of the dependencies: `locked`, or the `oldest` or `newest` that pyproject.toml allows.
 # Each has an environment of its own: .venv, .venv-oldest, .venv-newest.
