@@ -76,8 +76,11 @@ def test_flask_submits_from_hundreds_of_requests_at_once(
 ) -> None:
     """Every request is answered, and every task has run, each once."""
     many = 300
+    # Each request has a connection of its own: the client may close an idle one, which it has just
+    # given to another thread.
+    apart = httpx.Limits(max_keepalive_connections=0)
     with served(gunicorn("flask_app:app", *options), tmp_path) as server:
-        with ThreadPoolExecutor(64) as callers, httpx.Client(timeout=SOON) as client:
+        with ThreadPoolExecutor(64) as callers, httpx.Client(timeout=SOON, limits=apart) as client:
             mails = (callers.submit(submit, client, server, f"{number}") for number in range(many))
             tasks = [mail.result() for mail in list(mails)]
             assert many == len(set(tasks))
