@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from millpond.errors import MillpondError
 from verify.fuzz.differential import Diverged, Turn, replay
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ def divergence(schemas: Schemas, history: Sequence[Turn]) -> str | None:
         asyncio.run(replay(schema, history))
     except Diverged as diverged:
         return kind_of(diverged)
+    except MillpondError:
+        return None  # without its beginning it is no history: a pool was not declared
     finally:
         schemas.give_back(schema)
     return None

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import msgspec
 from psycopg import Error as DatabaseError
 from tests.store.postgres import outcome_scenes as outcomes
+from tests.store.postgres import test_step_simple_guards as guards
 from tests.store.postgres.test_fast_path import POOLS, Two, days_work
 from tests.store.postgres.test_step_simple import test_a_callback_is_not_lost as with_callback
 from tests.store.postgres.test_step_simple import (
@@ -550,6 +551,84 @@ MUTANTS = (
         "s.totals := millpond_count_ended(s.totals, ending, 0);",
         "NULL;",
         ("fifo",),
+    ),
+    Mutant(
+        "simple_starts_while_held_back",
+        "s.not_before > s.moment OR s.expires_at <= s.moment",
+        "s.expires_at <= s.moment",
+        ("simple and held back",),
+    ),
+    Mutant(
+        "simple_passes_parked_tasks",
+        "x.claimed + x.later + x.parked + x.unit_timers > 0",
+        "x.claimed + x.later + x.unit_timers > 0",
+        ("simple and parked",),
+    ),
+    Mutant(
+        "simple_starts_a_stopped_key",
+        "digest OR x.paused + x.grouped + x.special > 0",
+        "digest OR x.paused + x.special > 0",
+        ("simple and stopped",),
+    ),
+    Mutant(
+        "simple_passes_who_got_nothing",
+        "OR x.starved <> '{}' OR x.hungry <> '{}' AS odd",
+        "OR x.hungry <> '{}' AS odd",
+        ("simple and starved",),
+    ),
+    Mutant(
+        "simple_helps_who_wants_nothing",
+        "OR want > 0 AND slots = 0 AND held <= 0 AND s.ready > 0 THEN\n        RETURN a",
+        "OR slots = 0 AND held <= 0 AND s.ready > 0 THEN\n        RETURN a",
+        ("simple and idle",),
+    ),
+    Mutant(
+        "simple_passes_closures",
+        "OR w.owner IS NOT NULL\n              AND EXISTS",
+        "OR false\n              AND EXISTS",
+        ("simple and owned",),
+    ),
+    Mutant(
+        "simple_keeps_keys",
+        "ending, s.moment);\n        PERFORM millpond_end_keys(e, ending);",
+        "ending, s.moment);",
+        ("simple and keyed",),
+    ),
+    Mutant(
+        "simple_keeps_runs",
+        "a.finished_runs := millpond_leave_runs(e, ending, s.name, s.moment);",
+        "NULL;",
+        ("simple and of a run",),
+    ),
+    Mutant(
+        "simple_makes_no_room",
+        "running = a.running_now, fresh = o.fresh - coalesce(n.fresh, 0),",
+        "running = a.running_now,",
+        ("simple and bounded",),
+    ),
+    Mutant(
+        "simple_passes_the_inbox",
+        "OR EXISTS (SELECT FROM millpond_inbox AS i WHERE i.xid >= m.seen_upto)",
+        "OR false",
+        ("simple and entered",),
+    ),
+    Mutant(
+        "simple_passes_a_late_commit",
+        "OR cardinality(m.seen_open) > 0\n              AND EXISTS",
+        "OR false\n              AND EXISTS",
+        ("simple and entered late",),
+    ),
+    Mutant(
+        "simple_passes_a_restored_inbox",
+        "OR m.seen_upto > pg_snapshot_xmax(pg_current_snapshot())\n           OR cardinality",
+        "OR cardinality",
+        ("simple and restored",),
+    ),
+    Mutant(
+        "key_of_an_ended_task_is_new",
+        "    IF NOT stored THEN",
+        "    IF true THEN",
+        ("simple and keyed",),
     ),
     # Fences.
     Mutant(
@@ -1485,6 +1564,18 @@ SCENES: dict[str, Callable[[Schema], Coroutine[Any, Any, None]]] = {
     "simple and unknown": alone(only_what_it_knows, "other"),
     "simple and called back": alone(with_callback),
     "simple and tried": alone(tried_before),
+    "simple and held back": alone(guards.test_a_pool_is_held_back),
+    "simple and parked": alone(guards.test_tasks_are_parked_for_another_worker, ("other",)),
+    "simple and stopped": alone(guards.test_a_key_is_stopped_where_keys_do_not_matter),
+    "simple and starved": alone(guards.test_who_gets_nothing_comes_next),
+    "simple and idle": alone(guards.test_who_wants_nothing_is_in_nobodys_way),
+    "simple and owned": alone(guards.test_a_closure_comes_to_its_owner_in_its_place),
+    "simple and keyed": alone(guards.test_the_key_of_a_task_ends_with_it, Dedupe.INFLIGHT),
+    "simple and of a run": alone(guards.test_a_run_ends_with_its_last_task),
+    "simple and bounded": alone(guards.test_what_starts_makes_room_in_a_bounded_queue),
+    "simple and entered": alone(guards.test_a_caller_has_committed_tasks_meanwhile),
+    "simple and entered late": alone(guards.test_a_callers_long_transaction_ends_after_a_later_one),
+    "simple and restored": alone(guards.test_the_inbox_was_restored_on_a_younger_server),
     "server takes all": _server_takes_all,
     "low points": _lows,
     "inbox first": _inbox_first,

@@ -8,13 +8,16 @@ from pathlib import Path
 
 import pytest
 from verify.fuzz.concurrent import play_concurrently
-from verify.fuzz.differential import load, play, replay
+from verify.fuzz.differential import Turn, load, play, replay
 from verify.fuzz.inbox import play_inbox
 from verify.fuzz.kinds import DANGEROUS, KINDS, spec_of
+from verify.fuzz.shrink import divergence
 from verify.fuzz.streams import Streams
 from verify.servers.schemas import Schemas
 
+from millpond.core.control import Declare
 from millpond.core.spec import Order, OrderKind, PoolSpec
+from millpond.testing.simulation.history import Verb
 
 FOUND = sorted((Path(__file__).parent / "found").glob("*.jsonl"))
 
@@ -49,6 +52,13 @@ def test_a_history_that_diverged_once_gives_equal_answers(
     schema = postgres_schemas.take()
     asyncio.run(replay(schema, load(saved.read_bytes())))
     postgres_schemas.give_back(schema)
+
+
+def test_what_is_left_out_of_a_history_may_be_its_beginning(postgres_schemas: Schemas) -> None:
+    """Without its budget a pool is not declared, and then there is no pool to compare."""
+    spec = PoolSpec(name="p", budgets=("tokens",))
+    history = [Turn(0, Verb("control", Declare(spec), 1000.0, 1))]
+    assert divergence(postgres_schemas, history) is None
 
 
 @pytest.mark.rows("TR-01")

@@ -311,6 +311,8 @@ class FastPathStore(SqlStore[PostgresConnection, PostgresHandlerConnection]):
             self._refusals.pop(_simply(one.pool), None)
         elif said.simple is not None:
             self._simple_steps[one.pool] = [*map(sent, said.simple)]
+        else:
+            self._simple_steps.pop(one.pool, None)
         given = one.answer(said)
         if isinstance(given, SettleAnswer):
             self._hinted = (given, one.step.hint(said, given))

@@ -7,7 +7,7 @@
 -- and whether one was ready and is not.
 CREATE FUNCTION millpond_flush(
     INOUT p millpond_pool, r millpond_rules, t millpond_touched,
-    OUT entering text[], OUT entering_at bigint[], OUT leaving boolean
+    OUT entering text[], OUT leaving boolean
 )
 LANGUAGE plpgsql VOLATILE AS $$
 #variable_conflict use_column
@@ -96,7 +96,6 @@ BEGIN
     )
     SELECT coalesce(bool_or(f.owner <> ''), false) AS odd,
            array_agg(f.of_share ORDER BY f.touched_at, f.id) FILTER (WHERE f.ready > f.was_ready) AS entering,
-           array_agg(f.touched_at ORDER BY f.touched_at, f.id) FILTER (WHERE f.ready > f.was_ready) AS entering_at,
            coalesce(bool_or(f.ready < f.was_ready), false) AS leaving,
            (SELECT count(u.timer_then) - count(u.timer_at) FROM units AS u) AS timers
       INTO c FROM placed AS f;
@@ -105,6 +104,5 @@ BEGIN
     END IF;
     p.unit_timers := p.unit_timers + c.timers;
     entering := c.entering;
-    entering_at := c.entering_at;
     leaving := c.leaving;
 END $$;

@@ -155,7 +155,8 @@ BEGIN
          CROSS JOIN LATERAL
                (SELECT o.place, o.body, o.plain FROM millpond_task AS o WHERE o.place = u.place OFFSET 0) AS t;
     END IF;
-    n.simple := n.simple AND plain AND found = n.places;
+    -- Without any row `plain` and `found` are NULL.
+    n.simple := n.simple AND coalesce(plain AND found = n.places, false);
     RETURN n;
 END $$;
 

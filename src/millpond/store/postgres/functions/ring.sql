@@ -1,8 +1,8 @@
 -- The ring: a seat says when a share is next. In a pool that is not fair there is one share, which is always next.
 
--- Let shares take turns that have something to start now, in the order of `ready_at`. Return the pool with its
--- ring.
-CREATE FUNCTION millpond_join_ring(p millpond_pool, ready text[], ready_at bigint[]) RETURNS millpond_pool
+-- Let shares take turns that have something to start now, in the order in which they are given; one may be given
+-- twice. Return the pool with its ring.
+CREATE FUNCTION millpond_join_ring(p millpond_pool, ready text[]) RETURNS millpond_pool
 LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     woken record;
@@ -32,7 +32,7 @@ BEGIN
     p.resting := p.resting - woken.n;
     INSERT INTO millpond_seat
     SELECT p.id, b.share, '', p.passed_turn, p.joins + row_number() OVER (ORDER BY b.o), 0
-      FROM (SELECT x.share, min(x.o) AS o FROM unnest(ready, ready_at) AS x (share, o)
+      FROM (SELECT x.share, min(x.o) AS o FROM unnest(ready) WITH ORDINALITY AS x (share, o)
              GROUP BY x.share) AS b
      WHERE NOT EXISTS (SELECT 1 FROM millpond_seat AS s
                         WHERE s.pool = p.id AND s.share = b.share AND s.owner = '');
@@ -56,7 +56,7 @@ BEGIN
     IF f.leaving THEN
         RAISE EXCEPTION 'turns' USING ERRCODE = 'MP001';
     END IF;
-    RETURN millpond_join_ring(f.p, f.entering, f.entering_at);
+    RETURN millpond_join_ring(f.p, f.entering);
 END $$;
 
 -- Take the tasks that start out of their groups, count them for their units, and move their shares on in the ring:

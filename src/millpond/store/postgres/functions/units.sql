@@ -2,7 +2,8 @@
 
 -- Count tasks that have ended for their units, and forget those that are idle, at once or when their rates and holds no
 -- longer matter. Return the pool with its counts, and the units whose groups are to be placed: they were at their
--- limits, or their timers are due. The groups of the others stay where they are.
+-- limits, their timers are due, or the last of their groups to be placed says again in which order these are. The
+-- groups of the others stay where they are.
 CREATE FUNCTION millpond_leave_units(
     INOUT p millpond_pool, r millpond_rules, e millpond_ends, OUT t millpond_touched
 )
@@ -14,8 +15,8 @@ BEGIN
     WITH units AS MATERIALIZED (
         SELECT u.*, o.spot, o.running, o.fades_at, o.matters, o.idle, o.idle AND o.matters <= r.moment AS is_over,
                r.limited AND o.groups > 0
-               AND (o.running >= r.unit_limit AND o.running - u.ends < r.unit_limit OR o.timer_at <= r.moment)
-               IS TRUE AS opens
+               AND (o.running >= r.unit_limit AND o.running - u.ends < r.unit_limit OR o.timer_at <= r.moment
+                    OR o.groups > 1 AND o.timer_at IS NOT NULL) IS TRUE AS opens
           FROM (SELECT x.unit, count(*) AS ends, min(x.n) AS at
                   FROM unnest(coalesce(e.lanes, e.keys)) WITH ORDINALITY AS x (unit, n)
                  WHERE x.unit <> '' GROUP BY x.unit) AS u
