@@ -235,6 +235,25 @@ async def test_a_task_without_a_body_is_left_to_the_verbs(
     await server.close()
 
 
+async def test_another_pool_has_the_number_in_a_replaced_database(schema: Schema) -> None:
+    """The settings have the name of their pool in them, and so has their digest."""
+    server, other = Watched(schema), Watched(schema)
+    for store, pools in ((server, "p"), (other, "qp")):
+        schema.empty()
+        for name in pools:
+            await store.control(orders.Declare(replace(SPEC, name=name)), now=1000.0)
+        await store.control(orders.Register("w", 1e6), now=1000.0)
+        for number, name in enumerate(pools, 1):
+            new = NewTask(id=number, pool=name, call=Call("work", b"{}"))
+            await store.submit([Batch(tasks=(new,))], now=1000.0, entropy=number)
+        await server.submit(batch(9), now=1000.0, entropy=9)
+        leased = (await server.lease(ASK, now=1000.0, entropy=10)).leased
+        assert [one.fence.task for one in leased] == [len(pools), 9]
+    assert server.calls[SIMPLE] == 1
+    await server.close()
+    await other.close()
+
+
 async def test_a_pool_that_is_no_longer_simple_is_not_tried_again(schema: Schema) -> None:
     """Until it is simple again."""
     both = await knowing(schema)
