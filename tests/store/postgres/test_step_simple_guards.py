@@ -132,6 +132,44 @@ async def test_a_worker_that_left_gets_nothing(schema: Schema) -> None:
     await going_on(both, await both.complete(held))
 
 
+async def test_who_holds_nothing_is_not_counted(schema: Schema) -> None:
+    both = await knowing(schema, tasks=2)
+    await both.complete(await both.lease())
+    with session(schema) as connection:
+        counts = connection.execute(
+            "SELECT holding FROM millpond_pool WHERE name = 'p' ORDER BY turn DESC LIMIT 1"
+        ).fetchone()
+    assert counts == ("{}",)
+    assert both.server.calls == {SIMPLE: 2}
+    await both.server.close()
+
+
+async def test_others_hear_of_room_only_where_there_was_none(schema: Schema) -> None:
+    both = await knowing(schema)
+    held = await both.lease(want=4)
+    heard = []
+    for one in held[:2]:
+        end = Settlement(fence=one.fence, event=Transition.COMPLETE)
+        answer = await both.do("settle", [end], then=replace(ASK, want=0))
+        assert [wake.pool for wake in answer.wakes] == ["p"]
+        hint = both.server._hint([answer])
+        heard.append(hint is not None and bool(hint.wakes))
+    assert heard == [True, False]
+    assert both.server.calls == {SIMPLE: 3}
+    await going_on(both, held[2:])
+
+
+async def test_a_submit_of_one_task_knows_a_stopped_key(schema: Schema) -> None:
+    """Also one that was told before that the pool is simple."""
+    both = await knowing(schema, tasks=1)
+    await both.do("control", orders.Pause(pool="p", unit="k"))
+    await both.do("submit", batch(100, key="k"))
+    await both.do("submit", batch(200, key="l"))
+    held = await both.lease(want=4)
+    assert [one.fence.task for one in held] == [1, 200]
+    await going_on(both, held)
+
+
 async def test_a_worker_may_hold_tasks_ahead_in_another_pool(schema: Schema) -> None:
     both = await knowing(schema)
     ahead = PoolSpec(name="q", order=fifo(), max_concurrent=1, prefetch=3)
