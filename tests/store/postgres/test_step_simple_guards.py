@@ -160,7 +160,7 @@ async def test_others_hear_of_room_only_where_there_was_none(schema: Schema) -> 
 
 
 async def test_a_submit_of_one_task_knows_a_stopped_key(schema: Schema) -> None:
-    """Also one that was told before that the pool is simple."""
+    """Also where its process knows the pool as a simple one."""
     both = await knowing(schema, tasks=1)
     await both.do("control", orders.Pause(pool="p", unit="k"))
     await both.do("submit", batch(100, key="k"))
