@@ -406,15 +406,15 @@ class TablesView(ABC, Generic[Tb, Pl]):
 
     @question
     def first_ready(
-        self, tables: Tb, asked: Sequence[tuple[str, Sequence[str]]], *, now: float
+        self, tables: Tb, queues: Sequence[tuple[str, Sequence[str]]], *, now: float
     ) -> tuple[str | None, ...]:
-        """Return the first worker of each pool that a lease at `now` would give something.
+        """Return the first worker of each queue that a lease at `now` would give something.
 
-        `asked` names pools, each with some workers; all are answered from one snapshot.
+        A queue is a pool's name with the workers to try; one snapshot answers for all queues.
         """
         return tuple(
             next((worker for worker in workers if _is_ready(tables, pool, worker, now)), None)
-            for pool, workers in asked
+            for pool, workers in queues
         )
 
     @abstractmethod

@@ -183,16 +183,16 @@ class ViewConformance(StoreSuite):
 
     @scenario
     async def test_the_first_ready_worker_of_each_pool_is_found_at_once(self, lab: Lab) -> None:
-        """In the order asked for; nobody where nothing is due, or where nobody is asked about."""
+        """In the given order; None where no task is due, or where no worker is given."""
         await lab.join("w2")
         await lab.declare(max_concurrent=1, order=fifo())
         await lab.put()
-        asked = [(POOL, ["gone", "w2", WORKER]), (POOL, [WORKER, "w2"]), (POOL, [])]
+        queues = [(POOL, ["gone", "w2", WORKER]), (POOL, [WORKER, "w2"]), (POOL, [])]
         callbacks = (POOL + CALLBACKS, [WORKER, "w2"])
-        found = await lab.view.first_ready([*asked, callbacks], now=lab.now)
+        found = await lab.view.first_ready([*queues, callbacks], now=lab.now)
         assert ("w2", WORKER, None, None) == found
         await lab.one()
-        assert (None,) * 4 == await lab.view.first_ready([*asked, callbacks], now=lab.now)
+        assert (None,) * 4 == await lab.view.first_ready([*queues, callbacks], now=lab.now)
 
     @pytest.mark.parametrize(
         ("situation", "expected"),

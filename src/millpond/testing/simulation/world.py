@@ -135,15 +135,15 @@ class World:
 
     async def never_asleep(self) -> None:
         """I11: with work due, at least one actor that could start it is awake."""
-        asked, asleep = [], []
+        queues, asleep = [], []
         for pool in self.stage_pools():
             hearing = [worker for worker in self.workers if worker.could_hear(pool)]
             awake = [worker.id for worker in hearing if worker.watching(pool)]
             asleep.append([worker.id for worker in hearing if worker.id not in awake])
-            asked.append((pool, awake + asleep[-1]))
+            queues.append((pool, awake + asleep[-1]))
         # One question after each step: on a server each is a transaction.
-        first = await self.stage.store.view.first_ready(asked, now=self.now)
-        for (pool, _), worker, sleepers in zip(asked, first, asleep, strict=True):
+        first = await self.stage.store.view.first_ready(queues, now=self.now)
+        for (pool, _), worker, sleepers in zip(queues, first, asleep, strict=True):
             if worker in sleepers:
                 raise Violated("I11", f"all sleep with work due in {pool}")
 
