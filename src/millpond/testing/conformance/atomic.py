@@ -16,14 +16,13 @@ from millpond.core.settle import Settled
 from millpond.core.spec import Order, bounded, fair_round_robin, fifo, lifo, priority
 from millpond.store.protocol import Batch
 from millpond.testing.conformance.lab import POOL, WORKER, Lab, completed, failed, names_of
-from millpond.testing.conformance.scenario import StoreSuite, mark, scenario
+from millpond.testing.conformance.scenario import StoreSuite, mark
 
 
 class AtomicConformance(StoreSuite):
     """Every verb is atomic, also beside concurrent ones."""
 
     @mark.rows("DP-08")
-    @scenario
     async def test_claims_at_once_never_exceed_the_limit(self, lab: Lab) -> None:
         """Ten claims race for three slots: three tasks start, each once."""
         await lab.declare(max_concurrent=3)
@@ -45,7 +44,6 @@ class AtomicConformance(StoreSuite):
         ],
         ids=["fifo", "lifo", "priority", "fair"],
     )
-    @scenario
     async def test_claims_at_once_take_the_first_of_the_order(
         self, lab: Lab, order: Order, first: str, rest: str
     ) -> None:
@@ -69,7 +67,6 @@ class AtomicConformance(StoreSuite):
             assert (Status.RUNNING, leased.fence, worker) == (row.status, row.fence, row.worker)
         assert {Status.QUEUED} == set(await lab.statuses(*(ids[name] for name in rest.split())))
 
-    @scenario
     async def test_submits_at_once_never_exceed_the_bound(self, lab: Lab) -> None:
         """Ten submits race for four places: four are accepted, six are refused as full."""
         await lab.declare(backpressure=bounded(4, "fail_submitter"))
@@ -78,7 +75,6 @@ class AtomicConformance(StoreSuite):
         assert [Reason.QUEUE_FULL] * 6 == refused
         assert 4 == (await lab.pool()).queued
 
-    @scenario
     async def test_submits_of_one_key_at_once_make_one_task(self, lab: Lab) -> None:
         """The first submit creates the task; all others return the same task."""
         await lab.declare()
@@ -91,14 +87,12 @@ class AtomicConformance(StoreSuite):
         assert 1 == (await lab.pool()).queued
 
     @mark.rows("DE-03", "DE-T20")
-    @scenario
     async def test_submits_at_once_are_numbered_without_gaps(self, lab: Lab) -> None:
         """A lane's numbers have neither gap nor double, however many write to it."""
         await lab.declare(ordered=True)
         answers = await asyncio.gather(*(lab.submit(lab.new(key="A")) for _ in range(10)))
         assert list(range(1, 11)) == sorted(a.admissions[0].sequence for a in answers)
 
-    @scenario
     async def test_of_settles_at_once_exactly_one_counts(self, lab: Lab) -> None:
         """One fence is used up once."""
         await lab.declare()
@@ -109,7 +103,6 @@ class AtomicConformance(StoreSuite):
         assert 4 == (await lab.pool()).stale_settles
         assert Status.COMPLETED == await lab.status(task)
 
-    @scenario
     async def test_a_settle_and_a_burial_at_once_agree(self, lab: Lab) -> None:
         """Either the task was settled before its worker was lost, or the settle is stale."""
         await lab.declare()
@@ -125,7 +118,6 @@ class AtomicConformance(StoreSuite):
 
     # Moments and chance
 
-    @scenario
     async def test_the_given_moment_is_used_and_no_other(self, lab: Lab) -> None:
         """A verb acts at the moment it is given, be it far from any clock."""
         await lab.declare()
@@ -135,7 +127,6 @@ class AtomicConformance(StoreSuite):
         assert (5_000.0, 5_002.0) == (answer.submitted_at, answer.due)
         assert 5_000.0 == (await lab.records(task))[0].at
 
-    @scenario
     async def test_time_does_not_go_back(self, lab: Lab) -> None:
         """A clock that steps back does not move the store's time: due tasks stay due."""
         await lab.declare()
@@ -145,7 +136,6 @@ class AtomicConformance(StoreSuite):
         assert task == (await lab.one()).fence.task
         assert first == (await lab.records(task))[-1].at
 
-    @scenario
     async def test_the_given_entropy_makes_the_fence(self, lab: Lab) -> None:
         """The same entropy gives the same token, another gives another."""
         await lab.declare()
@@ -157,7 +147,6 @@ class AtomicConformance(StoreSuite):
             tokens.append(answer.leased[0].fence.token)
         assert tokens[0] == tokens[1] != tokens[2]
 
-    @scenario
     async def test_without_a_moment_the_stores_clock_rules(self, lab: Lab) -> None:
         """Its time never runs backwards, and what is due by it can start."""
         await lab.declare()
@@ -170,7 +159,6 @@ class AtomicConformance(StoreSuite):
         answer = await lab.store.lease(LeaseRequest(pool=POOL, worker="w2", want=2))
         assert 2 == len(answer.leased)
 
-    @scenario
     async def test_without_entropy_the_stores_dice_differ(self, lab: Lab) -> None:
         """Two claims without given entropy never share a token."""
         await lab.declare()

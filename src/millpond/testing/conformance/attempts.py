@@ -11,7 +11,7 @@ from millpond.core.lifecycle import Status
 from millpond.core.task import Fence
 from millpond.errors import ConfigError
 from millpond.testing.conformance.lab import Lab, completed, failed, released, retried
-from millpond.testing.conformance.scenario import StoreSuite, scenario
+from millpond.testing.conformance.scenario import StoreSuite
 
 
 class AttemptsConformance(StoreSuite):
@@ -19,7 +19,6 @@ class AttemptsConformance(StoreSuite):
 
     # When it all began
 
-    @scenario
     async def test_a_lease_has_the_time_of_the_first_attempt(self, lab: Lab) -> None:
         """Through retries, give-backs and lost leases; a redrive resets it."""
         await lab.declare()
@@ -47,7 +46,6 @@ class AttemptsConformance(StoreSuite):
 
     # Progress
 
-    @scenario
     async def test_progress_is_read_with_the_task(self, lab: Lab) -> None:
         """The last word stands, and a task that said nothing has none."""
         await lab.declare()
@@ -59,7 +57,6 @@ class AttemptsConformance(StoreSuite):
         await lab.control(orders.Progress(leased.fence, 1.0, "all"))
         assert (1.0, "all") == (await lab.task(task)).progress
 
-    @scenario
     async def test_progress_outlasts_a_retry_and_the_end(self, lab: Lab) -> None:
         """Kept until overwritten; only a redrive starts with a clean slate."""
         await lab.declare()
@@ -81,7 +78,6 @@ class AttemptsConformance(StoreSuite):
 
     # Steps
 
-    @scenario
     async def test_a_step_is_given_to_later_attempts(self, lab: Lab) -> None:
         """After a retry and after a give-back, every lease has the steps done before."""
         await lab.declare()
@@ -96,7 +92,6 @@ class AttemptsConformance(StoreSuite):
         await lab.applied(released(again))
         assert {"charge": b"42", "send": b""} == (await lab.one()).steps
 
-    @scenario
     async def test_a_step_outlasts_a_lost_lease(self, lab: Lab) -> None:
         """A worker that died after the step has done the step."""
         await lab.declare()
@@ -106,7 +101,6 @@ class AttemptsConformance(StoreSuite):
         await lab.control(orders.DeclareDead("w2"))
         assert {"charge": b"42"} == (await lab.one()).steps
 
-    @scenario
     async def test_the_first_result_of_a_step_stands(self, lab: Lab) -> None:
         """A second one under the same name changes nothing, whatever it says."""
         await lab.declare()
@@ -117,7 +111,6 @@ class AttemptsConformance(StoreSuite):
             assert count == (await lab.control(order)).count
         assert {"charge": b"first"} == (await lab.task(task)).steps
 
-    @scenario
     async def test_a_redriven_task_has_done_nothing_yet(self, lab: Lab) -> None:
         """An operator's redrive discards the steps done before."""
         await lab.declare()
@@ -128,7 +121,6 @@ class AttemptsConformance(StoreSuite):
         await lab.control(orders.Redrive((task,)))
         assert {} == (await lab.one()).steps
 
-    @scenario
     async def test_steps_are_each_tasks_own(self, lab: Lab) -> None:
         """What one task remembers no other is given, nor what is leased changed by it."""
         await lab.declare()
@@ -139,7 +131,6 @@ class AttemptsConformance(StoreSuite):
         assert ({}, {}) == (first.steps, second.steps)
         assert not (await lab.task(second.fence.task)).steps
 
-    @scenario
     async def test_steps_read_are_a_copy(self, lab: Lab) -> None:
         """Changing a returned value does not change the store."""
         await lab.declare()
@@ -157,7 +148,6 @@ class AttemptsConformance(StoreSuite):
     # Fences
 
     @pytest.mark.parametrize("how", ["forged", "settled", "lost", "claimed by another", "unknown"])
-    @scenario
     async def test_without_the_current_fence_nothing_is_said(self, lab: Lab, how: str) -> None:
         """A zombie's word counts for nothing and leaves no record."""
         await lab.declare()
@@ -184,7 +174,6 @@ class AttemptsConformance(StoreSuite):
         assert (None, True) == (answer.progress, not answer.steps)
         assert before == await lab.records()
 
-    @scenario
     async def test_what_an_attempt_says_is_not_audited(self, lab: Lab) -> None:
         """Progress and steps are no arrows: the task runs on, and there is no record."""
         await lab.declare()

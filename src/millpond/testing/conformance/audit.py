@@ -20,7 +20,7 @@ from millpond.testing.conformance.lab import (
     released,
     retried,
 )
-from millpond.testing.conformance.scenario import StoreSuite, mark, scenario
+from millpond.testing.conformance.scenario import StoreSuite, mark
 
 
 class AuditConformance(StoreSuite):
@@ -29,7 +29,6 @@ class AuditConformance(StoreSuite):
     async def _kinds(self, lab: Lab, task: int) -> list[str]:
         return [each.kind for each in await lab.records(task)]
 
-    @scenario
     async def test_each_arrow_has_one_record(self, lab: Lab) -> None:
         """A life with a retry, a release and a completion reads as it was lived."""
         await lab.declare()
@@ -48,7 +47,6 @@ class AuditConformance(StoreSuite):
             (running, Transition.COMPLETE, Status.COMPLETED),
         ] == [(each.before, each.event, each.after) for each in await lab.records(task)]
 
-    @scenario
     async def test_the_kinds_of_an_ordinary_life(self, lab: Lab) -> None:
         """Submit, dequeue, retry, dequeue, settle."""
         await lab.declare()
@@ -63,7 +61,6 @@ class AuditConformance(StoreSuite):
             RecordKind.SETTLE,
         ] == await self._kinds(lab, task)
 
-    @scenario
     async def test_a_drop_is_of_its_own_kind(self, lab: Lab) -> None:
         """An eviction and a refusal at the door are drops, each with its reason."""
         await lab.declare("oldest", backpressure=bounded(1, "drop_oldest"))
@@ -78,7 +75,6 @@ class AuditConformance(StoreSuite):
         assert "drop_newest_queue_full" == (await lab.records(refused.id))[0].reason
 
     @mark.rows("CX-T67")
-    @scenario
     async def test_a_lost_lease_is_of_its_own_kind(self, lab: Lab) -> None:
         """Both the loss and the exhaustion say that a lease expired, and whose."""
         await lab.declare()
@@ -94,7 +90,6 @@ class AuditConformance(StoreSuite):
         assert ("w2", "w2") == (lost.worker, exhausted.worker)
         assert "lease_lost" == exhausted.reason
 
-    @scenario
     async def test_a_cancel_is_of_its_own_kind(self, lab: Lab) -> None:
         """A waiting task that was cancelled says so."""
         await lab.declare()
@@ -102,7 +97,6 @@ class AuditConformance(StoreSuite):
         await lab.control(orders.Cancel((task,)))
         assert [RecordKind.SUBMIT, RecordKind.CANCEL] == await self._kinds(lab, task)
 
-    @scenario
     async def test_a_request_to_cancel_is_recorded_before_it_takes_effect(self, lab: Lab) -> None:
         """A running task has a record of the request and one of the end."""
         await lab.declare()
@@ -117,7 +111,6 @@ class AuditConformance(StoreSuite):
             RecordKind.CANCEL,
         ] == await self._kinds(lab, task)
 
-    @scenario
     async def test_a_corrupt_task_is_given_back_and_set_aside(self, lab: Lab) -> None:
         """The attempt is released and the task is failed: two arrows, two records."""
         await lab.declare()
@@ -143,7 +136,6 @@ class AuditConformance(StoreSuite):
         ],
         ids=lambda order: type(order).__name__.lower(),
     )
-    @scenario
     async def test_an_order_is_recorded(self, lab: Lab, order: orders.Command) -> None:
         """What an operator did to a pool stands in its audit, once."""
         await lab.declare()
@@ -154,7 +146,6 @@ class AuditConformance(StoreSuite):
         assert type(order).__name__.lower() in (entry.detail or "")
         assert (getattr(order, "unit", None) or "") in (entry.detail or "")
 
-    @scenario
     async def test_a_declaration_is_recorded_when_it_changes_something(self, lab: Lab) -> None:
         """The first and each different one, and none for the same again."""
         await lab.declare(max_concurrent=1)
@@ -164,7 +155,6 @@ class AuditConformance(StoreSuite):
             each.detail for each in await lab.records()
         ]
 
-    @scenario
     async def test_the_end_of_a_run_is_recorded_once(self, lab: Lab) -> None:
         """After the arrow that ended it, in the same step."""
         await lab.declare()
@@ -176,7 +166,6 @@ class AuditConformance(StoreSuite):
         ][1:]
         assert run.id == (await lab.records())[-1].run
 
-    @scenario
     async def test_a_record_has_its_worker_and_time(self, lab: Lab) -> None:
         """Moment, worker, attempt and fence are those of the arrow itself."""
         await lab.declare()
@@ -187,7 +176,6 @@ class AuditConformance(StoreSuite):
         assert (lab.now, "worker", "acme") == (entry.at, entry.worker, entry.key)
         assert (leased.fence.attempt, leased.fence.token) == (entry.attempt, entry.token)
 
-    @scenario
     async def test_a_follow_ups_record_comes_before_its_cause_ends(self, lab: Lab) -> None:
         """So no reader sees a run empty that is still growing."""
         await lab.declare()
@@ -198,7 +186,6 @@ class AuditConformance(StoreSuite):
         assert (follow_up.id, Transition.SUBMIT) == (added.task, added.event)
         assert (task, Transition.COMPLETE) == (ended.task, ended.event)
 
-    @scenario
     async def test_the_audit_is_read_in_pages(self, lab: Lab) -> None:
         """Positions are stable: page after page gives the whole, without gap or overlap."""
         await lab.declare()
@@ -226,7 +213,6 @@ class AuditConformance(StoreSuite):
             page = await lab.view.audit(after=position, limit=limit, since=since, task=task)
         return read
 
-    @scenario
     async def test_the_audit_of_one_task_is_its_history(self, lab: Lab) -> None:
         """All that happened to it and nothing else, also what others shared a step with it."""
         await lab.declare(max_concurrent=3)
@@ -240,7 +226,6 @@ class AuditConformance(StoreSuite):
             assert await lab.records(task) == await self._all_pages(lab, task=task)
         assert [] == await self._all_pages(lab, task=12345)
 
-    @scenario
     async def test_the_audit_is_read_from_a_moment_on(self, lab: Lab) -> None:
         """Each record of that moment or later, once; and of one task if that is asked for."""
         await lab.declare()

@@ -14,7 +14,7 @@ from millpond.core.spec import fail_fast
 from millpond.core.why import explain
 from millpond.errors import ConfigError
 from millpond.testing.conformance.lab import INSTANT, Lab, completed, names_of, retried
-from millpond.testing.conformance.scenario import StoreSuite, scenario
+from millpond.testing.conformance.scenario import StoreSuite
 
 
 class BudgetsConformance(StoreSuite):
@@ -29,7 +29,6 @@ class BudgetsConformance(StoreSuite):
         for _ in range(count):
             await lab.put(pool, pool=pool, weight=weight)
 
-    @scenario
     async def test_pools_of_one_budget_share_its_slots(self, lab: Lab) -> None:
         """What runs in one pool is not there for the other."""
         await self._share(lab, 3)
@@ -39,7 +38,6 @@ class BudgetsConformance(StoreSuite):
         assert 1 == len(await lab.lease(pool="b"))
         assert [] == await lab.lease(pool="a")
 
-    @scenario
     async def test_an_end_in_one_pool_wakes_who_waits_in_another(self, lab: Lab) -> None:
         """The slot is heard of, and taken."""
         await self._share(lab, 1)
@@ -52,7 +50,6 @@ class BudgetsConformance(StoreSuite):
         assert "b" in lab.wakes
         assert 1 == len(await lab.lease(pool="b"))
 
-    @scenario
     async def test_pools_take_turns_at_a_full_budget(self, lab: Lab) -> None:
         """A worker that settles and leases does not take the slot of one that waited longer."""
         await self._share(lab, 1)
@@ -69,7 +66,6 @@ class BudgetsConformance(StoreSuite):
             mine, other = other, mine
         assert "bababa" == order
 
-    @scenario
     async def test_a_pool_that_asks_no_more_is_not_waited_for(self, lab: Lab) -> None:
         """The time at which a yielding worker may lease is exact: then any worker gets the slot."""
         await self._share(lab, 1)
@@ -85,7 +81,6 @@ class BudgetsConformance(StoreSuite):
         lab.now = answer.next_at or 0.0
         assert 1 == len(await lab.lease(pool="a"))
 
-    @scenario
     async def test_a_budget_leaves_the_limits_of_its_pools_in_force(self, lab: Lab) -> None:
         """Both have to agree: the smaller rules."""
         await lab.budget("both", 9)
@@ -93,7 +88,6 @@ class BudgetsConformance(StoreSuite):
         await self._put(lab, "a", 5)
         assert 2 == len(await lab.lease(pool="a"))
 
-    @scenario
     async def test_of_several_budgets_each_has_to_agree(self, lab: Lab) -> None:
         """A pool may share with different others at once."""
         await lab.budget("one", 5)
@@ -104,7 +98,6 @@ class BudgetsConformance(StoreSuite):
         await self._put(lab, "b", 9)
         assert (2, 3) == (len(await lab.lease(pool="a")), len(await lab.lease(pool="b")))
 
-    @scenario
     async def test_the_rate_of_a_budget_is_one_for_its_pools(self, lab: Lab) -> None:
         """Starts of all pools come out of one bucket, and the moment named is exact."""
         await self._share(lab, 9, (Rate(2, per=10.0),))
@@ -116,7 +109,6 @@ class BudgetsConformance(StoreSuite):
         lab.later(5.0)
         assert 1 == len(await lab.lease(pool="b"))
 
-    @scenario
     async def test_a_heavy_task_is_not_starved_by_light_ones_of_another_pool(
         self, lab: Lab
     ) -> None:
@@ -133,7 +125,6 @@ class BudgetsConformance(StoreSuite):
         assert [] == await lab.lease(pool="a")
         assert 1 == len(await lab.lease(pool="b"))
 
-    @scenario
     async def test_a_refund_goes_to_the_budget(self, lab: Lab) -> None:
         """What one pool did not use, another may."""
         await self._share(lab, 9, (Rate(10, per=10.0, of="weight"),))
@@ -146,7 +137,6 @@ class BudgetsConformance(StoreSuite):
         assert "b" in lab.wakes
         assert 1 == len(await lab.lease(pool="b"))
 
-    @scenario
     async def test_weight_beyond_the_charged_one_is_charged_to_the_budget(self, lab: Lab) -> None:
         """Also when the task began at the very moment at which its pool was declared."""
         await self._share(lab, 9, (Rate(10, per=10.0, of="weight"),))
@@ -158,7 +148,6 @@ class BudgetsConformance(StoreSuite):
         lab.later(1.0)
         assert 1 == len(await lab.lease(pool="b"))
 
-    @scenario
     async def test_a_retry_gives_its_part_back(self, lab: Lab) -> None:
         """A backoff holds no slot of a budget."""
         await self._share(lab, 1)
@@ -167,7 +156,6 @@ class BudgetsConformance(StoreSuite):
         await lab.applied(retried(await lab.one(pool="a"), 60.0))
         assert 1 == len(await lab.lease(pool="b"))
 
-    @scenario
     async def test_a_lost_worker_gives_its_part_back(self, lab: Lab) -> None:
         """What is taken of a budget is what runs: nothing leaks."""
         await self._share(lab, 1)
@@ -180,7 +168,6 @@ class BudgetsConformance(StoreSuite):
         assert "b" in lab.wakes
         assert 1 == len(await lab.lease(pool="b"))
 
-    @scenario
     async def test_a_budget_can_be_resized_and_reset(self, lab: Lab) -> None:
         """A lower limit is reached by attrition; a higher one wakes; None is as declared."""
         await self._share(lab, 3)
@@ -193,7 +180,6 @@ class BudgetsConformance(StoreSuite):
         assert "a" in lab.wakes
         assert 1 == len(await lab.lease(pool="a"))
 
-    @scenario
     async def test_what_an_operator_set_outlives_a_declaration(self, lab: Lab) -> None:
         """A process that redeclares the budget does not undo a resize."""
         await self._share(lab, 3)
@@ -203,7 +189,6 @@ class BudgetsConformance(StoreSuite):
         assert found is not None
         assert (1, 7) == (found.spec.max_concurrent, found.declared.max_concurrent)
 
-    @scenario
     async def test_a_budget_can_be_looked_at(self, lab: Lab) -> None:
         """Who shares it, how much of it is taken, and who waits for it."""
         await self._share(lab, 1)
@@ -216,7 +201,6 @@ class BudgetsConformance(StoreSuite):
         assert (("a", "b"), 1, ("b",)) == (found.pools, found.running, found.waiting)
         assert None is await lab.view.budget("none")
 
-    @scenario
     async def test_a_pool_that_leaves_a_budget_is_free_of_it(self, lab: Lab) -> None:
         """What it runs is no longer counted for the others."""
         await self._share(lab, 1)
@@ -228,7 +212,6 @@ class BudgetsConformance(StoreSuite):
         assert "b" in lab.wakes
         assert (1, 1) == (len(await lab.lease(pool="a")), len(await lab.lease(pool="b")))
 
-    @scenario
     async def test_an_undeclared_budget_is_refused(self, lab: Lab) -> None:
         """So is its resize; nothing is stored."""
         with pytest.raises(ConfigError, match="budgets"):
@@ -237,7 +220,6 @@ class BudgetsConformance(StoreSuite):
         with pytest.raises(ConfigError, match="budget"):
             await lab.control(orders.ResizeBudget("none", 1))
 
-    @scenario
     async def test_what_a_budget_could_never_pay_is_refused(self, lab: Lab) -> None:
         """A task heavier than the burst of a budget's rate would wait for ever."""
         await self._share(lab, 9, (Rate(10, per=10.0, of="weight"),))
@@ -245,7 +227,6 @@ class BudgetsConformance(StoreSuite):
         assert answer.refusal is not None
         assert ("weight_limit", 10) == (answer.refusal.reason, answer.refusal.bound)
 
-    @scenario
     async def test_a_fail_fast_pool_asks_its_budget(self, lab: Lab) -> None:
         """What could not start at once for want of a budget is refused."""
         await lab.budget("both", 1)
@@ -257,7 +238,6 @@ class BudgetsConformance(StoreSuite):
         assert answer.refusal is not None
         assert "no_capacity" == answer.refusal.reason
 
-    @scenario
     async def test_why_names_the_budget(self, lab: Lab) -> None:
         """`why` names the budget that is used up."""
         await self._share(lab, 1)
@@ -268,7 +248,6 @@ class BudgetsConformance(StoreSuite):
         assert facts is not None
         assert "budget both at 1/1" in explain(facts, lab.now)
 
-    @scenario
     async def test_a_blocked_budget_is_not_walked_around(self, lab: Lab) -> None:
         """Order holds: nothing behind the head starts because it is lighter."""
         await self._share(lab, 9, (Rate(10, per=10.0, of="weight"),))
@@ -277,7 +256,6 @@ class BudgetsConformance(StoreSuite):
         await lab.put("light", pool="a", weight=1)
         assert "a" == names_of(await lab.lease(pool="a"))
 
-    @scenario
     async def test_a_pool_held_by_its_own_rate_asks_again_in_time(self, lab: Lab) -> None:
         """It does not stand in line for a full budget, so the moment of its rate is named."""
         await lab.budget("both", 1)

@@ -22,7 +22,7 @@ from millpond.testing.conformance.lab import (
     retried,
     stopped,
 )
-from millpond.testing.conformance.scenario import StoreSuite, mark, scenario
+from millpond.testing.conformance.scenario import StoreSuite, mark
 
 NOTIFY = Call("notify", b"ops")
 
@@ -37,7 +37,6 @@ class CallbacksConformance(StoreSuite):
         return msgspec.msgpack.decode(leased.options, type=Ending)
 
     @pytest.mark.parametrize("end", ["completed", "failed", "cancelled"])
-    @scenario
     async def test_the_end_of_a_task_stores_its_callback(self, lab: Lab, end: str) -> None:
         """However an attempt ends its task, the callback is there in the same step."""
         await lab.declare()
@@ -49,7 +48,6 @@ class CallbacksConformance(StoreSuite):
         ending = await self._callback_ending(lab)
         assert (task, end, 1) == (ending.task, ending.status, ending.attempt)
 
-    @scenario
     async def test_the_callback_is_given_the_outcome(self, lab: Lab) -> None:
         """It gets the result as the handler returned it."""
         await lab.declare()
@@ -57,7 +55,6 @@ class CallbacksConformance(StoreSuite):
         await lab.applied(completed(await lab.one(), result=b"\x00out"))
         assert b"\x00out" == (await self._callback_ending(lab)).result
 
-    @scenario
     async def test_a_waiting_task_that_is_cancelled_calls_back(self, lab: Lab) -> None:
         """A cancel before the start is an end like any other."""
         await lab.declare()
@@ -66,7 +63,6 @@ class CallbacksConformance(StoreSuite):
         ending = await self._callback_ending(lab)
         assert (task, "cancelled", 0) == (ending.task, ending.status, ending.attempt)
 
-    @scenario
     async def test_an_evicted_task_calls_back(self, lab: Lab) -> None:
         """A task rejected after it was accepted has ended, with a reason."""
         await lab.declare(backpressure=bounded(1, "drop_oldest"))
@@ -79,7 +75,6 @@ class CallbacksConformance(StoreSuite):
             ending.reason,
         )
 
-    @scenario
     async def test_a_task_refused_at_the_door_does_not_call_back(self, lab: Lab) -> None:
         """A task that was never accepted has no end."""
         await lab.declare(backpressure=bounded(1, "drop_newest"))
@@ -87,7 +82,6 @@ class CallbacksConformance(StoreSuite):
         await lab.submit(lab.new(on_complete=NOTIFY))
         assert 0 == (await lab.pool(CALLBACKS)).queued
 
-    @scenario
     async def test_an_expired_task_calls_back(self, lab: Lab) -> None:
         """What time alone ends calls back too."""
         await lab.declare()
@@ -99,7 +93,6 @@ class CallbacksConformance(StoreSuite):
             ending.reason,
         )
 
-    @scenario
     async def test_an_exhausted_task_calls_back(self, lab: Lab) -> None:
         """A task that lost its last attempt with its worker is reported as failed."""
         await lab.declare()
@@ -109,7 +102,6 @@ class CallbacksConformance(StoreSuite):
         await lab.control(orders.DeclareDead("w2"))
         assert "lease_lost" == (await self._callback_ending(lab)).reason
 
-    @scenario
     async def test_a_retry_is_no_end(self, lab: Lab) -> None:
         """Only the terminal outcome calls back."""
         await lab.declare()
@@ -117,7 +109,6 @@ class CallbacksConformance(StoreSuite):
         await lab.applied(retried(await lab.one()))
         assert 0 == (await lab.pool(CALLBACKS)).queued
 
-    @scenario
     async def test_a_stale_settle_submits_no_callback(self, lab: Lab) -> None:
         """A late settle of a completed task stores no second callback."""
         await lab.declare()
@@ -127,7 +118,6 @@ class CallbacksConformance(StoreSuite):
         assert [Settled.STALE] == await lab.settle(completed(leased))
         assert 1 == (await lab.pool(CALLBACKS)).queued
 
-    @scenario
     async def test_each_end_of_a_redriven_task_calls_back(self, lab: Lab) -> None:
         """A second end is a second outcome."""
         await lab.declare()
@@ -137,7 +127,6 @@ class CallbacksConformance(StoreSuite):
         await lab.run_one()
         assert 2 == (await lab.pool(CALLBACKS)).queued
 
-    @scenario
     async def test_callbacks_run_outside_pause_limit_and_bound(self, lab: Lab) -> None:
         """A paused, full and saturated pool still calls back."""
         await lab.declare(max_concurrent=1, backpressure=bounded(1, "fail_submitter"))
@@ -149,7 +138,6 @@ class CallbacksConformance(StoreSuite):
         await lab.control(orders.Pause(POOL))
         assert 1 == len(await lab.lease(pool=CALLBACKS))
 
-    @scenario
     async def test_callbacks_have_a_limit_of_their_own(self, lab: Lab) -> None:
         """At most `max_callbacks` of a pool run at once."""
         await lab.declare(max_callbacks=2)
@@ -161,7 +149,6 @@ class CallbacksConformance(StoreSuite):
         assert (CALLBACKS, 2) == (spec.name, spec.max_concurrent)
 
     @mark.rows("CX-17")
-    @scenario
     async def test_a_failing_callback_leaves_its_task_alone(self, lab: Lab) -> None:
         """A callback is retried as a task of its own; its ending stays the same."""
         await lab.declare()
@@ -171,7 +158,6 @@ class CallbacksConformance(StoreSuite):
         assert Status.COMPLETED == await lab.status(task)
         assert 2 == (await lab.one(pool=CALLBACKS)).fence.attempt
 
-    @scenario
     async def test_the_limit_of_callbacks_can_be_redeclared(self, lab: Lab) -> None:
         """A new max_callbacks is in force with the next lease, for what waits already."""
         await lab.declare(max_callbacks=1)
@@ -183,7 +169,6 @@ class CallbacksConformance(StoreSuite):
         assert 3 == (await lab.pool(CALLBACKS)).spec.max_concurrent
         assert 2 == len(await lab.lease(pool=CALLBACKS))
 
-    @scenario
     async def test_the_queue_of_callbacks_cannot_be_declared(self, lab: Lab) -> None:
         """It comes with its pool; a declaration by that name is refused by name."""
         for pool in (None, POOL):
@@ -194,7 +179,6 @@ class CallbacksConformance(StoreSuite):
             assert ("name", CALLBACKS) == (caught.value.option, caught.value.value)
         assert 16 == (await lab.pool(CALLBACKS)).spec.max_concurrent
 
-    @scenario
     async def test_pruning_a_pool_forgets_its_callbacks(self, lab: Lab) -> None:
         """Ended callbacks are pruned with their tasks, failed ones at their own time."""
         await lab.declare()

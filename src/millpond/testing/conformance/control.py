@@ -23,7 +23,7 @@ from millpond.testing.conformance.lab import (
     names_of,
     stopped,
 )
-from millpond.testing.conformance.scenario import StoreSuite, mark, scenario
+from millpond.testing.conformance.scenario import StoreSuite, mark
 
 
 class ControlConformance(StoreSuite):
@@ -34,7 +34,6 @@ class ControlConformance(StoreSuite):
         [orders.Pause("nowhere"), orders.Resize("nowhere", 1), orders.Purge("nowhere")],
         ids=lambda order: type(order).__name__,
     )
-    @scenario
     async def test_an_order_for_an_undeclared_pool_is_an_error(
         self, lab: Lab, order: orders.Command
     ) -> None:
@@ -45,7 +44,6 @@ class ControlConformance(StoreSuite):
 
     # Cancel
 
-    @scenario
     async def test_an_order_for_one_pool_spares_the_tasks_of_others(self, lab: Lab) -> None:
         """Who may cancel and redrive in a pool of his has no power over another's."""
         await lab.declare()
@@ -56,7 +54,6 @@ class ControlConformance(StoreSuite):
         assert 1 == (await lab.control(orders.Redrive((task,), of=POOL))).count
 
     @mark.rows("CX-T04", "CX-T75", "CX-T44")
-    @scenario
     async def test_a_waiting_task_is_cancelled_at_once(self, lab: Lab) -> None:
         """It ends cancelled and never starts."""
         await lab.declare()
@@ -67,7 +64,6 @@ class ControlConformance(StoreSuite):
         assert [] == await lab.lease()
 
     @mark.rows("CX-T13", "CX-T76")
-    @scenario
     async def test_a_running_task_gets_a_cancel_request_and_goes_on(self, lab: Lab) -> None:
         """A cancel leaves it running, with the request on it."""
         await lab.declare()
@@ -79,7 +75,6 @@ class ControlConformance(StoreSuite):
 
     @mark.rows("TRAP-16", "CX-T05", "CX-T85")
     @pytest.mark.parametrize("running", [False, True])
-    @scenario
     async def test_cancelling_twice_is_cancelling_once(self, lab: Lab, running: bool) -> None:
         """The second cancel touches nothing and leaves no record."""
         await lab.declare()
@@ -91,7 +86,6 @@ class ControlConformance(StoreSuite):
         assert 0 == (await lab.control(orders.Cancel((task, task)))).count
         assert before == await lab.records()
 
-    @scenario
     async def test_an_interrupt_stays_with_the_task(self, lab: Lab) -> None:
         """The answer and every renewal distinguish it from a plain cancel, while it runs."""
         await lab.declare()
@@ -110,7 +104,6 @@ class ControlConformance(StoreSuite):
         ended = await lab.task(hit)
         assert (Status.CANCELLED, True) == (ended.status, ended.interrupt_requested)
 
-    @scenario
     async def test_an_interrupt_may_follow_a_word_and_no_word_takes_it_back(self, lab: Lab) -> None:
         """It is news, once; what comes after it touches nothing and leaves no record."""
         await lab.declare()
@@ -129,7 +122,6 @@ class ControlConformance(StoreSuite):
         assert before == await lab.records()
         assert (task,) == (await lab.renew(WORKER)).interrupted
 
-    @scenario
     async def test_a_waiting_task_has_nothing_to_interrupt(self, lab: Lab) -> None:
         """It ends cancelled, as by any other cancel."""
         await lab.declare()
@@ -140,7 +132,6 @@ class ControlConformance(StoreSuite):
         assert (Status.CANCELLED, False) == (found.status, found.interrupt_requested)
 
     @mark.rows("CX-T46", "CX-T92")
-    @scenario
     async def test_cancelling_what_ended_changes_nothing(self, lab: Lab) -> None:
         """A completed task stays completed; an unknown id is passed over."""
         await lab.declare()
@@ -150,7 +141,6 @@ class ControlConformance(StoreSuite):
         assert Status.COMPLETED == await lab.status(task)
 
     @mark.rows("CX-T91", "DE-R07")
-    @scenario
     async def test_a_cancelled_timer_starts_nothing(self, lab: Lab) -> None:
         """A scheduled task that was cancelled does not start when it would have been due."""
         await lab.declare()
@@ -159,7 +149,6 @@ class ControlConformance(StoreSuite):
         lab.later(5.0)
         assert [] == await lab.lease()
 
-    @scenario
     async def test_a_purge_cancels_what_waits(self, lab: Lab) -> None:
         """Waiting and scheduled tasks end as purged; the running one goes on."""
         await lab.declare(max_concurrent=1)
@@ -172,7 +161,6 @@ class ControlConformance(StoreSuite):
         )
         assert "purged" == (await lab.task(waiting)).reason
 
-    @scenario
     async def test_a_purge_of_one_key_spares_the_others(self, lab: Lab) -> None:
         """Only what shares the key is cancelled."""
         await lab.declare()
@@ -184,7 +172,6 @@ class ControlConformance(StoreSuite):
         )
 
     @mark.rows("CX-T07")
-    @scenario
     async def test_cancel_all_reaches_waiting_and_running_tasks(self, lab: Lab) -> None:
         """Waiting tasks are cancelled, running ones get a request."""
         await lab.declare(max_concurrent=1)
@@ -194,7 +181,6 @@ class ControlConformance(StoreSuite):
         assert Status.CANCELLED == await lab.status(waiting)
         assert (await lab.task(running)).cancel_requested
 
-    @scenario
     async def test_cancel_all_may_interrupt(self, lab: Lab) -> None:
         """What runs is to be interrupted, on every page."""
         await lab.declare()
@@ -206,7 +192,6 @@ class ControlConformance(StoreSuite):
         assert running == [*first.interrupted, *rest.interrupted]
         assert tuple(running) == (await lab.renew(WORKER)).interrupted
 
-    @scenario
     async def test_cancel_all_spares_what_came_after_its_moment(self, lab: Lab) -> None:
         """`before` is about when a task was submitted, not included."""
         await lab.declare()
@@ -216,7 +201,6 @@ class ControlConformance(StoreSuite):
         assert 1 == (await lab.control(orders.CancelAll(POOL, before=lab.now))).count
         assert [Status.CANCELLED, Status.QUEUED] == await lab.statuses(old, new)
 
-    @scenario
     async def test_cancel_all_of_one_key_spares_the_others(self, lab: Lab) -> None:
         """Only what shares the key is cancelled."""
         await lab.declare()
@@ -226,7 +210,6 @@ class ControlConformance(StoreSuite):
 
     @mark.rows("CX-T08")
     @pytest.mark.parametrize("kind", [orders.Purge, orders.CancelAll])
-    @scenario
     async def test_all_is_cancelled_in_pages(
         self, lab: Lab, kind: type[orders.Purge | orders.CancelAll]
     ) -> None:
@@ -250,7 +233,6 @@ class ControlConformance(StoreSuite):
     # Redrive
 
     @pytest.mark.parametrize("end", ["failed", "cancelled"])
-    @scenario
     async def test_a_redriven_task_has_a_new_budget_of_attempts(self, lab: Lab, end: str) -> None:
         """It has a new budget of attempts, no error, and stands at the tail."""
         await lab.declare()
@@ -272,7 +254,6 @@ class ControlConformance(StoreSuite):
         assert 3 == answer.sequence
         assert "first again" == names_of(await lab.lease())
 
-    @scenario
     async def test_a_redriven_task_is_the_newest(self, lab: Lab) -> None:
         """Where the newest is first, the redriven one is."""
         await lab.declare(order=lifo(), max_concurrent=1)
@@ -282,7 +263,6 @@ class ControlConformance(StoreSuite):
         await lab.control(orders.Redrive((task,)))
         assert "again other" == await lab.serve(2)
 
-    @scenario
     async def test_a_redriven_task_may_start_at_once(self, lab: Lab) -> None:
         """The delay it was submitted with is not waited for."""
         await lab.declare()
@@ -291,7 +271,6 @@ class ControlConformance(StoreSuite):
         await lab.control(orders.Redrive((task,)))
         assert [task] == ids_of(await lab.lease())
 
-    @scenario
     async def test_a_redriven_task_can_be_purged(self, lab: Lab) -> None:
         """It waits as any other does."""
         await lab.declare()
@@ -301,7 +280,6 @@ class ControlConformance(StoreSuite):
         assert 1 == (await lab.control(orders.Purge(POOL, "A"))).count
         assert Status.CANCELLED == await lab.status(task)
 
-    @scenario
     async def test_only_failed_and_cancelled_tasks_are_redriven(self, lab: Lab) -> None:
         """Queued, running, completed, rejected and unknown ones are passed over."""
         await lab.declare(max_concurrent=1, backpressure=bounded(1, "drop_oldest"))
@@ -316,7 +294,6 @@ class ControlConformance(StoreSuite):
         assert 0 == (await lab.control(orders.Redrive(tasks))).count
         assert before == await lab.records()
 
-    @scenario
     async def test_a_closure_is_not_redriven(self, lab: Lab) -> None:
         """Its code may be gone; it is never silently run again."""
         await lab.declare()
@@ -325,7 +302,6 @@ class ControlConformance(StoreSuite):
         await lab.applied(failed(await lab.one(worker="w2")))
         assert 0 == (await lab.control(orders.Redrive((closure,)))).count
 
-    @scenario
     async def test_a_redrive_respects_who_has_the_key_now(self, lab: Lab) -> None:
         """A task whose idempotency key passed to another is not queued beside it."""
         await lab.declare()
@@ -334,7 +310,6 @@ class ControlConformance(StoreSuite):
         await lab.put(idempotency_key="k", dedupe=Dedupe.INFLIGHT)
         assert 0 == (await lab.control(orders.Redrive((dead,)))).count
 
-    @scenario
     async def test_a_redriven_task_answers_for_its_key_again(self, lab: Lab) -> None:
         """While it is queued again, a submit of its key is a duplicate."""
         await lab.declare()
@@ -346,7 +321,6 @@ class ControlConformance(StoreSuite):
         ).admissions[0]
         assert (dead, True) == (answer.task, answer.duplicate)
 
-    @scenario
     async def test_a_redriven_task_has_its_time_again(self, lab: Lab) -> None:
         """One that expired is not too late at once, and is too late after as long as before."""
         await lab.declare()
@@ -364,7 +338,6 @@ class ControlConformance(StoreSuite):
 
     # Retention
 
-    @scenario
     async def test_pruning_forgets_what_ended_before(self, lab: Lab) -> None:
         """Successes and failures have moments of their own; what lives is never forgotten."""
         await lab.declare()
@@ -382,7 +355,6 @@ class ControlConformance(StoreSuite):
             dead, young, live
         )
 
-    @scenario
     async def test_pruning_keeps_the_totals(self, lab: Lab) -> None:
         """Lifetime counts outlive the tasks they counted."""
         await lab.declare()
@@ -392,7 +364,6 @@ class ControlConformance(StoreSuite):
         await lab.control(orders.Prune(POOL, lab.now, lab.now))
         assert {"completed": 1} == (await lab.pool()).totals
 
-    @scenario
     async def test_what_was_forgotten_is_in_nobodys_way(self, lab: Lab) -> None:
         """Orders for a whole pool after pruning touch what is left."""
         await lab.declare()
@@ -404,7 +375,6 @@ class ControlConformance(StoreSuite):
         assert 1 == (await lab.control(orders.CancelAll(POOL, unit="A"))).count
         assert 0 == (await lab.control(orders.Purge(POOL))).count
 
-    @scenario
     async def test_pruning_works_in_pages(self, lab: Lab) -> None:
         """A limit bounds a call, and the oldest go first."""
         await lab.declare()
@@ -418,7 +388,6 @@ class ControlConformance(StoreSuite):
             found.new.id if (found := await lab.view.task(task)) else None for task in tasks
         ]
 
-    @scenario
     async def test_a_redriven_task_is_not_pruned(self, lab: Lab) -> None:
         """Queued again is not ended."""
         await lab.declare()
@@ -429,13 +398,11 @@ class ControlConformance(StoreSuite):
         assert 0 == (await lab.control(orders.Prune(POOL, lab.now, lab.now))).count
         assert [task] == ids_of(await lab.lease())
 
-    @scenario
     async def test_a_worker_joins_once(self, lab: Lab) -> None:
         """Joining again under the same name changes nothing."""
         assert 1 == (await lab.join("w2")).count
         assert 0 == (await lab.join("w2")).count
 
-    @scenario
     async def test_the_audit_of_a_redriven_task_has_all_its_events(self, lab: Lab) -> None:
         """Submit, lease, fail, redrive, lease, complete."""
         await lab.declare()
@@ -455,7 +422,6 @@ class ControlConformance(StoreSuite):
 
     # Forgetting keys and runs
 
-    @scenario
     async def test_keys_outlive_their_tasks(self, lab: Lab) -> None:
         """Pruned without keys_before, a key is still answered with the id it stood for."""
         await lab.declare()
@@ -467,7 +433,6 @@ class ControlConformance(StoreSuite):
         assert (done, True, Status.COMPLETED) == (answer.task, answer.duplicate, answer.status)
 
     @pytest.mark.parametrize("steps", [1, 2])
-    @scenario
     async def test_old_keys_are_forgotten_where_asked_for(self, lab: Lab, steps: int) -> None:
         """With the prune that takes their tasks or a later one; younger keys stay."""
         await lab.declare()
@@ -487,7 +452,6 @@ class ControlConformance(StoreSuite):
             (found.task, found.duplicate) for found in answer.admissions
         ]
 
-    @scenario
     async def test_ended_runs_are_forgotten_with_the_keys(self, lab: Lab) -> None:
         """Only those over before keys_before; then their name is free for a new run."""
         await lab.declare()

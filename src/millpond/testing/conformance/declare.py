@@ -21,7 +21,7 @@ from millpond.testing.conformance.lab import (
     completed,
     names_of,
 )
-from millpond.testing.conformance.scenario import StoreSuite, mark, scenario
+from millpond.testing.conformance.scenario import StoreSuite, mark
 
 
 class DeclareConformance(StoreSuite):
@@ -29,7 +29,6 @@ class DeclareConformance(StoreSuite):
 
     # Declarations
 
-    @scenario
     async def test_a_declaration_makes_a_pool_once(self, lab: Lab) -> None:
         """Declaring the same pool again changes nothing and makes no revision."""
         first = await lab.declare(max_concurrent=3)
@@ -37,7 +36,6 @@ class DeclareConformance(StoreSuite):
         assert ((1, 1), (0, 1)) == ((first.count, first.revision), (again.count, again.revision))
         assert 1 == len(await lab.records())
 
-    @scenario
     async def test_a_different_declaration_is_a_new_revision(self, lab: Lab) -> None:
         """The new settings are in force and the revision says so."""
         await lab.declare(max_concurrent=1)
@@ -51,7 +49,6 @@ class DeclareConformance(StoreSuite):
             pool.spec.backpressure,
         )
 
-    @scenario
     async def test_a_new_limit_per_key_is_in_force_at_once(self, lab: Lab) -> None:
         """Keys that were at their limit go on as far as the new one lets them."""
         await lab.declare(max_per_key=1)
@@ -61,7 +58,6 @@ class DeclareConformance(StoreSuite):
         await lab.declare(max_per_key=2)
         assert 1 == len(await lab.lease())
 
-    @scenario
     async def test_a_rate_may_be_declared_later(self, lab: Lab) -> None:
         """It starts with a full bucket and holds from then on."""
         await lab.declare()
@@ -72,7 +68,6 @@ class DeclareConformance(StoreSuite):
             await lab.put()
         assert 2 == len(await lab.lease())
 
-    @scenario
     async def test_a_resize_does_not_refill_a_rate(self, lab: Lab) -> None:
         """Tasks started before count under the new limit too."""
         await lab.declare(rates=(Rate(1, per=60.0),))
@@ -82,7 +77,6 @@ class DeclareConformance(StoreSuite):
         await lab.put()
         assert [] == await lab.lease()
 
-    @scenario
     async def test_what_an_operator_resized_stays(self, lab: Lab) -> None:
         """A new declaration takes over everything but a limit set by an operator."""
         await lab.declare(max_concurrent=1)
@@ -91,7 +85,6 @@ class DeclareConformance(StoreSuite):
         pool = await lab.pool()
         assert (7, 1) == (pool.spec.max_concurrent, pool.spec.max_per_key)
 
-    @scenario
     async def test_a_resize_to_nothing_is_a_reset(self, lab: Lab) -> None:
         """Without a number the limit is the declared one again, and follows declarations."""
         await lab.declare(max_concurrent=3)
@@ -101,7 +94,6 @@ class DeclareConformance(StoreSuite):
         await lab.declare(max_concurrent=2)
         assert 2 == (await lab.pool()).spec.max_concurrent
 
-    @scenario
     async def test_a_reset_goes_back_to_the_latest_declaration(self, lab: Lab) -> None:
         """The limit declared during an operator's limit comes into force."""
         await lab.declare(max_concurrent=3)
@@ -115,7 +107,6 @@ class DeclareConformance(StoreSuite):
 
     @pytest.mark.parametrize("field", ["queue", "ordered", "lanes"])
     @pytest.mark.parametrize("running", [False, True], ids=["waiting", "running"])
-    @scenario
     async def test_the_order_cannot_change_under_a_backlog(
         self, lab: Lab, field: str, running: bool
     ) -> None:
@@ -133,7 +124,6 @@ class DeclareConformance(StoreSuite):
         assert field == caught.value.field
         assert (1, fifo()) == ((await lab.pool()).revision, (await lab.pool()).spec.order)
 
-    @scenario
     async def test_the_order_may_change_when_nothing_waits(self, lab: Lab) -> None:
         """An empty pool can be redeclared in every way."""
         await lab.declare()
@@ -153,7 +143,6 @@ class DeclareConformance(StoreSuite):
     # Redeclared
 
     @pytest.mark.parametrize("first", [False, True], ids=["behind", "before"])
-    @scenario
     async def test_a_second_rate_leaves_the_first_as_it_is(self, lab: Lab, first: bool) -> None:
         """What the first one counted still counts, wherever the new one is written."""
         old, new = Rate(1, per=60.0), Rate(100, per=1.0)
@@ -165,7 +154,6 @@ class DeclareConformance(StoreSuite):
         answer = await lab.ask()
         assert ((), lab.now + 60.0) == (answer.leased, answer.next_at)
 
-    @scenario
     async def test_a_changed_rate_starts_afresh(self, lab: Lab) -> None:
         """An hour that the old rate still had to wait is not waited for under the new one."""
         await lab.declare(rates=(Rate(1, per=3600.0),))
@@ -178,7 +166,6 @@ class DeclareConformance(StoreSuite):
         answer = await lab.ask(9)
         assert (1, lab.now + 2.0) == (len(answer.leased), answer.next_at)
 
-    @scenario
     async def test_a_changed_rate_per_key_starts_afresh(self, lab: Lab) -> None:
         """Each key has a full bucket of the new rate, and waits only as long as that says."""
         await lab.declare(rate_per_key=Rate(1, per=3600.0))
@@ -188,7 +175,6 @@ class DeclareConformance(StoreSuite):
         answer = await lab.ask(9)
         assert (1, lab.now + 2.0) == (len(answer.leased), answer.next_at)
 
-    @scenario
     async def test_a_removed_rate_per_key_limits_no_key(self, lab: Lab) -> None:
         """Keys that waited for it start at once."""
         await lab.declare(rate_per_key=Rate(1, per=3600.0))
@@ -197,7 +183,6 @@ class DeclareConformance(StoreSuite):
         await lab.declare()
         assert "A" == names_of(await lab.lease())
 
-    @scenario
     async def test_new_weights_count_from_the_next_start(self, lab: Lab) -> None:
         """They may change under a backlog, and a key of weight two is served twice as often."""
         await lab.declare(order=fair_round_robin(), max_concurrent=1)
@@ -206,7 +191,6 @@ class DeclareConformance(StoreSuite):
         await lab.declare(order=fair_round_robin(weights={"B": 2.0}), max_concurrent=1)
         assert {"A": 3, "B": 6} == Counter((await lab.serve(9)).split())
 
-    @scenario
     async def test_aging_cannot_change_under_a_backlog(self, lab: Lab) -> None:
         """The place of what waits came from it."""
         await lab.declare(order=priority(aging=5.0))
@@ -223,7 +207,6 @@ class DeclareConformance(StoreSuite):
         await lab.run_one()
         assert 1 == (await lab.declare(order=priority())).count
 
-    @scenario
     async def test_a_refused_declaration_changes_nothing(self, lab: Lab) -> None:
         """Fewer lanes than an operator's limit cannot be; asked again, it is refused again."""
         await lab.declare(lanes=4)
@@ -243,7 +226,6 @@ class DeclareConformance(StoreSuite):
             (await lab.pool()).spec.max_concurrent,
         )
 
-    @scenario
     async def test_a_conflicting_declaration_changes_nothing(self, lab: Lab) -> None:
         """Nothing of it is in force, and it is a conflict again as long as tasks wait."""
         await lab.declare()
@@ -255,7 +237,6 @@ class DeclareConformance(StoreSuite):
             assert before == await lab.pool()
         assert 16 == (await lab.pool(CALLBACKS)).spec.max_concurrent
 
-    @scenario
     async def test_what_an_operator_resized_outlasts_every_declaration(self, lab: Lab) -> None:
         """One that happens to name the same limit does not take it over."""
         await lab.declare(max_concurrent=1)
@@ -267,7 +248,6 @@ class DeclareConformance(StoreSuite):
     # Retention
 
     @mark.rows("TR-09")
-    @scenario
     async def test_a_pool_remembers_how_long_it_keeps_what_ended(self, lab: Lab) -> None:
         """As declared; one that says nothing takes over what is stored."""
         kept = Retention(completed=5.0, keys=60.0, events=60.0)
@@ -279,7 +259,6 @@ class DeclareConformance(StoreSuite):
         assert kept == (await lab.pool()).declared.keep
 
     @mark.rows("TR-09")
-    @scenario
     async def test_keeping_for_less_time_is_a_conflict_once_there_were_tasks(
         self, lab: Lab
     ) -> None:
@@ -298,7 +277,6 @@ class DeclareConformance(StoreSuite):
         assert shorter == (await lab.pool()).declared.keep
 
     @mark.rows("TR-09")
-    @scenario
     async def test_a_prune_leaves_other_pools_alone(self, lab: Lab) -> None:
         """Tasks and keys of one pool go, those of another stay."""
         for pool in (POOL, "other"):

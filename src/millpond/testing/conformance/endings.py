@@ -24,7 +24,7 @@ from millpond.testing.conformance.lab import (
     stopped,
     with_fence,
 )
-from millpond.testing.conformance.scenario import StoreSuite, mark, scenario
+from millpond.testing.conformance.scenario import StoreSuite, mark
 
 
 def dry(lane: str | None = None, processed: int = 0, pool: str = POOL) -> Drained:
@@ -37,7 +37,6 @@ class EndingsConformance(StoreSuite):
 
     # Tasks that ended
 
-    @scenario
     async def test_a_settle_names_what_it_ended(self, lab: Lab) -> None:
         """Completed, failed and cancelled tasks are named, one that is tried again is not."""
         await lab.declare()
@@ -46,7 +45,6 @@ class EndingsConformance(StoreSuite):
         answer = await lab.applied(completed(one), failed(two), stopped(three), retried(four))
         assert set(tasks[:3]) == set(answer.ended)
 
-    @scenario
     async def test_a_settle_returns_the_outcome_of_each_task(self, lab: Lab) -> None:
         """One status per settlement, as it left its task."""
         await lab.declare(max_concurrent=9)
@@ -70,7 +68,6 @@ class EndingsConformance(StoreSuite):
             Status.FAILED,
         ) == answer.after
 
-    @scenario
     async def test_a_stale_settle_has_no_status_after(self, lab: Lab) -> None:
         """None stands where nothing was applied, and nothing has ended by it."""
         await lab.declare()
@@ -81,7 +78,6 @@ class EndingsConformance(StoreSuite):
         assert (None, Status.COMPLETED, None) == answer.after
         assert (leased.fence.task,) == answer.ended
 
-    @scenario
     async def test_what_is_leased_again_at_once_was_queued_between(self, lab: Lab) -> None:
         """The status after a settlement is not that after the lease made in the same step."""
         await lab.declare()
@@ -92,7 +88,6 @@ class EndingsConformance(StoreSuite):
         assert answer.lease is not None
         assert 1 == len(answer.lease.leased)
 
-    @scenario
     async def test_a_failed_run_names_what_it_took_along(self, lab: Lab) -> None:
         """What is cancelled on another task's account has ended in the same verb."""
         await lab.declare(max_concurrent=1)
@@ -102,7 +97,6 @@ class EndingsConformance(StoreSuite):
         answer = await lab.applied(failed(await lab.one()))
         assert {new.id for new in seed} == set(answer.ended)
 
-    @scenario
     async def test_a_submit_names_what_it_evicted(self, lab: Lab) -> None:
         """The oldest that made room has ended; the new one has not."""
         await lab.declare(backpressure=bounded(1, "drop_oldest"))
@@ -110,7 +104,6 @@ class EndingsConformance(StoreSuite):
         answer = await lab.submit_all(Batch(tasks=(lab.new(),)))
         assert (old,) == answer.ended
 
-    @scenario
     async def test_a_lease_names_what_was_too_late(self, lab: Lab) -> None:
         """A task found expired when it was its turn has ended by that lease."""
         await lab.declare()
@@ -119,7 +112,6 @@ class EndingsConformance(StoreSuite):
         answer = await lab.ask()
         assert ((late,), (dry(None, 1),)) == (answer.ended, answer.emptied)
 
-    @scenario
     async def test_a_lease_within_a_settle_reports_ended_tasks_in_the_answer(
         self, lab: Lab
     ) -> None:
@@ -135,7 +127,6 @@ class EndingsConformance(StoreSuite):
         assert answer.lease is not None
         assert ((), ()) == (answer.lease.ended, answer.lease.emptied)
 
-    @scenario
     async def test_recovery_names_what_it_ended(self, lab: Lab) -> None:
         """Expired tasks and leases lost for the last time; not those that are tried again."""
         await lab.declare()
@@ -148,7 +139,6 @@ class EndingsConformance(StoreSuite):
         assert {spent, late} == set(answer.ended)
         assert Status.QUEUED == await lab.status(again)
 
-    @scenario
     async def test_orders_name_what_they_ended(self, lab: Lab) -> None:
         """Cancelled and purged tasks; a running one with a request has not ended."""
         await lab.declare(max_concurrent=1)
@@ -160,7 +150,6 @@ class EndingsConformance(StoreSuite):
     # Lanes and pools that ran dry
 
     @mark.rows("TRAP-5")
-    @scenario
     async def test_the_last_task_of_a_lane_empties_it(self, lab: Lab) -> None:
         """Reported by the verb that ends the last task, with the number of tasks ever."""
         await lab.declare(lanes=1)
@@ -169,7 +158,6 @@ class EndingsConformance(StoreSuite):
         assert () == (await lab.applied(completed(await lab.one()))).emptied
         assert (dry("0", 3),) == (await lab.applied(completed(await lab.one()))).emptied
 
-    @scenario
     async def test_a_lane_that_waits_for_a_retry_is_not_dry(self, lab: Lab) -> None:
         """A task that comes back keeps its lane alive, and so does one that is scheduled."""
         await lab.declare(lanes=1)
@@ -179,7 +167,6 @@ class EndingsConformance(StoreSuite):
         await lab.put(delay=60.0)
         assert () == (await lab.applied(completed(await lab.one()))).emptied
 
-    @scenario
     async def test_each_time_a_lane_runs_dry_is_reported(self, lab: Lab) -> None:
         """Filled and emptied again, it is reported again, and the count goes on."""
         await lab.declare(ordered=True)
@@ -190,7 +177,6 @@ class EndingsConformance(StoreSuite):
             answer = await lab.applied(completed(first), failed(second))
             assert (dry("a", processed), dry("b", processed)) == answer.emptied
 
-    @scenario
     async def test_what_was_only_cancelled_was_not_processed(self, lab: Lab) -> None:
         """A purge may empty a lane; it has processed nothing."""
         await lab.declare(ordered=True)
@@ -198,14 +184,12 @@ class EndingsConformance(StoreSuite):
         await lab.put(key="b")
         assert (dry("a"),) == (await lab.control(orders.Purge(POOL, "a"))).emptied
 
-    @scenario
     async def test_work_without_a_lane_empties_none(self, lab: Lab) -> None:
         """In an ordered pool a task without a key is in no lane."""
         await lab.declare(ordered=True)
         await lab.put()
         assert () == (await lab.applied(completed(await lab.one()))).emptied
 
-    @scenario
     async def test_a_pool_is_dry_as_a_whole(self, lab: Lab) -> None:
         """Without lanes it is the pool that runs dry, once, not each of its keys."""
         await lab.declare()
@@ -214,14 +198,12 @@ class EndingsConformance(StoreSuite):
         assert () == (await lab.applied(completed(first))).emptied
         assert (dry(None, 2),) == (await lab.applied(failed(second))).emptied
 
-    @scenario
     async def test_a_follow_up_keeps_a_pool_from_running_dry(self, lab: Lab) -> None:
         """What an attempt submits is there before the attempt is over."""
         await lab.declare()
         await lab.put()
         assert () == (await lab.applied(completed(await lab.one(), lab.new()))).emptied
 
-    @scenario
     async def test_what_is_filled_again_in_the_same_step_is_not_dry(self, lab: Lab) -> None:
         """Only how it stands at the end of the step counts."""
         await lab.declare()
@@ -232,7 +214,6 @@ class EndingsConformance(StoreSuite):
         answer = await lab.applied(completed(here), completed(there, lab.new()))
         assert (dry(None, 1, "other"),) == answer.emptied
 
-    @scenario
     async def test_a_pool_that_was_empty_did_not_run_dry(self, lab: Lab) -> None:
         """What comes and ends within one step leaves no trace here."""
         await lab.declare(rates=())
@@ -245,7 +226,6 @@ class EndingsConformance(StoreSuite):
         assert {leased.fence.task, *(new.id for new in two)} == set(answer.ended)
         assert (dry(None, 1),) == answer.emptied
 
-    @scenario
     async def test_callbacks_empty_nothing(self, lab: Lab) -> None:
         """The queue of a pool's callbacks is no pool of its own and keeps no pool full."""
         await lab.declare()
@@ -257,7 +237,6 @@ class EndingsConformance(StoreSuite):
     # When recovery is worth calling
 
     @mark.rows("CX-T62")
-    @scenario
     async def test_recovery_says_when_time_gives_it_something_to_do(self, lab: Lab) -> None:
         """The next lease or task to expire, or the day a parked task has waited; else never."""
         await lab.control(orders.Deregister(WORKER))
@@ -271,7 +250,6 @@ class EndingsConformance(StoreSuite):
         await lab.put(expires_in=5.0)
         assert lab.now + 5.0 == (await lab.recover()).next_at
 
-    @scenario
     async def test_recovery_at_its_moment_finds_something(self, lab: Lab) -> None:
         """Asked exactly then it moves something; asked again it names a later moment."""
         await lab.declare()
@@ -283,7 +261,6 @@ class EndingsConformance(StoreSuite):
         assert 1 == answer.moved
         assert answer.next_at is None or answer.next_at > moment
 
-    @scenario
     async def test_recovery_left_off_at_its_limit_is_wanted_now(self, lab: Lab) -> None:
         """With more to do the moment is this one."""
         await lab.declare()

@@ -22,7 +22,7 @@ from millpond.testing.conformance.lab import (
     retried,
     with_fence,
 )
-from millpond.testing.conformance.scenario import StoreSuite, mark, scenario
+from millpond.testing.conformance.scenario import StoreSuite, mark
 from millpond.testing.conformance.settle import ENDS, End
 
 
@@ -47,7 +47,6 @@ class FencesConformance(StoreSuite):
 
     @mark.rows("CX-16", "CX-T22", "CX-T82")
     @ENDS
-    @scenario
     async def test_another_attempts_fence_changes_nothing(self, lab: Lab, end: End) -> None:
         """A settle with the number of an earlier attempt is refused and counted."""
         await lab.declare()
@@ -58,7 +57,6 @@ class FencesConformance(StoreSuite):
         await self._refused(lab, end(old))
 
     @mark.rows("CX-16")
-    @scenario
     async def test_no_write_of_a_lost_attempt_changes_anything(self, lab: Lab) -> None:
         """Progress, steps, holds, weights and follow-ups are refused as the settle itself is."""
         await lab.declare(rates=(Rate(50, per=1.0, of="weight"),))
@@ -99,7 +97,6 @@ class FencesConformance(StoreSuite):
 
     @mark.rows("CX-16")
     @ENDS
-    @scenario
     async def test_a_wrong_token_changes_nothing(self, lab: Lab, end: End) -> None:
         """Knowing the id and the attempt is not enough."""
         await lab.declare()
@@ -109,7 +106,6 @@ class FencesConformance(StoreSuite):
 
     @mark.rows("CX-16")
     @ENDS
-    @scenario
     async def test_a_released_fence_is_used_up(self, lab: Lab, end: End) -> None:
         """A task given back and waiting takes no settle of its last run."""
         await lab.declare()
@@ -120,7 +116,6 @@ class FencesConformance(StoreSuite):
 
     @mark.rows("CX-T23")
     @ENDS
-    @scenario
     async def test_a_task_that_ended_takes_no_settle(self, lab: Lab, end: End) -> None:
         """Of two settles of one attempt the first counts."""
         await lab.declare()
@@ -129,7 +124,6 @@ class FencesConformance(StoreSuite):
         await lab.applied(completed(leased, result=b"first"))
         await self._refused(lab, end(leased))
 
-    @scenario
     async def test_the_second_settle_within_a_batch_is_stale(self, lab: Lab) -> None:
         """A fence is used up by the first settlement that carries it."""
         await lab.declare()
@@ -140,7 +134,6 @@ class FencesConformance(StoreSuite):
         assert Status.COMPLETED == await lab.status(task)
         assert 1 == (await lab.pool()).stale_settles
 
-    @scenario
     async def test_a_retry_within_a_batch_does_not_renew_the_fence(self, lab: Lab) -> None:
         """A retry and a completion of one attempt in one batch: only the retry counts."""
         await lab.declare()
@@ -151,7 +144,6 @@ class FencesConformance(StoreSuite):
         )
         assert Status.QUEUED == await lab.status(task)
 
-    @scenario
     async def test_a_fence_from_before_a_redrive_is_stale(self, lab: Lab) -> None:
         """The new budget starts at attempt one again; the old fence of attempt one is not it."""
         await lab.declare()
@@ -165,7 +157,6 @@ class FencesConformance(StoreSuite):
         await self._refused(lab, completed(old))
 
     @mark.rows("CX-T83")
-    @scenario
     async def test_a_settle_for_a_task_that_is_gone_is_stale(self, lab: Lab) -> None:
         """A forgotten task takes no settle and comes back by none."""
         await lab.declare()
@@ -177,7 +168,6 @@ class FencesConformance(StoreSuite):
         assert [Settled.STALE] == await lab.settle(completed(leased))
         assert await lab.view.task(task) is None
 
-    @scenario
     async def test_nothing_hangs_on_a_stale_settle(self, lab: Lab) -> None:
         """Its follow-ups are not stored."""
         await lab.declare()

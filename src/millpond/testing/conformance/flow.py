@@ -22,7 +22,7 @@ from millpond.testing.conformance.lab import (
     released,
     retried,
 )
-from millpond.testing.conformance.scenario import StoreSuite, mark, scenario
+from millpond.testing.conformance.scenario import StoreSuite, mark
 
 if TYPE_CHECKING:
     from millpond.core.handler_signals import Scope
@@ -47,7 +47,6 @@ class FlowConformance(StoreSuite):
 
     # Weights
 
-    @scenario
     async def test_what_was_not_used_is_refunded(self, lab: Lab) -> None:
         """A start is charged its weight; its end gives back the part that was not used."""
         await lab.declare(rates=(TOKENS,))
@@ -62,7 +61,6 @@ class FlowConformance(StoreSuite):
         lab.later(10.0)
         assert 1 == len(await lab.lease())
 
-    @scenario
     async def test_a_refund_wakes_the_pool(self, lab: Lab) -> None:
         """Room that a refund makes is heard of."""
         await lab.declare(rates=(TOKENS,))
@@ -73,7 +71,6 @@ class FlowConformance(StoreSuite):
         assert POOL in lab.wakes
         assert 1 == len(await lab.lease())
 
-    @scenario
     async def test_what_was_used_beyond_the_weight_is_charged(self, lab: Lab) -> None:
         """More than was thought is owed: nothing starts until it fits again."""
         await lab.declare(rates=(TOKENS,))
@@ -84,7 +81,6 @@ class FlowConformance(StoreSuite):
         answer = await lab.ask()
         assert ((), lab.now + 40.0) == (answer.leased, answer.next_at)
 
-    @scenario
     async def test_a_refund_gives_back_nothing_that_time_has_given_back(self, lab: Lab) -> None:
         """A bucket that ran full since the start owes nothing; its room is not had twice."""
         await lab.declare(max_concurrent=9, rates=(TOKENS,))
@@ -97,7 +93,6 @@ class FlowConformance(StoreSuite):
         answer = await lab.ask()
         assert ((), lab.now + 60.0) == (answer.leased, answer.next_at)
 
-    @scenario
     async def test_a_refund_gives_back_what_is_still_owed(self, lab: Lab) -> None:
         """Of a start half of which was refilled meanwhile, the other half comes back."""
         await lab.declare(max_concurrent=9, rates=(TOKENS,))
@@ -110,7 +105,6 @@ class FlowConformance(StoreSuite):
         answer = await lab.ask()
         assert ((), lab.now + 30.0) == (answer.leased, answer.next_at)
 
-    @scenario
     async def test_every_settlement_may_report_the_used_weight(self, lab: Lab) -> None:
         """A retry is charged again at its next start, and its first attempt is refunded now."""
         await lab.declare(rates=(TOKENS,))
@@ -118,7 +112,6 @@ class FlowConformance(StoreSuite):
         await lab.applied(used(retried(await lab.one()), 0))
         assert 1 == len(await lab.lease())
 
-    @scenario
     async def test_a_late_word_about_weight_is_not_heard(self, lab: Lab) -> None:
         """A settlement with a stale fence refunds nothing."""
         await lab.declare(rates=(TOKENS,))
@@ -129,7 +122,6 @@ class FlowConformance(StoreSuite):
         assert [Settled.STALE] == await lab.settle(used(completed(first), 0))
         assert [] == await lab.lease()
 
-    @scenario
     async def test_a_rate_of_starts_is_not_refunded(self, lab: Lab) -> None:
         """A start is a start, whatever it used."""
         await lab.declare(rates=(Rate(1, per=60.0),))
@@ -138,7 +130,6 @@ class FlowConformance(StoreSuite):
         await lab.applied(used(completed(await lab.one()), 0))
         assert [] == await lab.lease()
 
-    @scenario
     async def test_the_audit_has_the_used_weight(self, lab: Lab) -> None:
         """So a checker of a rate by weight finds the used weight of each start."""
         await lab.declare(rates=(TOKENS,))
@@ -147,7 +138,6 @@ class FlowConformance(StoreSuite):
         answer = [each.weight for each in await lab.records(task) if each.detail == "weight"]
         assert [7] == answer
 
-    @scenario
     async def test_a_new_rate_refunds_nothing_from_before(self, lab: Lab) -> None:
         """A rate that was declared while an attempt ran was never charged for it."""
         await lab.declare(max_concurrent=9)
@@ -162,7 +152,6 @@ class FlowConformance(StoreSuite):
 
     # Throttled
 
-    @scenario
     async def test_a_throttled_pool_waits(self, lab: Lab) -> None:
         """Nothing of the pool starts before the time is over, for any worker."""
         await lab.declare()
@@ -175,7 +164,6 @@ class FlowConformance(StoreSuite):
         lab.later(5.0)
         assert "a b c" == names_of(await lab.lease())
 
-    @scenario
     async def test_a_throttled_key_waits_and_the_others_go_on(self, lab: Lab) -> None:
         """The tasks of its key are held back, those of other keys are not."""
         await lab.declare()
@@ -187,7 +175,6 @@ class FlowConformance(StoreSuite):
         lab.later(5.0)
         assert "A A" == names_of(await lab.lease())
 
-    @scenario
     async def test_throttled_charges_no_attempt(self, lab: Lab) -> None:
         """However often it is throttled, a task keeps its attempts."""
         await lab.declare()
@@ -200,7 +187,6 @@ class FlowConformance(StoreSuite):
         assert Status.COMPLETED == await lab.status(task)
 
     @mark.rows("TR-04")
-    @scenario
     async def test_resume_ends_the_hold_of_a_pool(self, lab: Lab) -> None:
         """An operator can end a hold early; a view shows it until then."""
         await lab.declare()
@@ -219,7 +205,6 @@ class FlowConformance(StoreSuite):
         assert 1 == len((await lab.ask()).leased)
 
     @mark.rows("TR-04")
-    @scenario
     async def test_resume_ends_the_hold_of_a_key(self, lab: Lab) -> None:
         """Of that key and of no other; resuming the pool leaves the holds of keys alone."""
         await lab.declare(max_per_key=1)
@@ -240,7 +225,6 @@ class FlowConformance(StoreSuite):
         assert ["acme"] == [leased.key for leased in (await lab.ask(want=4)).leased]
 
     @mark.rows("TR-20")
-    @scenario
     async def test_a_pool_view_counts_dead_tasks(self, lab: Lab) -> None:
         """Failed tasks that are kept, not those that ever failed: a redrive takes them out."""
         await lab.declare()
@@ -258,7 +242,6 @@ class FlowConformance(StoreSuite):
         assert view is not None
         assert (1, 2) == (view.dead, view.totals[Status.FAILED])
 
-    @scenario
     async def test_without_a_key_only_the_task_itself_waits(self, lab: Lab) -> None:
         """There is no key to hold back."""
         await lab.declare()
@@ -267,7 +250,6 @@ class FlowConformance(StoreSuite):
         await lab.applied(throttled(await lab.one(), 5.0, "key"))
         assert "b" == names_of(await lab.lease())
 
-    @scenario
     async def test_a_throttled_lane_waits(self, lab: Lab) -> None:
         """In a pool with lanes it is the lane that waits."""
         await lab.declare(ordered=True, max_concurrent=4)
@@ -277,7 +259,6 @@ class FlowConformance(StoreSuite):
         lab.later(5.0)
         assert "A" == names_of(await lab.lease())
 
-    @scenario
     async def test_a_late_word_to_slow_down_is_not_heard(self, lab: Lab) -> None:
         """A settlement with a stale fence holds back nothing."""
         await lab.declare()
@@ -288,7 +269,6 @@ class FlowConformance(StoreSuite):
         await lab.put("b")
         assert "b" == names_of(await lab.lease())
 
-    @scenario
     async def test_a_cancelled_task_still_says_slow_down(self, lab: Lab) -> None:
         """Its own end is another; that the peer is busy is as true as before."""
         await lab.declare()
@@ -300,7 +280,6 @@ class FlowConformance(StoreSuite):
         assert Status.CANCELLED == await lab.status(task)
         assert [] == await lab.lease()
 
-    @scenario
     async def test_the_audit_records_holds_with_their_end(self, lab: Lab) -> None:
         """A hold has a record of its own: its key, and its end."""
         await lab.declare()
@@ -325,7 +304,6 @@ class FlowConformance(StoreSuite):
             await lab.applied(*map(completed, held))
         return (await lab.pool()).spec.max_concurrent
 
-    @scenario
     async def test_a_limit_that_adapts_grows_while_nothing_gets_slower(self, lab: Lab) -> None:
         """It begins at its least and doubles, up to its most; that is no new revision."""
         await self._adaptive(lab)
@@ -335,7 +313,6 @@ class FlowConformance(StoreSuite):
         assert 8 == len(await lab.lease())
         assert before == (await lab.pool()).revision
 
-    @scenario
     async def test_a_limit_that_adapts_shrinks_when_attempts_fail(self, lab: Lab) -> None:
         """A peer that refuses half of the work gets less work."""
         await self._adaptive(lab)
@@ -346,7 +323,6 @@ class FlowConformance(StoreSuite):
             await lab.applied(*(throttled(one, 0.0, "pool") for one in held))
         assert (await lab.pool()).spec.max_concurrent < high
 
-    @scenario
     async def test_what_was_cancelled_or_given_back_says_nothing(self, lab: Lab) -> None:
         """Only ends of the peer's own making move a limit."""
         await self._adaptive(lab)
@@ -356,7 +332,6 @@ class FlowConformance(StoreSuite):
                 await lab.applied(released(one))
         assert 1 == (await lab.pool()).spec.max_concurrent
 
-    @scenario
     async def test_an_operator_rules_over_a_limit_that_adapts(self, lab: Lab) -> None:
         """A limit set by resize stays; after a reset, the adapted limit is back."""
         await self._adaptive(lab)
@@ -366,7 +341,6 @@ class FlowConformance(StoreSuite):
         await lab.control(orders.Resize(POOL))
         assert adapted == (await lab.pool()).spec.max_concurrent
 
-    @scenario
     async def test_the_audit_records_adapted_limits(self, lab: Lab) -> None:
         """So a checker finds the limit in force at each time."""
         await self._adaptive(lab)
@@ -374,7 +348,6 @@ class FlowConformance(StoreSuite):
         answer = [each.detail for each in await lab.records() if "adapt" in (each.detail or "")]
         assert [f"adapt max_concurrent={limit}" for limit in (2, 4, 8)] == answer
 
-    @scenario
     async def test_a_limit_that_is_declared_to_adapt_no_more_is_a_number(self, lab: Lab) -> None:
         """The declared limit is in force again, and the adapted one is forgotten."""
         await self._adaptive(lab)

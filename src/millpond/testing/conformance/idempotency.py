@@ -13,14 +13,13 @@ from millpond.core.run import NewRun
 from millpond.core.spec import bounded
 from millpond.core.task import Call, Dedupe
 from millpond.testing.conformance.lab import POOL, Lab, completed, failed
-from millpond.testing.conformance.scenario import StoreSuite, mark, scenario
+from millpond.testing.conformance.scenario import StoreSuite, mark
 
 
 class IdempotencyConformance(StoreSuite):
     """What a known key is answered with."""
 
     @mark.rows("DE-R01", "HN-16")
-    @scenario
     async def test_a_known_key_is_answered_with_its_task(self, lab: Lab) -> None:
         """The second submit of a key makes no task and names the first."""
         await lab.declare()
@@ -30,7 +29,6 @@ class IdempotencyConformance(StoreSuite):
         assert 1 == (await lab.pool()).queued
 
     @mark.rows("DE-R02")
-    @scenario
     async def test_keys_never_answer_for_each_other(self, lab: Lab) -> None:
         """Another key, and the same key in another pool, make tasks of their own."""
         await lab.declare()
@@ -41,7 +39,6 @@ class IdempotencyConformance(StoreSuite):
 
     @mark.rows("DE-R04")
     @pytest.mark.parametrize("key", ["%", "a'b\"c", "a\\b", "\u00e9 \U0001f600", "x" * 500])
-    @scenario
     async def test_no_character_of_a_key_is_special(self, lab: Lab, key: str) -> None:
         """A key is matched exactly, whatever it is made of."""
         await lab.declare()
@@ -50,7 +47,6 @@ class IdempotencyConformance(StoreSuite):
         assert first == again.admissions[0].task
         assert not (await lab.submit(lab.new(idempotency_key=key + "."))).admissions[0].duplicate
 
-    @scenario
     async def test_duplicates_within_a_batch_are_one_task(self, lab: Lab) -> None:
         """Only the first of a key in a batch is stored, and only it counts."""
         await lab.declare(backpressure=bounded(1, "fail_submitter"))
@@ -61,14 +57,12 @@ class IdempotencyConformance(StoreSuite):
         ]
         assert 1 == (await lab.pool()).queued
 
-    @scenario
     async def test_the_key_is_looked_at_before_the_bound(self, lab: Lab) -> None:
         """A full pool answers a known key."""
         await lab.declare(backpressure=bounded(1, "fail_submitter"))
         first = await lab.put(idempotency_key="k")
         assert first == (await lab.submit(lab.new(idempotency_key="k"))).admissions[0].task
 
-    @scenario
     async def test_a_known_key_evicts_no_task(self, lab: Lab) -> None:
         """A duplicate needs no room, so nothing is dropped for it."""
         await lab.declare(backpressure=bounded(1, "drop_oldest"))
@@ -76,7 +70,6 @@ class IdempotencyConformance(StoreSuite):
         await lab.submit(lab.new(idempotency_key="k"))
         assert Status.QUEUED == await lab.status(first)
 
-    @scenario
     async def test_the_key_is_looked_at_before_closed_and_paused(self, lab: Lab) -> None:
         """A pool that takes nothing more still answers a known key."""
         await lab.declare()
@@ -85,7 +78,6 @@ class IdempotencyConformance(StoreSuite):
         await lab.control(orders.Close(POOL))
         assert first == (await lab.submit(lab.new(idempotency_key="k"))).admissions[0].task
 
-    @scenario
     async def test_a_known_key_beside_new_tasks_is_not_counted(self, lab: Lab) -> None:
         """Only what is really new in a batch must fit under the bound."""
         await lab.declare(backpressure=bounded(2, "fail_submitter"))
@@ -96,7 +88,6 @@ class IdempotencyConformance(StoreSuite):
     @pytest.mark.parametrize(
         "other", [{"fingerprint": 2}, {"call": Call("other")}], ids=["arguments", "function"]
     )
-    @scenario
     async def test_a_key_with_another_call_is_a_conflict(
         self, lab: Lab, other: dict[str, int]
     ) -> None:
@@ -110,7 +101,6 @@ class IdempotencyConformance(StoreSuite):
         assert (Reason.CONFLICT, first) == (answer.refusal.reason, answer.refusal.task)
         assert 1 == (await lab.pool()).queued
 
-    @scenario
     async def test_tasks_without_a_key_never_conflict(self, lab: Lab) -> None:
         """No key, no lineage: whatever they call, each is a task of its own."""
         await lab.declare()
@@ -120,14 +110,12 @@ class IdempotencyConformance(StoreSuite):
         assert [False] * 3 == [admission.duplicate for admission in answer.admissions]
         assert 3 == (await lab.pool()).queued
 
-    @scenario
     async def test_a_key_for_an_undeclared_pool_is_refused_as_any_other(self, lab: Lab) -> None:
         """Looking at the key first needs no pool to look in."""
         answer = await lab.submit(lab.new(pool="nowhere", idempotency_key="k"))
         assert answer.refusal is not None
         assert Reason.UNKNOWN_POOL == answer.refusal.reason
 
-    @scenario
     async def test_a_conflict_within_a_batch_refuses_it(self, lab: Lab) -> None:
         """One key with two meanings in one batch is a conflict too."""
         await lab.declare()
@@ -153,7 +141,6 @@ class IdempotencyConformance(StoreSuite):
         ],
     )
     @mark.rows("HN-17")
-    @scenario
     async def test_how_long_a_key_answers(
         self, lab: Lab, mode: Dedupe, end: str, answers: bool
     ) -> None:
@@ -169,7 +156,6 @@ class IdempotencyConformance(StoreSuite):
         assert answers == answer.admissions[0].duplicate
 
     @pytest.mark.parametrize("mode", [Dedupe.FOREVER, Dedupe.SUCCESS, Dedupe.INFLIGHT])
-    @scenario
     async def test_a_key_answers_while_its_task_is_queued_or_running(
         self, lab: Lab, mode: Dedupe
     ) -> None:
@@ -181,7 +167,6 @@ class IdempotencyConformance(StoreSuite):
         await lab.one()
         assert (await lab.submit(again)).admissions[0].duplicate
 
-    @scenario
     async def test_a_key_that_counts_per_run_is_new_in_each_run(self, lab: Lab) -> None:
         """With dedupe="run" the key answers within its run and nowhere else."""
         await lab.declare()
@@ -192,7 +177,6 @@ class IdempotencyConformance(StoreSuite):
             assert [False, True] == [admission.duplicate for admission in answer.admissions]
         assert 2 == (await lab.pool()).queued
 
-    @scenario
     async def test_a_dropped_task_does_not_keep_its_key(self, lab: Lab) -> None:
         """What drop_newest turned away may be submitted again under its key."""
         await lab.declare(backpressure=bounded(1, "drop_newest"))
@@ -202,7 +186,6 @@ class IdempotencyConformance(StoreSuite):
         await lab.run_one()
         assert not (await lab.submit(lab.new(idempotency_key="k"))).admissions[0].duplicate
 
-    @scenario
     async def test_an_evicted_task_does_not_keep_its_key(self, lab: Lab) -> None:
         """An evicted task may be submitted again under its key."""
         await lab.declare(backpressure=bounded(1, "drop_oldest"))
@@ -210,7 +193,6 @@ class IdempotencyConformance(StoreSuite):
         await lab.put()
         assert not (await lab.submit(lab.new(idempotency_key="k"))).admissions[0].duplicate
 
-    @scenario
     async def test_a_refused_batch_does_not_keep_its_keys(self, lab: Lab) -> None:
         """A key of a refused batch is as unknown as before."""
         await lab.declare(backpressure=bounded(1, "fail_submitter"))
@@ -219,7 +201,6 @@ class IdempotencyConformance(StoreSuite):
         await lab.run_one()
         assert not (await lab.submit(lab.new(idempotency_key="k"))).admissions[0].duplicate
 
-    @scenario
     async def test_a_key_outlives_the_record_of_its_task(self, lab: Lab) -> None:
         """Pruning forgets the task; its key still answers, with the id and how it ended."""
         await lab.declare()
@@ -231,7 +212,6 @@ class IdempotencyConformance(StoreSuite):
         answer = (await lab.submit(lab.new(idempotency_key="k", fingerprint=1))).admissions[0]
         assert (first, Status.COMPLETED, True) == (answer.task, answer.status, answer.duplicate)
 
-    @scenario
     async def test_a_key_outlives_its_record_with_its_meaning(self, lab: Lab) -> None:
         """After pruning, another call under the key is still a conflict."""
         await lab.declare()
@@ -243,7 +223,6 @@ class IdempotencyConformance(StoreSuite):
         assert answer.refusal is not None
         assert Reason.CONFLICT == answer.refusal.reason
 
-    @scenario
     async def test_a_follow_up_with_a_known_key_is_not_stored_again(self, lab: Lab) -> None:
         """Handlers that find the same thing twice submit it once."""
         await lab.declare()

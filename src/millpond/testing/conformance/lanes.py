@@ -25,7 +25,7 @@ from millpond.testing.conformance.lab import (
     released,
     retried,
 )
-from millpond.testing.conformance.scenario import StoreSuite, mark, scenario
+from millpond.testing.conformance.scenario import StoreSuite, mark
 
 LANE_OF = {"acme": "6", "bolt": "7", "cord": "1", "dune": "5", "\u00fcn\u00efcode": "2"}
 """Where these keys go in a pool of eight lanes: on every store, in every release."""
@@ -35,7 +35,6 @@ class LanesConformance(StoreSuite):
     """Strict order within a lane, independence between lanes."""
 
     @mark.rows("DE-01", "DE-T05")
-    @scenario
     async def test_a_lane_runs_one_at_a_time_in_sequence(self, lab: Lab) -> None:
         """The second task of a lane starts when the first has ended."""
         await lab.declare(lanes=8)
@@ -47,7 +46,6 @@ class LanesConformance(StoreSuite):
             await lab.applied(completed(running[0]))
 
     @mark.rows("DE-02")
-    @scenario
     async def test_a_key_leads_to_the_same_lane_everywhere(self, lab: Lab) -> None:
         """The lane of a key is a stable function of its text."""
         await lab.declare(lanes=8)
@@ -55,7 +53,6 @@ class LanesConformance(StoreSuite):
         assert list(LANE_OF.values()) == [admission.lane for admission in answer.admissions]
 
     @mark.rows("DE-T22")
-    @scenario
     async def test_tasks_without_a_key_go_round_the_lanes(self, lab: Lab) -> None:
         """They spread evenly, also between keyed tasks and across batches."""
         await lab.declare(lanes=4)
@@ -67,7 +64,6 @@ class LanesConformance(StoreSuite):
         assert {str(lane): 2 for lane in range(4)} == Counter(lanes)
 
     @mark.rows("DE-T01")
-    @scenario
     async def test_a_lane_is_numbered_without_gaps(self, lab: Lab) -> None:
         """Each lane counts by itself from one, whatever the other lanes take in."""
         await lab.declare(ordered=True)
@@ -78,7 +74,6 @@ class LanesConformance(StoreSuite):
         ]
 
     @mark.rows("DE-03")
-    @scenario
     async def test_what_is_not_stored_uses_no_number(self, lab: Lab) -> None:
         """A refused batch, a duplicate and a cancelled task leave no gap in their lane."""
         await lab.declare(ordered=True, backpressure=bounded(4, "fail_submitter"))
@@ -90,7 +85,6 @@ class LanesConformance(StoreSuite):
         await lab.control(orders.Cancel((again.admissions[1].task,)))
         assert 3 == (await lab.submit(lab.new(key="A"))).admissions[0].sequence
 
-    @scenario
     async def test_a_refused_batch_leaves_no_gap(self, lab: Lab) -> None:
         """Numbers are given to what is stored, and only to that."""
         await lab.declare(ordered=True)
@@ -99,14 +93,12 @@ class LanesConformance(StoreSuite):
         assert (await lab.submit(lab.new(key="A"), conflict)).refusal is not None
         assert 2 == (await lab.submit(lab.new(key="A"))).admissions[0].sequence
 
-    @scenario
     async def test_ordered_gives_every_key_its_lane(self, lab: Lab) -> None:
         """Keys run side by side, each one task at a time."""
         await lab.declare(ordered=True, max_concurrent=9)
         await lab.put_keys("AABBC")
         assert "A B C" == names_of(await lab.lease())
 
-    @scenario
     async def test_in_an_ordered_pool_tasks_without_a_key_are_free(self, lab: Lab) -> None:
         """No key, no lane: they run side by side and are numbered with the pool."""
         await lab.declare(ordered=True, max_concurrent=9)
@@ -117,7 +109,6 @@ class LanesConformance(StoreSuite):
         assert 3 == len(await lab.lease())
 
     @mark.rows("DE-T21")
-    @scenario
     async def test_a_retry_blocks_its_lane_and_only_its_lane(self, lab: Lab) -> None:
         """Those behind a backing-off head wait for it; the others do not."""
         await lab.declare(ordered=True, max_concurrent=9)
@@ -131,7 +122,6 @@ class LanesConformance(StoreSuite):
         lab.later(0.25)
         assert "A1" == names_of(await lab.lease())
 
-    @scenario
     async def test_a_blocked_lane_names_its_moment(self, lab: Lab) -> None:
         """A worker that finds only a backing-off head gets the time at which it is due."""
         await lab.declare(ordered=True)
@@ -140,7 +130,6 @@ class LanesConformance(StoreSuite):
         answer = await lab.ask()
         assert ((), lab.now + 5.0) == (answer.leased, answer.next_at)
 
-    @scenario
     async def test_a_delayed_head_blocks_its_lane(self, lab: Lab) -> None:
         """A task that is not due keeps those behind it waiting."""
         await lab.declare(ordered=True)
@@ -150,7 +139,6 @@ class LanesConformance(StoreSuite):
         lab.later(5.0)
         assert "A1" == names_of(await lab.lease())
 
-    @scenario
     async def test_cancelling_a_waiting_head_frees_its_lane(self, lab: Lab) -> None:
         """The next in line starts at once."""
         await lab.declare(ordered=True)
@@ -160,7 +148,6 @@ class LanesConformance(StoreSuite):
         assert {POOL: lab.now} == lab.wakes
         assert "A2" == names_of(await lab.lease())
 
-    @scenario
     async def test_cancelling_a_head_that_just_became_due_leaves_no_timer(self, lab: Lab) -> None:
         """A lane that is empty again is served again when something comes."""
         await lab.declare(ordered=True)
@@ -172,7 +159,6 @@ class LanesConformance(StoreSuite):
         assert "A2" == names_of(await lab.lease())
 
     @mark.rows("DE-T13")
-    @scenario
     async def test_a_lane_goes_on_after_a_failure(self, lab: Lab) -> None:
         """The task behind a dead one runs."""
         await lab.declare(lanes=1)
@@ -181,7 +167,6 @@ class LanesConformance(StoreSuite):
         await lab.applied(failed(await lab.one()))
         assert "b" == names_of(await lab.lease())
 
-    @scenario
     async def test_a_redriven_task_enters_at_the_tail(self, lab: Lab) -> None:
         """It gets the next number of its lane and runs behind what waits there."""
         await lab.declare(ordered=True)
@@ -192,7 +177,6 @@ class LanesConformance(StoreSuite):
         assert ("A", 3) == ((await lab.task(dead)).lane, (await lab.task(dead)).sequence)
         assert "A2 A1" == await lab.serve(2)
 
-    @scenario
     async def test_a_released_task_keeps_its_place_in_the_lane(self, lab: Lab) -> None:
         """What is given back is the head again, with its number."""
         await lab.declare(ordered=True)
@@ -202,7 +186,6 @@ class LanesConformance(StoreSuite):
         again = await lab.one()
         assert ("A1", 1) == (name_of(again), again.sequence)
 
-    @scenario
     async def test_a_lost_lease_keeps_its_place_in_the_lane(self, lab: Lab) -> None:
         """After its worker died the head runs again before those behind it."""
         await lab.declare(ordered=True)
@@ -213,7 +196,6 @@ class LanesConformance(StoreSuite):
         await lab.control(orders.DeclareDead("w2"))
         assert "A1" == names_of(await lab.lease())
 
-    @scenario
     async def test_a_paused_lane_stops_alone(self, lab: Lab) -> None:
         """One lane waits for its resume, the others are served."""
         await lab.declare(ordered=True)
@@ -223,7 +205,6 @@ class LanesConformance(StoreSuite):
         await lab.control(orders.Resume(POOL, "A"))
         assert "A" == names_of(await lab.lease())
 
-    @scenario
     async def test_a_lane_is_purged_alone(self, lab: Lab) -> None:
         """Its waiting tasks are cancelled, those of the other lanes stay."""
         await lab.declare(ordered=True)
@@ -233,7 +214,6 @@ class LanesConformance(StoreSuite):
             first, other, second
         )
 
-    @scenario
     async def test_an_unknown_head_blocks_its_lane(self, lab: Lab) -> None:
         """A head that the worker does not know is parked, and no task overtakes it."""
         await lab.declare(ordered=True)
@@ -243,14 +223,12 @@ class LanesConformance(StoreSuite):
         assert [] == await lab.lease(worker="w2")
         assert "A1" == names_of(await lab.lease())
 
-    @scenario
     async def test_lanes_of_a_fair_pool_take_turns(self, lab: Lab) -> None:
         """In a fair pool the lanes are what is served in turn."""
         await lab.declare(ordered=True, order=fair_round_robin(), max_concurrent=1)
         await lab.put_keys("AAABC")
         assert "A B C A A" == await lab.serve(5)
 
-    @scenario
     async def test_a_limit_above_the_lanes_is_refused(self, lab: Lab) -> None:
         """More slots than lanes cannot be used; the order is refused and changes nothing."""
         await lab.declare(lanes=2)
@@ -259,7 +237,6 @@ class LanesConformance(StoreSuite):
         assert (2, 1) == ((await lab.pool()).spec.max_concurrent, (await lab.pool()).revision)
 
     @pytest.mark.parametrize("ordered", [False, True], ids=["lanes", "ordered"])
-    @scenario
     async def test_a_position_is_counted_in_its_lane(self, lab: Lab, ordered: bool) -> None:
         """How many wait ahead in the lane, whatever waits in others or runs."""
         await lab.declare(lanes=None if ordered else 8, ordered=ordered, max_concurrent=8)
@@ -269,7 +246,6 @@ class LanesConformance(StoreSuite):
         assert 2 == len(await lab.lease())
         assert 2 == (await lab.submit(lab.new(key="acme"))).admissions[0].position
 
-    @scenario
     async def test_fewer_lanes_are_all_there_are(self, lab: Lab) -> None:
         """After an empty pool lost lanes, tasks without a key go round those that are left."""
         await lab.declare(lanes=4)
@@ -283,7 +259,6 @@ class LanesConformance(StoreSuite):
         assert 2 == len(await lab.lease())
 
     @pytest.mark.parametrize("ordered", [False, True], ids=["lanes", "ordered"])
-    @scenario
     async def test_a_closure_has_no_place_in_a_lane(self, lab: Lab, ordered: bool) -> None:
         """It would block its lane for every other process: refused, with or without a key."""
         await lab.declare(lanes=None if ordered else 4, ordered=ordered)
@@ -294,7 +269,6 @@ class LanesConformance(StoreSuite):
             assert Reason.CLOSURE_IN_LANES == answer.refusal.reason
         assert 0 == (await lab.pool()).queued
 
-    @scenario
     async def test_fail_fast_refuses_a_busy_lane(self, lab: Lab) -> None:
         """A lane with one task, waiting or running, could not start another; the rest could."""
         await lab.declare(lanes=8, backpressure=fail_fast())
@@ -307,7 +281,6 @@ class LanesConformance(StoreSuite):
         await lab.put(key="bolt")
         await lab.run_one()
 
-    @scenario
     async def test_a_closure_cannot_follow_up_into_a_lane(self, lab: Lab) -> None:
         """A lane waits for no process: such a follow-up is cancelled, and says why."""
         await lab.declare(lanes=4)
@@ -323,7 +296,6 @@ class LanesConformance(StoreSuite):
     # Bounds of lanes
 
     @mark.rows("TR-27")
-    @scenario
     async def test_a_bound_per_lane_refuses_what_its_lane_has_no_room_for(self, lab: Lab) -> None:
         """The refusal names the lane; other lanes, and other keys of them, still have room."""
         bound = bounded(100, "fail_submitter", per_lane=2)
@@ -347,7 +319,6 @@ class LanesConformance(StoreSuite):
         assert (await lab.submit(lab.new(key=key))).refusal is not None
 
     @mark.rows("TR-27")
-    @scenario
     async def test_tasks_without_a_key_come_to_lanes_that_have_room(self, lab: Lab) -> None:
         """In turn, past full ones; a batch that all lanes together have no room for never fits."""
         bound = bounded(100, "fail_submitter", per_lane=2)
@@ -368,7 +339,6 @@ class LanesConformance(StoreSuite):
         assert Reason.BATCH_TOO_LARGE is refusal.reason
 
     @mark.rows("TR-27")
-    @scenario
     async def test_a_full_lane_drops_its_own(self, lab: Lab) -> None:
         """The oldest of the lane makes room, or the newest is not taken; other lanes lose none."""
         key, other = _keys_of_lanes()

@@ -7,14 +7,13 @@ from __future__ import annotations
 from millpond.core import control as orders
 from millpond.core.lifecycle import Status
 from millpond.testing.conformance.lab import Lab
-from millpond.testing.conformance.scenario import StoreSuite, mark, scenario
+from millpond.testing.conformance.scenario import StoreSuite, mark
 
 
 class LeaderConformance(StoreSuite):
     """Who leads maintenance, for how long, and what a deposed leader can still do: nothing."""
 
     @mark.rows("CX-04", "CX-T57")
-    @scenario
     async def test_one_leads_until_its_time_is_over(self, lab: Lab) -> None:
         """Other processes are refused meanwhile; each new leader has a higher generation."""
         await _two_processes(lab)
@@ -32,7 +31,6 @@ class LeaderConformance(StoreSuite):
         assert 0 == (await lab.control(orders.ClaimLeadership("first", 10.0))).count
 
     @mark.rows("CX-04", "CX-T57")
-    @scenario
     async def test_the_lead_of_a_buried_process_is_free(self, lab: Lab) -> None:
         """With the last worker of a process its lead is gone, whatever its time."""
         await _two_processes(lab)
@@ -42,7 +40,6 @@ class LeaderConformance(StoreSuite):
         assert (1, first.revision + 1) == (second.count, second.revision)
 
     @mark.rows("CX-04", "CX-T56")
-    @scenario
     async def test_an_old_generation_is_refused(self, lab: Lab) -> None:
         """Of two who think that they lead, the newer one goes on; the other changes nothing."""
         task = await _two_processes(lab)
@@ -57,7 +54,6 @@ class LeaderConformance(StoreSuite):
         assert Status.QUEUED == await lab.status(task)
 
     @mark.rows("CX-T56")
-    @scenario
     async def test_a_leader_whose_time_is_over_recovers_nothing(self, lab: Lab) -> None:
         """A verb that was delayed that long must not act as leader."""
         task = await _two_processes(lab)
@@ -69,7 +65,6 @@ class LeaderConformance(StoreSuite):
         assert not (await lab.recover(generation=again.revision)).deposed
         assert Status.QUEUED == await lab.status(task)
 
-    @scenario
     async def test_who_names_no_generation_is_not_fenced(self, lab: Lab) -> None:
         """A store with one process needs no leader."""
         task = await _two_processes(lab)

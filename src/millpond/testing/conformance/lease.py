@@ -22,14 +22,13 @@ from millpond.testing.conformance.lab import (
     names_of,
     released,
 )
-from millpond.testing.conformance.scenario import StoreSuite, mark, scenario
+from millpond.testing.conformance.scenario import StoreSuite, mark
 
 
 class LeaseConformance(StoreSuite):
     """What a worker is given."""
 
     @mark.rows("CX-T11", "CX-T71")
-    @scenario
     async def test_a_claim_is_a_start(self, lab: Lab) -> None:
         """A leased task is running, charged with one attempt and held by its worker."""
         await lab.declare()
@@ -45,7 +44,6 @@ class LeaseConformance(StoreSuite):
         assert (answer.fence, lab.now) == (leased.fence, answer.started_at)
         assert not answer.fresh
 
-    @scenario
     async def test_a_lease_has_all_that_a_worker_needs(self, lab: Lab) -> None:
         """Call, key, labels, limits and options come back as they were submitted."""
         await lab.declare()
@@ -66,7 +64,6 @@ class LeaseConformance(StoreSuite):
         assert (lab.now - 3.0, 1, POOL) == (leased.submitted_at, leased.sequence, leased.pool)
 
     @mark.rows("CX-T88")
-    @scenario
     async def test_a_running_task_cannot_be_claimed(self, lab: Lab) -> None:
         """One task is leased once, however many ask."""
         await lab.declare()
@@ -77,7 +74,6 @@ class LeaseConformance(StoreSuite):
         assert [] == await lab.lease(worker="w2")
 
     @mark.rows("CX-T108")
-    @scenario
     async def test_a_claim_passes_over_what_is_claimed_due_later_or_gone(self, lab: Lab) -> None:
         """Of six tasks a worker gets the two that wait, are due and are still there."""
         await lab.declare(max_concurrent=9)
@@ -95,7 +91,6 @@ class LeaseConformance(StoreSuite):
         assert "d e" == names_of(await lab.lease())
         assert 3 == (await lab.pool()).running
 
-    @scenario
     async def test_no_more_is_leased_than_asked_for(self, lab: Lab) -> None:
         """A worker gets at most what it has room for."""
         await lab.declare(max_concurrent=10)
@@ -104,21 +99,18 @@ class LeaseConformance(StoreSuite):
         assert 2 == len(await lab.lease(2))
         assert 3 == (await lab.pool()).queued
 
-    @scenario
     async def test_an_empty_pool_gives_nothing_and_names_no_moment(self, lab: Lab) -> None:
         """With nothing to wait for, only a wake-up helps."""
         await lab.declare()
         answer = await lab.ask()
         assert ((), None, False) == (answer.leased, answer.next_at, answer.fenced)
 
-    @scenario
     async def test_an_undeclared_pool_is_an_error(self, lab: Lab) -> None:
         """Leasing from an undeclared pool raises an error that names it."""
         with pytest.raises(UnknownPool) as caught:
             await lab.ask(pool="nowhere")
         assert "nowhere" == caught.value.pool
 
-    @scenario
     async def test_an_unknown_worker_is_fenced(self, lab: Lab) -> None:
         """An unknown worker gets no tasks and must register again."""
         await lab.declare()
@@ -127,7 +119,6 @@ class LeaseConformance(StoreSuite):
         assert ((), True) == (answer.leased, answer.fenced)
         assert 0 == (await lab.pool()).running
 
-    @scenario
     async def test_a_worker_that_left_is_fenced(self, lab: Lab) -> None:
         """Leaving ends the right to lease."""
         await lab.declare()
@@ -136,7 +127,6 @@ class LeaseConformance(StoreSuite):
         await lab.put()
         assert (await lab.ask(worker="w2")).fenced
 
-    @scenario
     async def test_every_claim_has_its_own_fence(self, lab: Lab) -> None:
         """A task given back uncharged has the attempt's number again, and still a new fence."""
         await lab.declare()
@@ -151,7 +141,6 @@ class LeaseConformance(StoreSuite):
     # Expiry
 
     @mark.rows("DE-R12")
-    @scenario
     async def test_an_expired_task_fails_and_is_not_started(self, lab: Lab) -> None:
         """Too late to start is failed, and the next one starts instead."""
         await lab.declare()
@@ -162,7 +151,6 @@ class LeaseConformance(StoreSuite):
         answer = await lab.task(late)
         assert (Status.FAILED, "expired", 0) == (answer.status, answer.reason, answer.runs)
 
-    @scenario
     async def test_a_task_starts_until_it_expires(self, lab: Lab) -> None:
         """Just before its expiry a task is started as any other."""
         await lab.declare()
@@ -172,7 +160,6 @@ class LeaseConformance(StoreSuite):
 
     # Functions
 
-    @scenario
     async def test_a_task_of_an_unknown_function_is_parked(self, lab: Lab) -> None:
         """A worker that does not know the function puts the task aside, uncharged."""
         await lab.declare()
@@ -184,7 +171,6 @@ class LeaseConformance(StoreSuite):
         assert (Status.QUEUED, True, 0) == (answer.status, answer.parked, answer.attempt)
         assert (1, 1) == ((await lab.pool()).parked, (await lab.pool()).queued)
 
-    @scenario
     async def test_a_worker_gets_the_names_of_unknown_functions(self, lab: Lab) -> None:
         """Functions that parked tasks wait for, by name, also if another worker parked them."""
         await lab.declare()
@@ -200,7 +186,6 @@ class LeaseConformance(StoreSuite):
         assert () == alone.unknown
         assert () == (await lab.ask(5)).unknown
 
-    @scenario
     async def test_a_worker_may_come_to_know_more(self, lab: Lab) -> None:
         """One that presents itself again with more functions gets the tasks parked for them."""
         await lab.declare()
@@ -215,7 +200,6 @@ class LeaseConformance(StoreSuite):
         await lab.put("early", call=Call("other"))
         assert "early" == names_of(await lab.lease(worker="w2"))
 
-    @scenario
     async def test_a_parked_task_starts_where_it_is_known(self, lab: Lab) -> None:
         """A worker that knows the function finds the task at its old place."""
         await lab.declare()
@@ -228,7 +212,6 @@ class LeaseConformance(StoreSuite):
         assert not (await lab.task(known[0].fence.task)).parked
         assert 0 == (await lab.pool()).parked
 
-    @scenario
     async def test_a_parked_task_can_be_cancelled(self, lab: Lab) -> None:
         """Out of reach is still queued."""
         await lab.declare()
@@ -239,7 +222,6 @@ class LeaseConformance(StoreSuite):
         assert Status.CANCELLED == await lab.status(rare)
         assert (0, 0) == ((await lab.pool()).parked, (await lab.pool()).queued)
 
-    @scenario
     async def test_a_parked_task_fails_after_a_day(self, lab: Lab) -> None:
         """A function unknown for a day fails its tasks, and not sooner."""
         await lab.declare()
@@ -257,7 +239,6 @@ class LeaseConformance(StoreSuite):
 
     # Closures
 
-    @scenario
     async def test_a_closure_runs_only_where_its_code_is(self, lab: Lab) -> None:
         """A task with an owner is passed over by every worker of another process."""
         await lab.declare()
@@ -268,7 +249,6 @@ class LeaseConformance(StoreSuite):
         assert [call] == ids_of(await lab.lease(worker="w2"))
         assert [closure] == ids_of(await lab.lease(worker="w1"))
 
-    @scenario
     async def test_a_closure_takes_its_turn_among_calls(self, lab: Lab) -> None:
         """For its owner a closure stands where it was submitted."""
         await lab.declare()
@@ -278,7 +258,6 @@ class LeaseConformance(StoreSuite):
         await lab.put("last")
         assert "first closure last" == names_of(await lab.lease(worker="w1"))
 
-    @scenario
     async def test_who_knows_no_function_runs_closures_of_its_owner_only(self, lab: Lab) -> None:
         """Calls are nothing to it: they are neither started nor parked, and do not starve it."""
         await lab.declare(max_concurrent=2)
@@ -294,7 +273,6 @@ class LeaseConformance(StoreSuite):
         assert 0 == (await lab.pool()).parked
         assert [call] == ids_of(await lab.lease(worker="w2"))
 
-    @scenario
     async def test_in_a_fair_pool_too(self, lab: Lab) -> None:
         """Its closures take their turns among themselves; the shares of others are passed over."""
         await lab.declare(max_concurrent=9, order=fair_round_robin(), max_per_key=1)
@@ -305,7 +283,6 @@ class LeaseConformance(StoreSuite):
         assert "second third" == names_of(await lab.lease(worker="w1"))
         assert "call" == names_of(await lab.lease())
 
-    @scenario
     async def test_waiting_closures_end_with_their_process(self, lab: Lab) -> None:
         """When the last worker of a process is gone, its waiting closures are failed as stale."""
         await lab.declare()
@@ -318,7 +295,6 @@ class LeaseConformance(StoreSuite):
         answer = await lab.task(closure)
         assert (Status.FAILED, "stale") == (answer.status, answer.reason)
 
-    @scenario
     async def test_a_running_closure_is_never_run_again(self, lab: Lab) -> None:
         """A closure that runs when its process dies is failed as stale, attempts left or not."""
         await lab.declare()
@@ -332,7 +308,6 @@ class LeaseConformance(StoreSuite):
 
     # Parked tasks come back
 
-    @scenario
     async def test_of_parked_tasks_the_best_comes_back_first(self, lab: Lab) -> None:
         """A worker that asks for one is given the one with the highest priority."""
         await lab.declare(order=priority())

@@ -20,14 +20,13 @@ from millpond.testing.conformance.lab import (
     names_of,
     retried,
 )
-from millpond.testing.conformance.scenario import StoreSuite, mark, scenario
+from millpond.testing.conformance.scenario import StoreSuite, mark
 
 
 class LimitsConformance(StoreSuite):
     """Nothing starts above a limit, and nothing waits below it."""
 
     @mark.rows("CX-T39", "CX-T40")
-    @scenario
     async def test_exactly_as_many_run_as_may(self, lab: Lab) -> None:
         """Seven tasks and three slots: three start, four wait, and each end lets one more in."""
         await lab.declare(max_concurrent=3)
@@ -39,7 +38,6 @@ class LimitsConformance(StoreSuite):
         assert 1 == len(await lab.lease())
 
     @mark.rows("CX-T121")
-    @scenario
     async def test_the_limit_is_one_for_all_workers(self, lab: Lab) -> None:
         """Two workers share the slots of a pool."""
         await lab.declare(max_concurrent=3)
@@ -48,7 +46,6 @@ class LimitsConformance(StoreSuite):
             await lab.put()
         assert [2, 1] == [len(await lab.lease(2)), len(await lab.lease(2, worker="w2"))]
 
-    @scenario
     async def test_a_backoff_holds_no_slot(self, lab: Lab) -> None:
         """While one task waits for its retry the next one runs."""
         await lab.declare(max_concurrent=1)
@@ -57,14 +54,12 @@ class LimitsConformance(StoreSuite):
         await lab.applied(retried(await lab.one(), 60.0))
         assert "b" == names_of(await lab.lease())
 
-    @scenario
     async def test_at_most_so_many_of_one_key_run(self, lab: Lab) -> None:
         """A key at its limit is passed over; the others fill the pool."""
         await lab.declare(max_concurrent=9, max_per_key=2)
         await lab.put_keys("AAAABA")
         assert "A A B" == names_of(await lab.lease())
 
-    @scenario
     async def test_a_key_goes_on_as_its_tasks_end(self, lab: Lab) -> None:
         """Each end of a task lets the next of its key start."""
         await lab.declare(max_concurrent=9, max_per_key=1)
@@ -74,7 +69,6 @@ class LimitsConformance(StoreSuite):
         await lab.applied(completed(first))
         assert 1 == len(await lab.lease())
 
-    @scenario
     async def test_tasks_without_a_key_have_no_key_limit(self, lab: Lab) -> None:
         """The limit of a key is for those that have one."""
         await lab.declare(max_concurrent=9, max_per_key=1)
@@ -85,7 +79,6 @@ class LimitsConformance(StoreSuite):
     # Resize
 
     @mark.rows("TRAP-15", "CX-T41")
-    @scenario
     async def test_a_lower_limit_is_reached_by_attrition(self, lab: Lab) -> None:
         """What runs goes on; nothing starts until fewer run than the new limit allows."""
         await lab.declare(max_concurrent=3)
@@ -99,7 +92,6 @@ class LimitsConformance(StoreSuite):
         await lab.applied(completed(running[2]))
         assert 1 == len(await lab.lease())
 
-    @scenario
     async def test_a_raised_limit_lets_more_start(self, lab: Lab) -> None:
         """The new limit is in force with the next lease."""
         await lab.declare(max_concurrent=1)
@@ -109,7 +101,6 @@ class LimitsConformance(StoreSuite):
         await lab.control(orders.Resize(POOL, 3))
         assert 2 == len(await lab.lease())
 
-    @scenario
     async def test_a_limit_of_zero_is_a_pause(self, lab: Lab) -> None:
         """Nothing starts, running work is settled, and a raised limit goes on."""
         await lab.declare(max_concurrent=1)
@@ -122,7 +113,6 @@ class LimitsConformance(StoreSuite):
         await lab.control(orders.Resize(POOL, 1))
         assert 1 == len(await lab.lease())
 
-    @scenario
     async def test_a_resize_from_an_old_revision_is_refused(self, lab: Lab) -> None:
         """Numbered changes apply in order: one not above the one in force changes nothing."""
         await lab.declare(max_concurrent=1)
@@ -134,7 +124,6 @@ class LimitsConformance(StoreSuite):
         assert 2 == (await lab.pool()).spec.max_concurrent
         assert 8 == (await lab.control(orders.Resize(POOL, 3))).revision
 
-    @scenario
     async def test_a_negative_limit_is_refused(self, lab: Lab) -> None:
         """A limit that cannot be is blamed by name and changes nothing."""
         await lab.declare(max_concurrent=2)
@@ -145,7 +134,6 @@ class LimitsConformance(StoreSuite):
     # Pause and hold
 
     @mark.rows("DE-T14", "DE-T16", "DE-07")
-    @scenario
     async def test_a_paused_pool_takes_submits_and_starts_nothing(self, lab: Lab) -> None:
         """Tasks submitted during a pause run after it."""
         await lab.declare()
@@ -158,7 +146,6 @@ class LimitsConformance(StoreSuite):
         assert [task] == ids_of(await lab.lease())
 
     @mark.rows("TRAP-7")
-    @scenario
     async def test_a_pause_keeps_timers_and_takes_completions(self, lab: Lab) -> None:
         """A backoff that ends during the pause is over when the pause is."""
         await lab.declare()
@@ -172,7 +159,6 @@ class LimitsConformance(StoreSuite):
         await lab.control(orders.Resume(POOL))
         assert "retried" == names_of(await lab.lease())
 
-    @scenario
     async def test_a_paused_key_stops_alone(self, lab: Lab) -> None:
         """A pause of one key leaves the others running."""
         await lab.declare()
@@ -182,7 +168,6 @@ class LimitsConformance(StoreSuite):
         await lab.control(orders.Resume(POOL, "A"))
         assert "A" == names_of(await lab.lease())
 
-    @scenario
     async def test_a_key_may_be_paused_before_it_is_seen(self, lab: Lab) -> None:
         """A pause of a key holds for tasks that come later."""
         await lab.declare()
@@ -190,7 +175,6 @@ class LimitsConformance(StoreSuite):
         await lab.put_keys("A")
         assert [] == await lab.lease()
 
-    @scenario
     async def test_a_hold_is_over_at_its_moment(self, lab: Lab) -> None:
         """A pool that is held starts nothing, says until when, and starts then to the instant."""
         await lab.declare()
@@ -204,7 +188,6 @@ class LimitsConformance(StoreSuite):
         lab.later(0.25)
         assert 2 == len(await lab.lease())
 
-    @scenario
     async def test_a_hold_of_a_key_leaves_the_others_alone(self, lab: Lab) -> None:
         """One key waits, the rest goes on, and the answer says when it is worth asking again."""
         await lab.declare()
@@ -215,7 +198,6 @@ class LimitsConformance(StoreSuite):
         lab.later(3.0)
         assert "A" == names_of(await lab.lease())
 
-    @scenario
     async def test_a_shorter_hold_does_not_cut_a_longer_one(self, lab: Lab) -> None:
         """Two holds of two keys are both in force."""
         await lab.declare()
@@ -226,7 +208,6 @@ class LimitsConformance(StoreSuite):
 
     # Rates
 
-    @scenario
     async def test_a_rate_allows_its_burst_and_no_more(self, lab: Lab) -> None:
         """After a rest `burst` tasks start at once, and not one more."""
         await lab.declare(max_concurrent=99, rates=(Rate(2, per=1.0, burst=3),))
@@ -234,7 +215,6 @@ class LimitsConformance(StoreSuite):
             await lab.put()
         assert 3 == len(await lab.lease())
 
-    @scenario
     async def test_a_rate_without_a_burst_saves_up_to_its_number(self, lab: Lab) -> None:
         """Rate(n, per) has a burst of n."""
         await lab.declare(max_concurrent=99, rates=(Rate(4, per=1.0),))
@@ -243,7 +223,6 @@ class LimitsConformance(StoreSuite):
         assert 4 == len(await lab.lease())
 
     @pytest.mark.parametrize("rate", [Rate(2, per=1.0, burst=1), Rate(3, per=7.0, burst=2)])
-    @scenario
     async def test_the_moment_named_is_exact(self, lab: Lab, rate: Rate) -> None:
         """Asking at `next_at` succeeds each time; one instant before it nothing starts."""
         await lab.declare(max_concurrent=99, rates=(rate,))
@@ -258,7 +237,6 @@ class LimitsConformance(StoreSuite):
             lab.now = moment
             assert 1 == len(await lab.lease())
 
-    @scenario
     async def test_a_rate_holds_over_any_window(self, lab: Lab) -> None:
         """Over ten seconds at most burst + 10 * n / per tasks start, however often one asks."""
         await lab.declare(max_concurrent=99, rates=(Rate(2, per=1.0, burst=3),))
@@ -270,7 +248,6 @@ class LimitsConformance(StoreSuite):
             lab.later(0.25)
         assert 3 + 2 * 10 == started
 
-    @scenario
     async def test_every_attempt_counts_for_the_rate(self, lab: Lab) -> None:
         """A retry is a start like the first."""
         await lab.declare(rates=(Rate(1, per=10.0),))
@@ -280,7 +257,6 @@ class LimitsConformance(StoreSuite):
         lab.later(10.0)
         assert 1 == len(await lab.lease())
 
-    @scenario
     async def test_a_rate_of_weight_counts_weight(self, lab: Lab) -> None:
         """A start costs its weight, and the next waits until the bucket can pay for it."""
         await lab.declare(rates=(Rate(4, per=4.0, of="weight"),))
@@ -291,7 +267,6 @@ class LimitsConformance(StoreSuite):
         lab.later(1.0)
         assert 1 == len(await lab.lease())
 
-    @scenario
     async def test_of_two_rates_the_slower_rules(self, lab: Lab) -> None:
         """Every rate of a pool has to agree to a start."""
         await lab.declare(max_concurrent=99, rates=(Rate(100, per=1.0), Rate(1, per=60.0, burst=2)))
@@ -299,7 +274,6 @@ class LimitsConformance(StoreSuite):
             await lab.put()
         assert 2 == len(await lab.lease())
 
-    @scenario
     async def test_a_rate_per_key_slows_each_key_by_itself(self, lab: Lab) -> None:
         """Each key starts at its own rate, and the moment named is exact."""
         await lab.declare(max_concurrent=9, rate_per_key=Rate(1, per=2.0, burst=1))
@@ -311,7 +285,6 @@ class LimitsConformance(StoreSuite):
         lab.now = answer.next_at or 0.0
         assert "A" == names_of(await lab.lease())
 
-    @scenario
     async def test_a_rate_per_key_does_not_slow_tasks_without_one(self, lab: Lab) -> None:
         """Tasks without a key are not held to the rate of a key."""
         await lab.declare(max_concurrent=9, rate_per_key=Rate(1, per=60.0))
@@ -321,7 +294,6 @@ class LimitsConformance(StoreSuite):
 
     # Sharing between workers
 
-    @scenario
     async def test_a_worker_that_holds_all_slots_yields(self, lab: Lab) -> None:
         """When another asked and got none, the next free slot is not taken by who has most."""
         await lab.declare(max_concurrent=4, order=fifo())
@@ -335,7 +307,6 @@ class LimitsConformance(StoreSuite):
         assert [] == await lab.lease(worker="w1")
         assert 1 == len(await lab.lease(worker="w2"))
 
-    @scenario
     async def test_a_starved_worker_gets_an_even_share(self, lab: Lab) -> None:
         """As work ends, slots pass over until each of the two holds half."""
         await lab.declare(max_concurrent=4)
@@ -349,7 +320,6 @@ class LimitsConformance(StoreSuite):
         assert 2 == len(await lab.lease(worker="w1"))
         assert 2 == len(await lab.lease(worker="w2"))
 
-    @scenario
     async def test_who_asked_no_more_is_not_waited_for(self, lab: Lab) -> None:
         """A share kept free for another is named by its moment, and taken up from then on."""
         await lab.declare(max_concurrent=2)
@@ -376,7 +346,6 @@ class LimitsConformance(StoreSuite):
         await lab.applied(completed(held))
         assert 1 == len(await lab.lease(worker="w1"))
 
-    @scenario
     async def test_a_worker_that_was_served_no_longer_claims_a_share(self, lab: Lab) -> None:
         """Once the starved worker got something, slots go to the first worker again."""
         await self._two_workers(lab, slots=4)
@@ -388,7 +357,6 @@ class LimitsConformance(StoreSuite):
         assert 1 == len(await lab.lease(1, worker="w2"))
         await self._takes_every_free_slot(lab, held[1])
 
-    @scenario
     async def test_a_worker_that_holds_something_is_not_starved(self, lab: Lab) -> None:
         """Asking for more than one has is no reason for others to yield."""
         await self._two_workers(lab, slots=4)
@@ -399,7 +367,6 @@ class LimitsConformance(StoreSuite):
         assert [] == await lab.lease(worker="w2")
         await self._takes_every_free_slot(lab, held[0])
 
-    @scenario
     async def test_a_worker_that_ran_dry_can_be_starved(self, lab: Lab) -> None:
         """What it held before is over; it asks as a newcomer does."""
         await self._two_workers(lab, slots=2)
@@ -413,7 +380,6 @@ class LimitsConformance(StoreSuite):
         assert [] == await lab.lease(worker="w1")
         assert 1 == len(await lab.lease(worker="w2"))
 
-    @scenario
     async def test_a_lease_of_an_empty_pool_starves_no_worker(self, lab: Lab) -> None:
         """Who got nothing because there was nothing has no claim on slots."""
         await self._two_workers(lab, slots=2)
@@ -424,7 +390,6 @@ class LimitsConformance(StoreSuite):
         await lab.put()
         await self._takes_every_free_slot(lab, held[0])
 
-    @scenario
     async def test_a_lease_of_a_paused_pool_starves_no_worker(self, lab: Lab) -> None:
         """Slots that are free and closed to all are held by no one."""
         await self._two_workers(lab, slots=2)
@@ -435,7 +400,6 @@ class LimitsConformance(StoreSuite):
         await lab.control(orders.Resume(POOL))
         assert 2 == len(await lab.lease(worker="w1"))
 
-    @scenario
     async def test_a_starved_worker_that_left_is_not_waited_for(self, lab: Lab) -> None:
         """A share is kept free for the living only."""
         await self._two_workers(lab, slots=2)
@@ -446,7 +410,6 @@ class LimitsConformance(StoreSuite):
         await lab.control(orders.Deregister("w2"))
         await self._takes_every_free_slot(lab, held[0])
 
-    @scenario
     async def test_two_workers_that_settle_and_ask_take_turns(self, lab: Lab) -> None:
         """One slot, each asking for the next as it settles: it passes from one to the other."""
         await self._two_workers(lab, slots=1)
@@ -463,7 +426,6 @@ class LimitsConformance(StoreSuite):
             held = await lab.one(worker=other)
             mine, other = other, mine
 
-    @scenario
     async def test_the_moment_named_to_who_yields_is_exact(self, lab: Lab) -> None:
         """If the starved one never comes back, asking at `next_at` succeeds, and not before."""
         lab.now = 1_700_000_000.123456
@@ -481,7 +443,6 @@ class LimitsConformance(StoreSuite):
         lab.now = moment
         assert 1 == len(await lab.lease(worker="w1"))
 
-    @scenario
     async def test_a_lease_of_zero_tasks_starves_no_worker(self, lab: Lab) -> None:
         """A worker that wants no task claims no share."""
         await self._two_workers(lab, slots=2)
@@ -491,7 +452,6 @@ class LimitsConformance(StoreSuite):
         assert () == (await lab.ask(0, worker="w2")).leased
         await self._takes_every_free_slot(lab, held[0])
 
-    @scenario
     async def test_three_workers_take_turns_at_one_slot(self, lab: Lab) -> None:
         """No worker starves, however often others lease: the one that waited longest is next."""
         await lab.declare(max_concurrent=1)

@@ -9,14 +9,13 @@ import pytest
 from millpond.core import control as orders
 from millpond.core.spec import Order, fair_round_robin, fifo, lifo, priority
 from millpond.testing.conformance.lab import POOL, Lab, completed, names_of, released, retried
-from millpond.testing.conformance.scenario import StoreSuite, mark, scenario
+from millpond.testing.conformance.scenario import StoreSuite, mark
 
 
 class OrderConformance(StoreSuite):
     """Fifo, lifo, priority and the fair ring."""
 
     @mark.rows("HN-03")
-    @scenario
     async def test_fifo_ignores_priority(self, lab: Lab) -> None:
         """First come, first served; priority is recorded and not looked at."""
         await lab.declare(order=fifo())
@@ -27,7 +26,6 @@ class OrderConformance(StoreSuite):
         assert "a b c" == names_of(await lab.lease())
 
     @mark.rows("HN-03")
-    @scenario
     async def test_lifo_starts_the_newest(self, lab: Lab) -> None:
         """The last to come is the first to start."""
         await lab.declare(order=lifo(), max_concurrent=1)
@@ -38,7 +36,6 @@ class OrderConformance(StoreSuite):
         assert "d b a" == await lab.serve(3)
 
     @mark.rows("HN-03")
-    @scenario
     async def test_priority_starts_the_highest_first(self, lab: Lab) -> None:
         """Highest first, and among equals the one that came first."""
         await lab.declare(order=priority(), max_concurrent=9)
@@ -46,7 +43,6 @@ class OrderConformance(StoreSuite):
             await lab.put(name, priority=level)
         assert "top a b c low" == names_of(await lab.lease())
 
-    @scenario
     async def test_aging_lets_the_old_overtake_the_important(self, lab: Lab) -> None:
         """Each `aging` seconds of waiting weigh as much as one step of priority."""
         await lab.declare(order=priority(aging=2.0), max_concurrent=9)
@@ -68,7 +64,6 @@ class OrderConformance(StoreSuite):
         ],
         ids=["fifo", "lifo", "priority", "aging", "fair"],
     )
-    @scenario
     async def test_a_retried_task_rejoins_at_its_place(
         self, lab: Lab, order: Order, early: str, late: str
     ) -> None:
@@ -82,7 +77,6 @@ class OrderConformance(StoreSuite):
         lab.later(5.0)
         assert late == await lab.serve(2)
 
-    @scenario
     async def test_a_delayed_task_rejoins_at_its_place(self, lab: Lab) -> None:
         """A delay moves the start, not the place in the queue."""
         await lab.declare(max_concurrent=1)
@@ -93,7 +87,6 @@ class OrderConformance(StoreSuite):
         lab.later(5.0)
         assert "a c" == await lab.serve(2)
 
-    @scenario
     async def test_a_released_task_is_next_again(self, lab: Lab) -> None:
         """What a worker gives back stands where it stood."""
         await lab.declare(max_concurrent=1)
@@ -108,7 +101,6 @@ class OrderConformance(StoreSuite):
         await lab.declare(order=fair_round_robin("key", weights), max_concurrent=1)
 
     @mark.rows("HN-04", "TRAP-8")
-    @scenario
     async def test_a_heavy_key_does_not_delay_the_light_ones(self, lab: Lab) -> None:
         """Eight of A and one each of B to F are served A B C D E F, and then the rest of A."""
         await self._fair(lab)
@@ -116,7 +108,6 @@ class OrderConformance(StoreSuite):
         assert "A B C D E F A A A A A A A" == await lab.serve(13)
 
     @mark.rows("HN-04")
-    @scenario
     async def test_a_newcomer_is_served_in_the_round_under_way(self, lab: Lab) -> None:
         """C arrives after the first A and is served behind B, which still waits in that round."""
         await self._fair(lab)
@@ -125,7 +116,6 @@ class OrderConformance(StoreSuite):
         await lab.put_keys("CCC")
         assert "A B C A B C A B C" == f"{first} {await lab.serve(8)}"
 
-    @scenario
     async def test_within_a_key_the_first_to_come_is_first(self, lab: Lab) -> None:
         """A turn serves the oldest task of its key."""
         await self._fair(lab)
@@ -133,7 +123,6 @@ class OrderConformance(StoreSuite):
             await lab.put(name, share=share)
         assert "A1 B1 A2 B2 A3" == await lab.serve(5)
 
-    @scenario
     async def test_a_weight_of_two_is_served_twice_as_often(self, lab: Lab) -> None:
         """Over any round a key of weight two has two starts for each of the others'."""
         await self._fair(lab, A=2.0)
@@ -141,7 +130,6 @@ class OrderConformance(StoreSuite):
         served = (await lab.serve(9)).split()
         assert [2, 2, 2] == [served[i : i + 3].count("A") for i in (0, 3, 6)]
 
-    @scenario
     async def test_a_weight_below_one_is_served_less_often(self, lab: Lab) -> None:
         """A key of weight one half has one start for each two of the others'."""
         await self._fair(lab, A=0.5)
@@ -149,7 +137,6 @@ class OrderConformance(StoreSuite):
         served = (await lab.serve(9)).split()
         assert [1, 1, 1] == [served[i : i + 3].count("A") for i in (0, 3, 6)]
 
-    @scenario
     async def test_tasks_without_a_share_have_one_turn_together(self, lab: Lab) -> None:
         """The shared default lane is one key among the others."""
         await self._fair(lab)
@@ -157,7 +144,6 @@ class OrderConformance(StoreSuite):
             await lab.put(name, share=share)
         assert "- A - A" == await lab.serve(4)
 
-    @scenario
     async def test_a_claim_of_many_equals_many_claims(self, lab: Lab) -> None:
         """One lease of six serves the same tasks in the same order as six leases of one."""
         keys = "AAABBCDDDA"
@@ -169,7 +155,6 @@ class OrderConformance(StoreSuite):
         singles = [await lab.one(pool="single") for _ in range(6)]
         assert names_of(singles) == names_of(await lab.lease(6, pool="batch"))
 
-    @scenario
     async def test_a_key_that_was_away_saved_up_nothing(self, lab: Lab) -> None:
         """A key that rejoins takes part from the round under way, not from where it left."""
         await self._fair(lab)
@@ -178,7 +163,6 @@ class OrderConformance(StoreSuite):
         await lab.put_keys("AAA")
         assert "A B A B A" == await lab.serve(5)
 
-    @scenario
     async def test_a_key_that_comes_straight_back_gets_no_second_turn(self, lab: Lab) -> None:
         """Leaving the ring and rejoining before the others were served wins nothing."""
         await self._fair(lab)
@@ -187,7 +171,6 @@ class OrderConformance(StoreSuite):
         await lab.put_keys("A")
         assert "B A" == await lab.serve(2)
 
-    @scenario
     async def test_a_key_at_its_limit_is_out_of_the_ring(self, lab: Lab) -> None:
         """The others are served past it, and it comes back without a credit."""
         await lab.declare(order=fair_round_robin(), max_concurrent=4, max_per_key=1)
@@ -198,7 +181,6 @@ class OrderConformance(StoreSuite):
         await lab.applied(*map(completed, running))
         assert "A B C" == names_of(await lab.lease())
 
-    @scenario
     async def test_a_paused_key_is_out_of_the_ring(self, lab: Lab) -> None:
         """A pause of one key gives its turns to the others and no credit for later."""
         await self._fair(lab)

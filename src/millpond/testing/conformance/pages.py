@@ -27,7 +27,7 @@ from millpond.testing.conformance.lab import (
     retried,
     stopped,
 )
-from millpond.testing.conformance.scenario import StoreSuite, scenario
+from millpond.testing.conformance.scenario import StoreSuite
 
 if TYPE_CHECKING:
     from millpond.store.protocol import TaskPage
@@ -43,7 +43,6 @@ class PagesConformance(StoreSuite):
 
     # Where tasks are
 
-    @scenario
     async def test_status_distinguishes_every_state(self, lab: Lab) -> None:
         """Queued, running, each end, removed by retention, and never heard of; in order."""
         await lab.declare(max_concurrent=5, backpressure=bounded(1, "drop_oldest"))
@@ -72,7 +71,6 @@ class PagesConformance(StoreSuite):
 
     # Tasks
 
-    @scenario
     async def test_tasks_are_read_in_pages(self, lab: Lab) -> None:
         """In the order of their places; the last page has nothing to go on from."""
         await lab.declare()
@@ -86,7 +84,6 @@ class PagesConformance(StoreSuite):
         third = await lab.view.tasks(POOL, after=second.next, limit=2)
         assert (tasks[4:], None) == (ids(third), third.next)
 
-    @scenario
     async def test_a_page_that_is_just_full_is_the_last(self, lab: Lab) -> None:
         """There is a next page only if something is on it."""
         await lab.declare()
@@ -96,7 +93,6 @@ class PagesConformance(StoreSuite):
         assert ([], None) == (ids(await lab.view.tasks(POOL, after=99)), None)
 
     @pytest.mark.parametrize("status", list(Status))
-    @scenario
     async def test_tasks_of_one_status_are_read_in_pages(self, lab: Lab, status: Status) -> None:
         """Every status can be asked for, in the order of places, whatever the order of work."""
         await lab.declare(max_concurrent=9, order=lifo(), backpressure=bounded(3, "drop_oldest"))
@@ -118,7 +114,6 @@ class PagesConformance(StoreSuite):
 
     @pytest.mark.parametrize("status", [None, Status.QUEUED, Status.RUNNING, Status.FAILED])
     @pytest.mark.parametrize("lanes", [None, 2])
-    @scenario
     async def test_tasks_of_one_key_are_read_in_pages(
         self, lab: Lab, status: Status | None, lanes: int | None
     ) -> None:
@@ -138,7 +133,6 @@ class PagesConformance(StoreSuite):
             ] == ids(page)
 
     @pytest.mark.parametrize("status", [None, Status.QUEUED, Status.RUNNING, Status.COMPLETED])
-    @scenario
     async def test_tasks_of_some_time_are_read_in_pages(
         self, lab: Lab, status: Status | None
     ) -> None:
@@ -168,7 +162,6 @@ class PagesConformance(StoreSuite):
         rest = await lab.view.tasks(POOL, since=moments[2], after=page.next, limit=2)
         assert (4, None) == (len(page.tasks + rest.tasks), rest.next)
 
-    @scenario
     async def test_a_redriven_task_is_at_its_new_place(self, lab: Lab) -> None:
         """It is read once, behind those that came before its redrive."""
         await lab.declare()
@@ -178,7 +171,6 @@ class PagesConformance(StoreSuite):
         assert [second, first] == ids(await lab.view.tasks(POOL))
         assert [second, first] == ids(await lab.view.tasks(POOL, status=Status.QUEUED))
 
-    @scenario
     async def test_removed_tasks_are_on_no_page(self, lab: Lab) -> None:
         """What retention removed is passed over, and paging goes on over the gap."""
         await lab.declare()
@@ -190,7 +182,6 @@ class PagesConformance(StoreSuite):
         await lab.control(orders.Prune(POOL, lab.now, lab.now))
         assert [left] == ids(await lab.view.tasks(POOL, limit=1))
 
-    @scenario
     async def test_pools_and_their_callbacks_are_read_apart(self, lab: Lab) -> None:
         """A page is of one queue."""
         await lab.declare()
@@ -202,7 +193,6 @@ class PagesConformance(StoreSuite):
         callback = (await lab.view.tasks(CALLBACKS)).tasks[0]
         assert f"task:{task}" == callback.new.submitted_by
 
-    @scenario
     async def test_a_page_of_copies(self, lab: Lab) -> None:
         """Changing a returned value does not change the store."""
         await lab.declare()
@@ -210,7 +200,6 @@ class PagesConformance(StoreSuite):
         (await lab.view.tasks(POOL)).tasks[0].status = Status.FAILED
         assert Status.QUEUED == await lab.status(task)
 
-    @scenario
     async def test_pages_of_what_is_not_there(self, lab: Lab) -> None:
         """An undeclared pool is an error, and so is a page of nothing."""
         await lab.declare()
@@ -223,7 +212,6 @@ class PagesConformance(StoreSuite):
 
     # Lanes
 
-    @scenario
     async def test_every_configured_lane_is_shown(self, lab: Lab) -> None:
         """In order, also those without work; with running, waiting and done counts."""
         await lab.declare(lanes=11, max_concurrent=2)
@@ -248,7 +236,6 @@ class PagesConformance(StoreSuite):
         assert shown == lanes[:3]
         assert "1" == second.lane
 
-    @scenario
     async def test_a_paused_lane_shows_as_paused(self, lab: Lab) -> None:
         """On its own or with its pool, also while its last start still runs."""
         await lab.declare(lanes=2)
@@ -265,7 +252,6 @@ class PagesConformance(StoreSuite):
         lanes = await lab.view.lanes(POOL)
         assert [("paused", False)] * 2 == [(lane.state, lane.paused) for lane in lanes]
 
-    @scenario
     async def test_a_lane_that_backs_off_is_idle(self, lab: Lab) -> None:
         """Its head waits, so it is pending and nothing is current."""
         await lab.declare(lanes=1)
@@ -279,7 +265,6 @@ class PagesConformance(StoreSuite):
             lane.processed,
         )
 
-    @scenario
     async def test_an_ordered_pool_shows_the_lanes_that_matter(self, lab: Lab) -> None:
         """Those with live tasks or a pause, by name; what has no key has no lane."""
         await lab.declare(ordered=True)
@@ -291,7 +276,6 @@ class PagesConformance(StoreSuite):
         await lab.control(orders.Pause(POOL, "held"))
         assert ["a", "b", "held"] == [lane.lane for lane in await lab.view.lanes(POOL)]
 
-    @scenario
     async def test_a_pool_without_lanes_shows_none(self, lab: Lab) -> None:
         """Keys are no lanes unless they are strict."""
         await lab.declare()
@@ -300,7 +284,6 @@ class PagesConformance(StoreSuite):
 
     # Runs
 
-    @scenario
     async def test_a_run_is_found_by_its_name(self, lab: Lab) -> None:
         """Within its pool, also when it is over; another name or pool is None."""
         await lab.declare()
@@ -318,7 +301,6 @@ class PagesConformance(StoreSuite):
             await lab.view.run_named("other", "nightly"),
         )
 
-    @scenario
     async def test_what_is_left_of_a_run_can_be_named(self, lab: Lab) -> None:
         """Queued and running tasks and callbacks of any pool, no ended ones, up to a limit."""
         await lab.declare(max_concurrent=1)
@@ -337,7 +319,6 @@ class PagesConformance(StoreSuite):
 
     # A pool's figures
 
-    @scenario
     async def test_scheduled_tasks_are_counted_apart(self, lab: Lab) -> None:
         """Not due is scheduled: by delay or by backing off; at its moment it no longer is."""
         await lab.declare()
@@ -352,7 +333,6 @@ class PagesConformance(StoreSuite):
         lab.later(2.0)
         assert 0 == (await lab.pool()).scheduled
 
-    @scenario
     async def test_asking_about_a_later_moment_changes_nothing(self, lab: Lab) -> None:
         """The count for a moment to come does not disturb the count for now."""
         await lab.declare(lanes=1)
@@ -363,7 +343,6 @@ class PagesConformance(StoreSuite):
         assert [] == await lab.lease()
 
     @pytest.mark.parametrize("how", ["cancelled", "started", "expired"])
-    @scenario
     async def test_what_leaves_the_queue_is_no_longer_scheduled(self, lab: Lab, how: str) -> None:
         """However it leaves."""
         await lab.declare()
@@ -381,7 +360,6 @@ class PagesConformance(StoreSuite):
                 lab.now -= 4.0
         assert (0, 0) == ((await lab.pool()).queued, (await lab.pool()).scheduled)
 
-    @scenario
     async def test_the_oldest_that_waits_is_known(self, lab: Lab) -> None:
         """When the first queued task was submitted; running and ended ones do not count."""
         await lab.declare(max_concurrent=1)
@@ -401,7 +379,6 @@ class PagesConformance(StoreSuite):
         await lab.run_one()
         assert (await lab.pool()).oldest_queued_at is None
 
-    @scenario
     async def test_the_oldest_is_the_first_in_place(self, lab: Lab) -> None:
         """Whatever is served first; and a redriven task stands at the tail."""
         await lab.declare(order=lifo(), max_concurrent=1)
@@ -417,7 +394,6 @@ class PagesConformance(StoreSuite):
         await lab.control(orders.Redrive((first,)))
         assert start + 2.0 == (await lab.pool()).oldest_queued_at
 
-    @scenario
     async def test_rows_kept_are_counted(self, lab: Lab) -> None:
         """Ended tasks of every kind, until they are redriven or removed."""
         await lab.declare()
@@ -430,7 +406,6 @@ class PagesConformance(StoreSuite):
         pool = await lab.pool()
         assert (2, 1) == (pool.kept, pool.totals["completed"])
 
-    @scenario
     async def test_a_task_that_was_redriven_is_not_counted_as_kept(self, lab: Lab) -> None:
         """It waits again; once it has ended again it counts once."""
         await lab.declare()
@@ -442,7 +417,6 @@ class PagesConformance(StoreSuite):
         await lab.applied(failed(await lab.one()))
         assert 1 == (await lab.pool()).kept
 
-    @scenario
     async def test_of_those_that_ended_at_one_moment_the_first_in_line_is_removed_first(
         self, lab: Lab
     ) -> None:
@@ -458,7 +432,6 @@ class PagesConformance(StoreSuite):
         left = [one.fence.task for one in held[1:]]
         assert left == ids(await lab.view.tasks(POOL, limit=9))
 
-    @scenario
     async def test_a_pool_knows_what_was_declared_and_when(self, lab: Lab) -> None:
         """Also when an operator's limit is in force and another declaration came."""
         await lab.declare(max_concurrent=3)
@@ -470,7 +443,6 @@ class PagesConformance(StoreSuite):
         assert PoolSpec(name=POOL, max_concurrent=2, order=fifo()) == pool.declared
         assert (7, created) == (pool.spec.max_concurrent, pool.created_at)
 
-    @scenario
     async def test_paused_keys_are_named(self, lab: Lab) -> None:
         """In order, until they are resumed; a paused pool is a separate field."""
         await lab.declare()
@@ -481,7 +453,6 @@ class PagesConformance(StoreSuite):
         pool = await lab.pool()
         assert (("a", "b"), False) == (pool.paused_units, pool.paused)
 
-    @scenario
     async def test_waits_and_run_times_are_measured(self, lab: Lab) -> None:
         """From due to start and from start to end, of attempts that ran to an end."""
         await lab.declare(max_concurrent=1)
@@ -501,7 +472,6 @@ class PagesConformance(StoreSuite):
         assert Quantiles(p50=2.0, p90=4.0, p99=4.0, samples=4) == pool.waits
         assert Quantiles(p50=20.0, p90=40.0, p99=40.0, samples=4) == pool.run_times
 
-    @scenario
     async def test_what_was_given_back_is_not_measured(self, lab: Lab) -> None:
         """An attempt that never really ran says nothing about how long they take."""
         await lab.declare()

@@ -29,7 +29,7 @@ from millpond.testing.conformance.lab import (
     retried,
     stopped,
 )
-from millpond.testing.conformance.scenario import StoreSuite, mark, scenario
+from millpond.testing.conformance.scenario import StoreSuite, mark
 
 if TYPE_CHECKING:
     from millpond.core.lease import Leased
@@ -53,7 +53,6 @@ class AheadConformance(HoldsAhead):
 
     # What a claim is
 
-    @scenario
     async def test_a_claim_ahead_shows_as_queued(self, lab: Lab) -> None:
         """It does not run and is not charged, but it has a worker and the fence of its attempt."""
         _, (claim,) = await self._hold(lab)
@@ -68,7 +67,6 @@ class AheadConformance(HoldsAhead):
         assert facts is not None
         assert "claimed ahead by worker worker" in explain(facts, lab.now)
 
-    @scenario
     async def test_a_worker_holds_no_more_ahead_than_it_may(self, lab: Lab) -> None:
         """As many as the pool's prefetch, as it asks for and as there are; by default none."""
         await lab.declare(prefetch=2)
@@ -82,7 +80,6 @@ class AheadConformance(HoldsAhead):
         assert [1, 1, 0] == [len(await lab.claims(1)) for _ in range(3)]
         assert 2 == len(await lab.claims(9, worker="w2"))
 
-    @scenario
     async def test_a_claim_ahead_does_not_take_a_slot(self, lab: Lab) -> None:
         """The limit of the pool is for what runs: another worker may start beside it."""
         await lab.declare(max_concurrent=1, prefetch=2)
@@ -95,7 +92,6 @@ class AheadConformance(HoldsAhead):
     @pytest.mark.parametrize(
         "order", [priority(), fair_round_robin()], ids=lambda order: str(order.kind)
     )
-    @scenario
     async def test_claims_ahead_are_made_in_order(self, lab: Lab, order: object) -> None:
         """What starts and what is held come from the front of the queue, as starts alone would."""
         assert isinstance(order, type(priority()))
@@ -107,7 +103,6 @@ class AheadConformance(HoldsAhead):
         taken = [*answer.leased, *answer.claimed]
         assert names_of(await lab.lease(5, pool="plain")) == names_of(taken)
 
-    @scenario
     async def test_claims_ahead_count_for_their_key(self, lab: Lab) -> None:
         """Running and held together stay within max_per_key."""
         await lab.declare(max_concurrent=9, max_per_key=2, prefetch=3)
@@ -119,7 +114,6 @@ class AheadConformance(HoldsAhead):
         await lab.applied(released(answer.claimed[0]))
         assert "A" == names_of(await lab.lease(worker="w2"))
 
-    @scenario
     async def test_claims_ahead_count_for_the_rate(self, lab: Lab) -> None:
         """A claim takes its token when it is made, and its start takes none."""
         await lab.declare(max_concurrent=1, prefetch=2, rates=(Rate(2, per=60.0),))
@@ -137,7 +131,6 @@ class AheadConformance(HoldsAhead):
         assert 1 == len(await lab.lease())
 
     @pytest.mark.parametrize("per_key", [False, True])
-    @scenario
     async def test_a_claim_that_goes_back_returns_its_token(self, lab: Lab, per_key: bool) -> None:
         """The rate is as if it had not been made."""
         rate = Rate(1, per=60.0)
@@ -153,7 +146,6 @@ class AheadConformance(HoldsAhead):
         assert [claim.fence.task] == ids_of(await lab.lease(worker="w2"))
         assert [] == await lab.lease(worker="w2")
 
-    @scenario
     async def test_a_new_rate_gets_nothing_back(self, lab: Lab) -> None:
         """A claim made under another rate never took of this one's."""
         await lab.declare(prefetch=1)
@@ -166,7 +158,6 @@ class AheadConformance(HoldsAhead):
         await lab.applied(released(claim))
         assert [] == await lab.lease(worker="w2")
 
-    @scenario
     async def test_what_is_claimed_ahead_is_not_evicted(self, lab: Lab) -> None:
         """It was claimed, so a bound no longer counts it, also when it comes back."""
         await lab.declare(prefetch=1, backpressure=bounded(1, "drop_oldest"))
@@ -178,7 +169,6 @@ class AheadConformance(HoldsAhead):
         waiting = await lab.put()
         assert [Status.QUEUED] * 2 == await lab.statuses(held, waiting)
 
-    @scenario
     async def test_what_is_claimed_ahead_keeps_others_from_starting_at_once(self, lab: Lab) -> None:
         """A fail-fast pool counts it: it is before any newcomer."""
         await lab.declare(max_concurrent=2, prefetch=2, backpressure=fail_fast())
@@ -187,7 +177,6 @@ class AheadConformance(HoldsAhead):
         await lab.claims()
         assert (await lab.submit(lab.new())).refusal is not None
 
-    @scenario
     async def test_what_is_claimed_ahead_in_time_is_in_time(self, lab: Lab) -> None:
         """It does not expire while it is held; given back too late, it has."""
         await lab.declare(max_concurrent=2, prefetch=2)
@@ -203,7 +192,6 @@ class AheadConformance(HoldsAhead):
 
     # How it starts
 
-    @scenario
     async def test_a_claim_takes_over_the_slot_of_an_attempt(self, lab: Lab) -> None:
         """Reported with the attempt's end, it runs from then on, charged, under its fence."""
         running, (claim,) = await self._hold(lab)
@@ -224,7 +212,6 @@ class AheadConformance(HoldsAhead):
         )
         await lab.applied(completed(claim))
 
-    @scenario
     async def test_generations_are_reported_in_one_step(self, lab: Lab) -> None:
         """Each starts in the slot of the one before; at no record do more run than may."""
         first, (second, third) = await self._hold(lab, 2)
@@ -240,7 +227,6 @@ class AheadConformance(HoldsAhead):
             running += (entry.after is Status.RUNNING) - (entry.before is Status.RUNNING)
             assert 0 <= running <= 1
 
-    @scenario
     async def test_a_start_may_be_reported_again(self, lab: Lab) -> None:
         """When the answer was lost: it runs already, and nothing is charged twice."""
         running, (claim,) = await self._hold(lab)
@@ -251,7 +237,6 @@ class AheadConformance(HoldsAhead):
         assert 1 == (await lab.task(claim.fence.task)).runs
 
     @pytest.mark.parametrize("how", ["forged", "given back", "lost", "over", "unknown"])
-    @scenario
     async def test_without_its_claim_nothing_is_started(self, lab: Lab, how: str) -> None:
         """A start with any other fence than that of the claim is stale and changes nothing."""
         await lab.declare(max_concurrent=1, prefetch=1)
@@ -280,7 +265,6 @@ class AheadConformance(HoldsAhead):
         assert before == await lab.view.task(fence.task)
 
     @pytest.mark.parametrize("full", [False, True])
-    @scenario
     async def test_without_a_slot_of_its_pool_a_start_needs_room(
         self, lab: Lab, full: bool
     ) -> None:
@@ -298,7 +282,6 @@ class AheadConformance(HoldsAhead):
         assert (Settled.STALE if full else Settled.APPLIED,) == answer.started
         assert full == (await lab.task(claim.fence.task)).claimed
 
-    @scenario
     async def test_a_lease_starts_what_is_held_ahead_first(self, lab: Lab) -> None:
         """Under the fence it has; what is queued comes after it."""
         await lab.declare(max_concurrent=2, prefetch=1, order=priority())
@@ -311,7 +294,6 @@ class AheadConformance(HoldsAhead):
         assert 1 == (await lab.task(claim.fence.task)).attempt
         assert [] == await lab.lease()
 
-    @scenario
     async def test_a_retried_task_is_claimed_ahead_for_its_next_attempt(self, lab: Lab) -> None:
         """The fence names the attempt to come, and what earlier ones remembered comes with it."""
         await lab.declare(prefetch=1)
@@ -323,14 +305,12 @@ class AheadConformance(HoldsAhead):
         assert (2, {"charge": b"42"}) == (claim.fence.attempt, claim.steps)
         assert 1 == (await lab.task(claim.fence.task)).attempt
 
-    @scenario
     async def test_what_has_not_started_says_nothing(self, lab: Lab) -> None:
         """Progress and steps of an attempt count once its start was reported."""
         _, (claim,) = await self._hold(lab)
         assert 0 == (await lab.control(orders.Progress(claim.fence, 0.5))).count
         assert 0 == (await lab.control(orders.SaveStep(claim.fence, "charge", b""))).count
 
-    @scenario
     async def test_what_starts_and_ends_in_one_step_is_not_measured(self, lab: Lab) -> None:
         """Its run time is not known."""
         first, (second,) = await self._hold(lab)
@@ -339,7 +319,6 @@ class AheadConformance(HoldsAhead):
 
     # How it goes back
 
-    @scenario
     async def test_a_claim_goes_back_to_its_place(self, lab: Lab) -> None:
         """Uncharged and recorded; the order of the queue is as it was."""
         running, (one, two) = await self._hold(lab, 2)
@@ -354,7 +333,6 @@ class AheadConformance(HoldsAhead):
         await lab.applied(completed(running))
         assert "1 2 last" == await lab.serve(3)
 
-    @scenario
     async def test_a_claim_that_goes_back_wakes_its_pool(self, lab: Lab) -> None:
         """There is a task to start again, for any worker with a slot."""
         await lab.declare(prefetch=1)
@@ -363,7 +341,6 @@ class AheadConformance(HoldsAhead):
         await lab.applied(released(claim))
         assert {POOL: lab.now} == lab.wakes
 
-    @scenario
     async def test_a_claim_of_an_unknown_function_is_parked(self, lab: Lab) -> None:
         """It waits for a worker that knows it, and this one is not asked again."""
         await lab.declare(prefetch=1)
@@ -375,7 +352,6 @@ class AheadConformance(HoldsAhead):
         assert [] == await lab.lease()
         assert [task] == ids_of(await lab.lease(worker="w2"))
 
-    @scenario
     async def test_a_claim_that_cannot_be_read_is_set_aside(self, lab: Lab) -> None:
         """It fails as corrupt, without ever having run."""
         await lab.declare(prefetch=1)
@@ -386,7 +362,6 @@ class AheadConformance(HoldsAhead):
         assert (Status.FAILED, "corrupt", 0) == (answer.status, answer.reason, answer.runs)
 
     @pytest.mark.parametrize("end", [completed, failed, stopped, retried])
-    @scenario
     async def test_what_was_not_started_has_no_other_end(self, lab: Lab, end: object) -> None:
         """A claim is given back or started first: any other settlement of it is stale."""
         assert callable(end)
@@ -394,7 +369,6 @@ class AheadConformance(HoldsAhead):
         assert [Settled.STALE] == await lab.settle(end(claim))
         assert (await lab.task(claim.fence.task)).claimed
 
-    @scenario
     async def test_a_worker_that_leaves_gives_back_what_it_holds(self, lab: Lab) -> None:
         """Uncharged, what runs and what is held."""
         await lab.declare(max_concurrent=1, prefetch=1)
@@ -411,7 +385,6 @@ class AheadConformance(HoldsAhead):
         assert 1 == (await lab.one()).fence.attempt
 
     @mark.rows("TR-22")
-    @scenario
     async def test_a_claim_that_began_unheard_is_not_begun_again(self, lab: Lab) -> None:
         """Its worker had started it before the store would: its only attempt is over."""
         await lab.declare(max_concurrent=1, prefetch=2)
@@ -423,7 +396,6 @@ class AheadConformance(HoldsAhead):
         assert second == (await lab.one()).fence.task
 
     @mark.rows("TR-22")
-    @scenario
     async def test_a_worker_that_leaves_may_have_begun_what_it_held(self, lab: Lab) -> None:
         """What it did not give back before it left is not begun again, if it has one attempt."""
         await lab.declare(max_concurrent=1, prefetch=1)
@@ -434,7 +406,6 @@ class AheadConformance(HoldsAhead):
         assert [Status.FAILED] * 2 == await lab.statuses(*tasks)
         assert 0 == (await lab.pool()).claimed
 
-    @scenario
     async def test_a_lost_worker_is_charged_for_what_it_held(self, lab: Lab) -> None:
         """Each claim may have started: an attempt is gone, and with the last one the task."""
         await lab.declare(max_concurrent=1, prefetch=2)
@@ -457,7 +428,6 @@ class AheadConformance(HoldsAhead):
         assert [Settled.STALE] * 2 == await lab.settle(*map(released, claims))
         assert 2 == (await lab.one()).fence.attempt
 
-    @scenario
     async def test_a_lost_closure_that_was_held_is_not_run_again(self, lab: Lab) -> None:
         """It may have started, and its code is gone."""
         await lab.declare(prefetch=1)
@@ -468,7 +438,6 @@ class AheadConformance(HoldsAhead):
         answer = await lab.task(closure)
         assert (Status.FAILED, "stale") == (answer.status, answer.reason)
 
-    @scenario
     async def test_lost_claims_are_recovered_in_pages(self, lab: Lab) -> None:
         """A limit bounds what is moved, and the worker stays until all is."""
         await lab.declare(prefetch=3)

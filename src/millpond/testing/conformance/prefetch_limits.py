@@ -26,7 +26,6 @@ from millpond.testing.conformance.lab import (
     stopped,
 )
 from millpond.testing.conformance.prefetch import HoldsAhead
-from millpond.testing.conformance.scenario import scenario
 
 
 class AheadLimitsConformance(HoldsAhead):
@@ -35,7 +34,6 @@ class AheadLimitsConformance(HoldsAhead):
     # Pauses, limits and cancels
 
     @pytest.mark.parametrize("what", ["pool", "key", "hold", "resize"])
-    @scenario
     async def test_claims_are_wanted_back_when_nothing_may_start(self, lab: Lab, what: str) -> None:
         """A renewal says of which pools; a lease starts none of them."""
         await lab.declare(max_concurrent=2, prefetch=1)
@@ -59,7 +57,6 @@ class AheadLimitsConformance(HoldsAhead):
         await lab.applied(released(claim))
         assert () == (await lab.renew(WORKER)).give_back
 
-    @scenario
     async def test_claims_go_back_when_fewer_may_run_than_do(self, lab: Lab) -> None:
         """A lowered limit is reached by attrition, so nothing is to take over a slot."""
         await lab.declare(max_concurrent=2, prefetch=1)
@@ -71,7 +68,6 @@ class AheadLimitsConformance(HoldsAhead):
         assert (POOL,) == (await lab.renew(WORKER)).give_back
 
     @pytest.mark.parametrize("what", ["pause", "key", "resize", "hold"])
-    @scenario
     async def test_what_started_in_good_faith_counts(self, lab: Lab, what: str) -> None:
         """Its worker had not heard: the start is taken, and makes no more run than before."""
         await lab.declare(max_concurrent=1, prefetch=1)
@@ -94,7 +90,6 @@ class AheadLimitsConformance(HoldsAhead):
         await lab.applied(completed(claim))
         assert Status.COMPLETED == await lab.status(claim.fence.task)
 
-    @scenario
     async def test_a_held_key_lets_its_claim_start_later(self, lab: Lab) -> None:
         """A lease says when, and asking then starts it."""
         await lab.declare(prefetch=1)
@@ -108,7 +103,6 @@ class AheadLimitsConformance(HoldsAhead):
         lab.later(INSTANT)
         assert [claim.fence.task] == ids_of(await lab.lease())
 
-    @scenario
     async def test_a_cancel_asks_for_a_claim_back(self, lab: Lab) -> None:
         """Its worker may be starting it, so it gets a request; given back, it ends cancelled."""
         _, (claim,) = await self._hold(lab)
@@ -123,7 +117,6 @@ class AheadLimitsConformance(HoldsAhead):
         found = await lab.task(task)
         assert ("cancelled", 0) == (found.reason, found.runs)
 
-    @scenario
     async def test_an_interrupt_reaches_a_claim_that_started_meanwhile(self, lab: Lab) -> None:
         """Its worker gets the request with all it holds; the first reason for its end stands."""
         running, (claim,) = await self._hold(lab)
@@ -137,7 +130,6 @@ class AheadLimitsConformance(HoldsAhead):
         assert (Status.RUNNING, True) == (found.status, found.interrupt_requested)
         assert (task,) == (await lab.renew(WORKER)).interrupted
 
-    @scenario
     async def test_a_cancelled_claim_that_started_may_still_complete(self, lab: Lab) -> None:
         """Work begun in good faith is not thrown away, but not tried again either."""
         running, (one, two) = await self._hold(lab, 2)
@@ -148,7 +140,6 @@ class AheadLimitsConformance(HoldsAhead):
         assert (Status.COMPLETED, Status.COMPLETED, Status.CANCELLED) == answer.after
         assert (await lab.task(one.fence.task)).reason is None
 
-    @scenario
     async def test_a_lease_does_not_start_what_is_to_be_cancelled(self, lab: Lab) -> None:
         """It stays held until its worker gives it back or is lost."""
         await lab.declare(prefetch=1)
@@ -161,7 +152,6 @@ class AheadLimitsConformance(HoldsAhead):
         answer = await lab.task(task)
         assert (Status.CANCELLED, "cancelled") == (answer.status, answer.reason)
 
-    @scenario
     async def test_a_purge_asks_for_claims_back(self, lab: Lab) -> None:
         """It counts them; given back, they end as purged."""
         _, (claim,) = await self._hold(lab)
@@ -173,7 +163,6 @@ class AheadLimitsConformance(HoldsAhead):
         assert (Status.CANCELLED, "purged") == (found.status, found.reason)
 
     @pytest.mark.parametrize("how", ["failed", "cancelled"])
-    @scenario
     async def test_a_stopped_run_asks_for_its_claims_back(self, lab: Lab, how: str) -> None:
         """What its workers hold ahead ends with it, as what waits does."""
         await lab.declare(max_concurrent=1, prefetch=1)
@@ -192,7 +181,6 @@ class AheadLimitsConformance(HoldsAhead):
 
     # Sharing with others
 
-    @scenario
     async def test_claims_are_wanted_back_for_a_worker_without_work(self, lab: Lab) -> None:
         """One that asks and finds all of it held ahead by others; until it has something."""
         await lab.declare(max_concurrent=4, prefetch=2)
@@ -208,7 +196,6 @@ class AheadLimitsConformance(HoldsAhead):
         assert () == (await lab.renew(WORKER)).give_back
         assert [two.fence.task] == ids_of(await lab.lease())
 
-    @scenario
     async def test_nothing_is_held_ahead_while_another_starves(self, lab: Lab) -> None:
         """A worker that got no slot comes before claims of those who have some."""
         await lab.declare(max_concurrent=1, prefetch=2)
@@ -222,7 +209,6 @@ class AheadLimitsConformance(HoldsAhead):
         assert [] == await lab.lease()
         assert 1 == len(await lab.lease(worker="w2"))
 
-    @scenario
     async def test_who_holds_only_claims_can_starve_too(self, lab: Lab) -> None:
         """A claim without a slot to start it in makes the others share."""
         await lab.declare(max_concurrent=1, prefetch=1)
@@ -237,7 +223,6 @@ class AheadLimitsConformance(HoldsAhead):
         assert [] == await lab.lease()
         assert [claim.fence.task] == ids_of(await lab.lease(worker="w2"))
 
-    @scenario
     async def test_a_settle_may_hand_over_and_claim_in_one_step(self, lab: Lab) -> None:
         """The slot goes to the held task, and the next one is held instead."""
         running, (claim,) = await self._hold(lab)
@@ -248,7 +233,6 @@ class AheadLimitsConformance(HoldsAhead):
         assert ((), "next") == (answer.lease.leased, names_of(answer.lease.claimed))
         assert (1, 1) == ((await lab.pool()).running, (await lab.pool()).claimed)
 
-    @scenario
     async def test_a_claim_that_never_reached_its_worker_goes_back(self, lab: Lab) -> None:
         """A worker whose answer was lost says what it holds; the rest was never started."""
         await lab.declare(max_concurrent=1, prefetch=2)
@@ -262,7 +246,6 @@ class AheadLimitsConformance(HoldsAhead):
         answer = await lab.task(held.claimed[1].fence.task)
         assert (0, 0, None) == (answer.attempt, answer.runs, answer.worker)
 
-    @scenario
     async def test_a_redriven_claim_keeps_its_fence(self, lab: Lab) -> None:
         """A claim cancelled and redriven before it ran has the same fence in all records."""
         _, (claim,) = await self._hold(lab)

@@ -17,14 +17,13 @@ from millpond.testing.conformance.lab import (
     ids_of,
     released,
 )
-from millpond.testing.conformance.scenario import StoreSuite, mark, scenario
+from millpond.testing.conformance.scenario import StoreSuite, mark
 
 
 class RecoverConformance(StoreSuite):
     """Lost leases, expired tasks, and workers that leave or die."""
 
     @mark.rows("DP-09", "DE-R17")
-    @scenario
     async def test_a_worker_that_stops_renewing_loses_its_tasks(self, lab: Lab) -> None:
         """They go back to the queue and any worker may claim them."""
         await lab.declare()
@@ -38,7 +37,6 @@ class RecoverConformance(StoreSuite):
         assert [task] == ids_of(await lab.lease())
 
     @mark.rows("DP-10")
-    @scenario
     async def test_a_lost_lease_is_charged(self, lab: Lab) -> None:
         """The next claim is one attempt further, and the running count is right."""
         await lab.declare()
@@ -52,7 +50,6 @@ class RecoverConformance(StoreSuite):
         assert 1 == (await lab.pool()).running
 
     @mark.rows("TRAP-2", "DE-R18")
-    @scenario
     async def test_a_task_that_kills_its_workers_ends_failed(self, lab: Lab) -> None:
         """It runs as often as it has attempts, and then never again."""
         await lab.declare()
@@ -68,7 +65,6 @@ class RecoverConformance(StoreSuite):
         assert Transition.EXHAUST == (await lab.events(poison))[-1]
 
     @mark.rows("CX-T68")
-    @scenario
     async def test_a_cancelled_task_is_not_queued_again(self, lab: Lab) -> None:
         """Cancelled while its worker died ends cancelled."""
         await lab.declare()
@@ -81,7 +77,6 @@ class RecoverConformance(StoreSuite):
         assert Status.CANCELLED == await lab.status(task)
 
     @mark.rows("CX-T70", "CX-T111")
-    @scenario
     async def test_recovery_leaves_the_living_alone(self, lab: Lab) -> None:
         """Tasks that wait, and tasks of workers whose lease holds, are not touched."""
         await lab.declare(max_concurrent=1)
@@ -94,7 +89,6 @@ class RecoverConformance(StoreSuite):
         assert before == len(await lab.records())
 
     @mark.rows("CX-T63", "CX-T65", "CX-T69", "CX-20")
-    @scenario
     async def test_one_pass_takes_all_that_was_lost_and_nothing_else(self, lab: Lab) -> None:
         """What its worker settled in time stays ended; what another holds by now stays there."""
         await lab.declare(max_concurrent=20)
@@ -115,7 +109,6 @@ class RecoverConformance(StoreSuite):
         await lab.applied(completed(again))
 
     @mark.rows("CX-20", "DE-R16")
-    @scenario
     async def test_a_renewed_lease_is_not_lost(self, lab: Lab) -> None:
         """A lease counts from the last renewal: an instant before its end nothing is lost."""
         await lab.declare()
@@ -131,7 +124,6 @@ class RecoverConformance(StoreSuite):
         assert 1 == (await lab.recover()).moved
         assert Status.QUEUED == await lab.status(task)
 
-    @scenario
     async def test_an_expired_task_is_failed_without_being_asked_for(self, lab: Lab) -> None:
         """A task expires without a lease."""
         await lab.declare()
@@ -144,7 +136,6 @@ class RecoverConformance(StoreSuite):
         answer = await lab.task(late)
         assert (Status.FAILED, "expired") == (answer.status, answer.reason)
 
-    @scenario
     async def test_a_running_task_does_not_expire(self, lab: Lab) -> None:
         """Expiry is about starting; what runs may end."""
         await lab.declare()
@@ -155,7 +146,6 @@ class RecoverConformance(StoreSuite):
         await lab.applied(completed(leased))
         assert Status.COMPLETED == await lab.status(task)
 
-    @scenario
     async def test_recovery_works_in_pages(self, lab: Lab) -> None:
         """A limit bounds a call, `more` says that it may have left some, and calling on ends."""
         await lab.declare()
@@ -170,7 +160,6 @@ class RecoverConformance(StoreSuite):
             assert calls < 9
         assert [Status.FAILED] * 5 == await lab.statuses(*late)
 
-    @scenario
     async def test_lost_workers_are_recovered_in_pages(self, lab: Lab) -> None:
         """A limit of one takes one lease at a time, and says whether there is more."""
         await lab.declare()
@@ -185,7 +174,6 @@ class RecoverConformance(StoreSuite):
             assert left == (await lab.pool()).running
             assert 1 + left == len(await lab.view.workers())
 
-    @scenario
     async def test_forgotten_tasks_are_failed_in_pages(self, lab: Lab) -> None:
         """A limit of one fails one parked task at a time, the longest parked first."""
         await lab.declare()
@@ -198,7 +186,6 @@ class RecoverConformance(StoreSuite):
 
     # How workers go
 
-    @scenario
     async def test_leaving_gives_back_uncharged(self, lab: Lab) -> None:
         """A worker that stops in good order costs its tasks no attempt."""
         await lab.declare()
@@ -212,7 +199,6 @@ class RecoverConformance(StoreSuite):
         assert 1 == (await lab.one()).fence.attempt
 
     @mark.rows("TR-22")
-    @scenario
     async def test_leaving_ends_the_only_attempt_it_says_nothing_of(self, lab: Lab) -> None:
         """It may have begun, so it is not begun again: it failed, reason stopped."""
         await lab.declare()
@@ -225,7 +211,6 @@ class RecoverConformance(StoreSuite):
         assert not await lab.lease()
 
     @mark.rows("TR-22")
-    @scenario
     async def test_disowning_gives_an_only_attempt_back(self, lab: Lab) -> None:
         """A lease whose answer was lost never reached its worker: nothing of it began."""
         await lab.declare()
@@ -236,7 +221,6 @@ class RecoverConformance(StoreSuite):
         assert 1 == (await lab.one()).fence.attempt
 
     @mark.rows("CX-T66")
-    @scenario
     async def test_burying_loses_at_once(self, lab: Lab) -> None:
         """A worker known to be dead loses its leases now, charged."""
         await lab.declare()
@@ -248,7 +232,6 @@ class RecoverConformance(StoreSuite):
         assert (Status.QUEUED, 1) == (answer.status, answer.attempt)
         assert "w2" not in await lab.view.workers()
 
-    @scenario
     async def test_a_worker_that_has_renewed_is_not_declared_dead(self, lab: Lab) -> None:
         """A declaration that names the end of its lease counts only while that is the end."""
         await lab.declare()
@@ -269,7 +252,6 @@ class RecoverConformance(StoreSuite):
             "w2" in await lab.view.workers(),
         )
 
-    @scenario
     async def test_an_unknown_worker_leaves_without_a_trace(self, lab: Lab) -> None:
         """Leaving or being buried twice changes nothing."""
         await lab.declare()
@@ -279,7 +261,6 @@ class RecoverConformance(StoreSuite):
         assert before == len(await lab.records())
 
     @mark.rows("TRAP-1", "CX-T110")
-    @scenario
     async def test_a_worker_that_lost_its_lease_cannot_settle(self, lab: Lab) -> None:
         """Back from the dead, it finds its fence stale and changes nothing."""
         await lab.declare()
@@ -295,7 +276,6 @@ class RecoverConformance(StoreSuite):
         await lab.applied(completed(heir, result=b"mine"))
         assert b"mine" == (await lab.task(task)).result
 
-    @scenario
     async def test_a_dead_worker_frees_its_slots(self, lab: Lab) -> None:
         """Its tasks no longer count as running, for the pool and for the key."""
         await lab.declare(max_concurrent=1, max_per_key=1)
@@ -306,7 +286,6 @@ class RecoverConformance(StoreSuite):
         await lab.control(orders.DeclareDead("w2"))
         assert 1 == len(await lab.lease())
 
-    @scenario
     async def test_leaving_does_not_give_back_what_was_cancelled(self, lab: Lab) -> None:
         """A running task that was cancelled ends when its worker leaves, and does not run again."""
         await lab.declare()
@@ -319,7 +298,6 @@ class RecoverConformance(StoreSuite):
         assert (Status.CANCELLED, "cancelled", 1) == (answer.status, answer.reason, answer.runs)
         assert [] == await lab.lease()
 
-    @scenario
     async def test_leaving_counts_what_it_gave_back(self, lab: Lab) -> None:
         """The answer to a worker's leaving says how many tasks it held."""
         await lab.declare()
@@ -333,7 +311,6 @@ class RecoverConformance(StoreSuite):
         assert 3 == (await lab.pool()).queued
 
     @mark.rows("CX-T111", "CX-12")
-    @scenario
     async def test_the_leases_of_one_worker_are_lost_in_pages(self, lab: Lab) -> None:
         """A limit bounds what is moved also within one worker, and `more` is exact."""
         await lab.declare(max_concurrent=9)
@@ -348,7 +325,6 @@ class RecoverConformance(StoreSuite):
             assert left == (await lab.pool()).running
         assert "w2" not in await lab.view.workers()
 
-    @scenario
     async def test_a_limit_that_is_just_met_leaves_nothing(self, lab: Lab) -> None:
         """Lost leases and expired tasks share one limit, and the last of them leaves no `more`."""
         await lab.declare()
@@ -361,7 +337,6 @@ class RecoverConformance(StoreSuite):
         answer = await lab.recover(limit=3)
         assert (3, False) == (answer.moved, answer.more)
 
-    @scenario
     async def test_abandoned_closures_are_failed_in_pages(self, lab: Lab) -> None:
         """The limit of a call holds for the closures of a dead process too."""
         await lab.declare()

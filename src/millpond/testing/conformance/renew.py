@@ -7,14 +7,13 @@ from __future__ import annotations
 from millpond.core import control as orders
 from millpond.core.lifecycle import Status
 from millpond.testing.conformance.lab import INSTANT, Lab, completed
-from millpond.testing.conformance.scenario import StoreSuite, mark, scenario
+from millpond.testing.conformance.scenario import StoreSuite, mark
 
 
 class RenewConformance(StoreSuite):
     """Staying alive."""
 
     @mark.rows("DE-R16")
-    @scenario
     async def test_a_renewed_lease_holds(self, lab: Lab) -> None:
         """As long as a worker renews in time it keeps what it runs."""
         await lab.declare()
@@ -28,7 +27,6 @@ class RenewConformance(StoreSuite):
         assert Status.RUNNING == await lab.status(task)
         await lab.applied(completed(leased))
 
-    @scenario
     async def test_one_renewal_keeps_everything_a_worker_holds(self, lab: Lab) -> None:
         """Leases of one worker live and die together, whenever each was taken."""
         await lab.declare()
@@ -43,7 +41,6 @@ class RenewConformance(StoreSuite):
         await lab.recover()
         assert 2 == (await lab.pool()).running
 
-    @scenario
     async def test_a_lease_is_lost_at_its_moment_and_not_before(self, lab: Lab) -> None:
         """The lease counts from the renewal, to the instant."""
         await lab.declare()
@@ -58,14 +55,12 @@ class RenewConformance(StoreSuite):
         await lab.recover()
         assert "w2" not in await lab.view.workers()
 
-    @scenario
     async def test_an_unknown_worker_is_not_alive(self, lab: Lab) -> None:
         """Renewing an unknown worker does not register it."""
         answer = await lab.renew("stranger")
         assert (False, ()) == (answer.alive, answer.cancelled)
         assert "stranger" not in await lab.view.workers()
 
-    @scenario
     async def test_a_recovered_worker_learns_that_it_lost(self, lab: Lab) -> None:
         """Too late is too late: a renewal does not bring leases back."""
         await lab.declare()
@@ -78,7 +73,6 @@ class RenewConformance(StoreSuite):
         assert Status.QUEUED == await lab.status(task)
 
     @mark.rows("CX-T45")
-    @scenario
     async def test_a_renewal_names_what_is_to_be_cancelled(self, lab: Lab) -> None:
         """The worker learns which of its own running tasks have a cancel request."""
         await lab.declare()
@@ -92,7 +86,6 @@ class RenewConformance(StoreSuite):
         assert (other,) == (await lab.renew("worker")).cancelled
         assert Status.RUNNING == await lab.status(spared)
 
-    @scenario
     async def test_a_settled_task_is_no_longer_named(self, lab: Lab) -> None:
         """What ended needs no cancel."""
         await lab.declare()
@@ -102,7 +95,6 @@ class RenewConformance(StoreSuite):
         await lab.applied(completed(leased))
         assert () == (await lab.renew("worker")).cancelled
 
-    @scenario
     async def test_a_late_worker_that_asks_is_kept(self, lab: Lab) -> None:
         """No process took its leases, so it stays registered and keeps new leases."""
         await lab.declare()

@@ -16,7 +16,7 @@ from millpond.core.spec import bounded, ring_buffer
 from millpond.core.task import Call
 from millpond.testing.conformance.lab import CALLBACKS, POOL, Lab, completed, failed
 from millpond.testing.conformance.runs import OpensRuns
-from millpond.testing.conformance.scenario import mark, scenario
+from millpond.testing.conformance.scenario import mark
 
 NOTIFY = Call("notify", b"ops")
 
@@ -35,7 +35,6 @@ class RunCallbacksConformance(OpensRuns):
         return (await lab.pool(CALLBACKS)).queued
 
     @mark.rows("DP-23")
-    @scenario
     async def test_the_end_of_a_run_stores_its_callback(self, lab: Lab) -> None:
         """It is there in the step that ends the run, not before, with counts and results."""
         await lab.declare()
@@ -54,7 +53,6 @@ class RunCallbacksConformance(OpensRuns):
         ]
         assert b"\x00out" == ending.tasks[0].result
 
-    @scenario
     async def test_a_run_is_over_before_its_callback_runs(self, lab: Lab) -> None:
         """The callback is no task of the run, and its failure does not change the report."""
         await lab.declare()
@@ -65,7 +63,6 @@ class RunCallbacksConformance(OpensRuns):
         assert {"completed": 1} == (await lab.run_of(run)).ended
 
     @mark.rows("DP-24")
-    @scenario
     async def test_a_run_calls_back_once(self, lab: Lab) -> None:
         """A redriven task ends the run again; a late settle ends nothing."""
         await lab.declare()
@@ -77,14 +74,12 @@ class RunCallbacksConformance(OpensRuns):
         await lab.run_one()
         assert 1 == await self._callbacks(lab)
 
-    @scenario
     async def test_an_empty_run_calls_back(self, lab: Lab) -> None:
         """All of no tasks have ended."""
         await lab.declare()
         await self._open(lab, 0, on_complete=NOTIFY)
         assert (0, ()) == ((ending := await self._run_ending(lab)).total, ending.tasks)
 
-    @scenario
     async def test_a_held_run_calls_back_when_it_is_sealed(self, lab: Lab) -> None:
         """A run whose holder may add tasks has not ended."""
         await lab.declare()
@@ -94,7 +89,6 @@ class RunCallbacksConformance(OpensRuns):
         await lab.control(orders.Seal(run, "me"))
         assert 1 == len((await self._run_ending(lab)).tasks)
 
-    @scenario
     async def test_a_run_whose_holder_died_calls_back(self, lab: Lab) -> None:
         """The loss of the last worker of its process ends the run, and the callback is stored."""
         await lab.declare()
@@ -105,7 +99,6 @@ class RunCallbacksConformance(OpensRuns):
         assert 1 == await self._callbacks(lab)
 
     @pytest.mark.parametrize("how", ["failed", "cancelled"])
-    @scenario
     async def test_a_stopped_run_calls_back(self, lab: Lab, how: str) -> None:
         """Whatever ends a run, its callback gets the reason."""
         await lab.declare(max_concurrent=1)
@@ -118,7 +111,6 @@ class RunCallbacksConformance(OpensRuns):
         assert {"failed": "run_failed", "cancelled": "cancelled"}[how] == ending.stopped
         assert 2 == sum(ending.ended.values())
 
-    @scenario
     async def test_an_evicted_task_may_end_a_run(self, lab: Lab) -> None:
         """A submit that drops the last task of a run stores the callback."""
         await lab.declare(backpressure=ring_buffer(1))
@@ -126,7 +118,6 @@ class RunCallbacksConformance(OpensRuns):
         await lab.put()
         assert {"rejected": 1} == (await self._run_ending(lab)).ended
 
-    @scenario
     async def test_a_dropped_task_of_a_run_is_counted(self, lab: Lab) -> None:
         """A full pool that takes only some of a run's tasks does not make the run complete."""
         await lab.declare(backpressure=bounded(1, "drop_newest"))
@@ -135,7 +126,6 @@ class RunCallbacksConformance(OpensRuns):
         ending = await self._run_ending(lab)
         assert (3, {"completed": 1, "rejected": 2}) == (ending.total, ending.ended)
 
-    @scenario
     async def test_a_run_of_dropped_tasks_only_has_them(self, lab: Lab) -> None:
         """It ends at once, and nothing of it completed."""
         await lab.declare(backpressure=bounded(1, "drop_newest"))
@@ -144,7 +134,6 @@ class RunCallbacksConformance(OpensRuns):
         ending = await self._run_ending(lab)
         assert (2, {"rejected": 2}) == (ending.total, ending.ended)
 
-    @scenario
     async def test_follow_ups_are_among_the_results(self, lab: Lab) -> None:
         """In the order in which they were submitted, also those of other pools."""
         await lab.declare()
@@ -159,7 +148,6 @@ class RunCallbacksConformance(OpensRuns):
             (task.task, task.result) for task in ending.tasks
         ]
 
-    @scenario
     async def test_the_number_of_results_is_bounded(self, lab: Lab) -> None:
         """The counts are of all tasks, the results of the first ones."""
         most = bounds.MAX_RUN_RESULTS
@@ -171,7 +159,6 @@ class RunCallbacksConformance(OpensRuns):
         assert (most + 2, {"completed": most + 2}) == (ending.total, ending.ended)
         assert [one.fence.task for one in leased[:most]] == [task.task for task in ending.tasks]
 
-    @scenario
     async def test_the_size_of_the_results_is_bounded(self, lab: Lab) -> None:
         """What does not fit is left out, and all that was submitted behind it."""
         await lab.declare()
@@ -184,7 +171,6 @@ class RunCallbacksConformance(OpensRuns):
         ending = await self._run_ending(lab)
         assert (3, [first.fence.task]) == (ending.total, [task.task for task in ending.tasks])
 
-    @scenario
     async def test_results_that_are_no_longer_kept_are_left_out(self, lab: Lab) -> None:
         """A task that retention removed before the end of its run is counted only."""
         await lab.declare()
@@ -197,7 +183,6 @@ class RunCallbacksConformance(OpensRuns):
 
     # Setting it later
 
-    @scenario
     async def test_a_callback_can_be_set_until_the_run_ends(self, lab: Lab) -> None:
         """It gets the results of tasks that had not ended then, and of those that came later."""
         await lab.declare()
@@ -213,7 +198,6 @@ class RunCallbacksConformance(OpensRuns):
         ending = await self._run_ending(lab)
         assert (3, [waiting.id, later.id]) == (ending.total, [task.task for task in ending.tasks])
 
-    @scenario
     async def test_the_last_callback_that_was_set_counts(self, lab: Lab) -> None:
         """A second one replaces the first, and the results are those of the whole run."""
         await lab.declare()
@@ -223,7 +207,6 @@ class RunCallbacksConformance(OpensRuns):
         assert 1 == len((await self._run_ending(lab)).tasks)
         assert 0 == await self._callbacks(lab)
 
-    @scenario
     async def test_a_run_that_has_ended_takes_no_callback(self, lab: Lab) -> None:
         """Nothing changes; the answer is 1 only for the callback that it had."""
         await lab.declare()
@@ -234,7 +217,6 @@ class RunCallbacksConformance(OpensRuns):
         assert 0 == (await lab.control(orders.CallWhenOver(12345, NOTIFY))).count
         assert 1 == await self._callbacks(lab)
 
-    @scenario
     async def test_a_run_that_has_called_takes_no_other_callback(self, lab: Lab) -> None:
         """Also not while a redriven task is in it: what it took then would never be submitted."""
         await lab.declare()
@@ -247,7 +229,6 @@ class RunCallbacksConformance(OpensRuns):
         await lab.run_one()
         assert 1 == await self._callbacks(lab)
 
-    @scenario
     async def test_a_resumed_run_keeps_its_callback(self, lab: Lab) -> None:
         """The second open of a name neither seeds the run nor changes the call."""
         await lab.declare()
@@ -256,7 +237,6 @@ class RunCallbacksConformance(OpensRuns):
         await lab.run_one()
         await self._run_ending(lab)
 
-    @scenario
     async def test_the_callback_is_a_task_like_any_other(self, lab: Lab) -> None:
         """It is listed as unsettled until it has run, and names the run that it is for."""
         await lab.declare()

@@ -26,7 +26,7 @@ from millpond.testing.conformance.lab import (
     stopped,
 )
 from millpond.testing.conformance.runs import OpensRuns
-from millpond.testing.conformance.scenario import mark, scenario
+from millpond.testing.conformance.scenario import mark
 
 
 class RunStopsConformance(OpensRuns):
@@ -35,7 +35,6 @@ class RunStopsConformance(OpensRuns):
     # Errors and budgets
 
     @mark.rows("DP-11")
-    @scenario
     async def test_a_failure_is_skipped_by_default(self, lab: Lab) -> None:
         """The rest of the run goes on."""
         await lab.declare(max_concurrent=1)
@@ -44,7 +43,6 @@ class RunStopsConformance(OpensRuns):
         assert 1 == len(await lab.lease())
         assert (await lab.run_of(run)).failed_task is None
 
-    @scenario
     async def test_a_failure_cancels_what_is_queued_where_asked_for(self, lab: Lab) -> None:
         """The queued tasks of the run are cancelled in the same step, the running one ends."""
         await lab.declare(max_concurrent=2)
@@ -62,7 +60,6 @@ class RunStopsConformance(OpensRuns):
         ]
         assert (run,) == (await lab.applied(completed(second))).finished_runs
 
-    @scenario
     async def test_a_run_that_may_not_fail_goes_on_after_a_success(self, lab: Lab) -> None:
         """Only a failure cancels the rest."""
         await lab.declare(max_concurrent=1)
@@ -75,7 +72,6 @@ class RunStopsConformance(OpensRuns):
         assert (None, 1) == (answer.failed_task, answer.live)
         assert 1 == len(await lab.lease())
 
-    @scenario
     async def test_the_first_failure_is_the_one_named(self, lab: Lab) -> None:
         """Later failures of the run do not replace it."""
         await lab.declare()
@@ -84,7 +80,6 @@ class RunStopsConformance(OpensRuns):
         await lab.applied(failed(first), failed(second))
         assert first.fence.task == (await lab.run_of(run)).failed_task
 
-    @scenario
     async def test_a_run_takes_no_more_than_its_budget(self, lab: Lab) -> None:
         """A submit beyond max_tasks is refused whole; one within it is taken."""
         await lab.declare()
@@ -95,7 +90,6 @@ class RunStopsConformance(OpensRuns):
         await lab.put(run=run)
         assert 3 == (await lab.run_of(run)).total
 
-    @scenario
     async def test_a_seed_beyond_its_budget_opens_no_run(self, lab: Lab) -> None:
         """The budget holds for the seed too."""
         await lab.declare()
@@ -105,14 +99,12 @@ class RunStopsConformance(OpensRuns):
         assert Reason.OVER_BUDGET == answer.refusal.reason
         assert await lab.view.run(run.id) is None
 
-    @scenario
     async def test_a_purge_can_end_a_run(self, lab: Lab) -> None:
         """Whatever verb ends the last task reports that the run is over."""
         await lab.declare()
         run = await self._open(lab, 2)
         assert (run,) == (await lab.control(orders.Purge(POOL))).finished_runs
 
-    @scenario
     async def test_a_redrive_opens_a_finished_run_again(self, lab: Lab) -> None:
         """A run with a queued task is not over."""
         await lab.declare()
@@ -126,7 +118,6 @@ class RunStopsConformance(OpensRuns):
 
     # A run that stops
 
-    @scenario
     async def test_a_stopped_run_starts_nothing_more(self, lab: Lab) -> None:
         """After one failure its queued tasks are cancelled, and the run says why it stopped."""
         await lab.declare(max_concurrent=1)
@@ -139,7 +130,6 @@ class RunStopsConformance(OpensRuns):
         assert {"failed": 1, "cancelled": 2} == answer.ended
         assert [] == await lab.lease()
 
-    @scenario
     async def test_an_expired_task_stops_its_run(self, lab: Lab) -> None:
         """A task that failed without having run is a failure of the run like any other."""
         await lab.declare()
@@ -151,7 +141,6 @@ class RunStopsConformance(OpensRuns):
         assert [Status.FAILED, Status.CANCELLED] == await lab.statuses(late.id, other.id)
         assert Reason.RUN_FAILED == (await lab.task(other.id)).reason
 
-    @scenario
     async def test_follow_ups_for_a_stopped_run_end_cancelled(self, lab: Lab) -> None:
         """What still ran may complete; what it submits is stored and not started."""
         await lab.declare(max_concurrent=2)
@@ -173,7 +162,6 @@ class RunStopsConformance(OpensRuns):
     @pytest.mark.parametrize(
         "end", [retried, released, "buried", "left"], ids=["retried", "released", "buried", "left"]
     )
-    @scenario
     async def test_nothing_comes_back_to_a_stopped_run(
         self, lab: Lab, end: Callable[[Leased], Settlement] | str
     ) -> None:
@@ -193,7 +181,6 @@ class RunStopsConformance(OpensRuns):
         assert (Status.CANCELLED, Reason.RUN_FAILED) == (answer.status, answer.reason)
         assert [] == await lab.lease()
 
-    @scenario
     async def test_a_stopped_run_takes_nothing_from_outside(self, lab: Lab) -> None:
         """Although it is still held open, a submit to it is refused."""
         await lab.declare()
@@ -205,7 +192,6 @@ class RunStopsConformance(OpensRuns):
         found = await lab.run_of(run)
         assert (False, Reason.RUN_FAILED) == (found.finished, found.stopped)
 
-    @scenario
     async def test_the_callbacks_of_a_stopped_run_are_run(self, lab: Lab) -> None:
         """Those that wait, come, or are tried again are not cancelled, and the run waits."""
         await lab.declare(max_concurrent=1)
@@ -223,7 +209,6 @@ class RunStopsConformance(OpensRuns):
             answer = await lab.applied(completed(await lab.one(pool=CALLBACKS)))
             assert ((run.id,) if last else ()) == answer.finished_runs
 
-    @scenario
     async def test_a_failed_callback_does_not_stop_a_run(self, lab: Lab) -> None:
         """It is none of the run's tasks."""
         await lab.declare(max_concurrent=1)
@@ -238,7 +223,6 @@ class RunStopsConformance(OpensRuns):
 
     # A run that is cancelled
 
-    @scenario
     async def test_a_cancelled_run_comes_to_its_end(self, lab: Lab) -> None:
         """Waiting tasks are cancelled, running ones get a request; the run has the reason."""
         await lab.declare(max_concurrent=1)
@@ -254,7 +238,6 @@ class RunStopsConformance(OpensRuns):
         assert (run,) == (await lab.applied(stopped(leased))).finished_runs
         assert {"cancelled": 3} == (await lab.run_of(run)).ended
 
-    @scenario
     async def test_nothing_follows_in_a_cancelled_run(self, lab: Lab) -> None:
         """A handler that still returned is completed, and what it submitted ends cancelled."""
         await lab.declare()
@@ -268,7 +251,6 @@ class RunStopsConformance(OpensRuns):
         assert (Status.CANCELLED, "cancelled") == (found.status, found.reason)
         assert {"completed": 1, "cancelled": 1} == (await lab.run_of(run)).ended
 
-    @scenario
     async def test_cancelling_a_run_twice_is_cancelling_it_once(self, lab: Lab) -> None:
         """The second cancel touches nothing and leaves no record; nor does one of what is over."""
         await lab.declare()
@@ -284,7 +266,6 @@ class RunStopsConformance(OpensRuns):
         assert 0 == (await lab.control(orders.CancelRun(12345))).count
         assert before == await lab.records()
 
-    @scenario
     async def test_a_held_run_can_be_cancelled(self, lab: Lab) -> None:
         """It takes nothing more, and is over when its holder lets go."""
         await lab.declare()
@@ -295,7 +276,6 @@ class RunStopsConformance(OpensRuns):
         assert Reason.RUN_NOT_OPEN == refusal.reason
         assert (run,) == (await lab.control(orders.Seal(run, "me"))).finished_runs
 
-    @scenario
     async def test_the_callbacks_of_a_cancelled_run_are_run(self, lab: Lab) -> None:
         """They report the ends of its tasks, so the run waits for them and does not cancel them."""
         await lab.declare()
@@ -308,7 +288,6 @@ class RunStopsConformance(OpensRuns):
 
     # Budgets
 
-    @scenario
     async def test_follow_ups_within_the_budget_are_run(self, lab: Lab) -> None:
         """The last task that max_tasks allows starts as any other."""
         await lab.declare()
@@ -317,7 +296,6 @@ class RunStopsConformance(OpensRuns):
         assert (None, 2) == ((await lab.run_of(run)).stopped, (await lab.run_of(run)).total)
         assert (run,) == (await lab.applied(completed(await lab.one()))).finished_runs
 
-    @scenario
     async def test_a_follow_up_beyond_the_budget_stops_the_run(self, lab: Lab) -> None:
         """All that waits of it is cancelled, and the run, its tasks and the answer say why."""
         await lab.declare(max_concurrent=1)

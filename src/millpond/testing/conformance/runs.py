@@ -23,7 +23,7 @@ from millpond.testing.conformance.lab import (
     failed,
     retried,
 )
-from millpond.testing.conformance.scenario import StoreSuite, mark, scenario
+from millpond.testing.conformance.scenario import StoreSuite, mark
 
 
 class OpensRuns(StoreSuite):
@@ -60,7 +60,6 @@ class RunsConformance(OpensRuns):
     """When a run is over, and what it takes in."""
 
     @mark.rows("DP-03")
-    @scenario
     async def test_a_run_ends_with_its_last_task(self, lab: Lab) -> None:
         """The settle that ends it says so, and the counts are on it."""
         await lab.declare()
@@ -73,7 +72,6 @@ class RunsConformance(OpensRuns):
         assert (True, 0, 2) == (answer.finished, answer.live, answer.total)
         assert {"completed": 1, "failed": 1} == answer.ended
 
-    @scenario
     async def test_a_backing_off_task_keeps_its_run_open(self, lab: Lab) -> None:
         """Queued for a retry is not ended."""
         await lab.declare()
@@ -81,7 +79,6 @@ class RunsConformance(OpensRuns):
         await lab.applied(retried(await lab.one(), 60.0))
         assert (False, 1) == ((await lab.run_of(run)).finished, (await lab.run_of(run)).live)
 
-    @scenario
     async def test_follow_ups_keep_a_run_open(self, lab: Lab) -> None:
         """What a completion submits is counted before the completion is."""
         await lab.declare()
@@ -94,7 +91,6 @@ class RunsConformance(OpensRuns):
         assert (run,) == last.finished_runs
         assert 4 == (await lab.run_of(run)).total
 
-    @scenario
     async def test_a_run_that_is_empty_for_a_moment_within_a_verb_goes_on(self, lab: Lab) -> None:
         """The second of a seed evicts the first: in between nothing of the run was left."""
         await lab.declare(backpressure=ring_buffer(1))
@@ -104,7 +100,6 @@ class RunsConformance(OpensRuns):
         await lab.run_one()
         assert (await lab.run_of(run)).finished
 
-    @scenario
     async def test_other_tasks_of_the_pool_do_not_matter(self, lab: Lab) -> None:
         """A run ends whatever else its pool does."""
         await lab.declare()
@@ -113,7 +108,6 @@ class RunsConformance(OpensRuns):
         await lab.put()
         assert (run,) == (await lab.applied(completed(seed))).finished_runs
 
-    @scenario
     async def test_a_run_goes_on_in_other_pools(self, lab: Lab) -> None:
         """Follow-ups belong to the run wherever they are queued."""
         await lab.declare()
@@ -126,7 +120,6 @@ class RunsConformance(OpensRuns):
         assert run == leased.run
         assert (run,) == (await lab.applied(completed(leased))).finished_runs
 
-    @scenario
     async def test_a_callback_keeps_its_run_open_and_is_not_counted(self, lab: Lab) -> None:
         """A run is over when its callbacks are, and they are none of its tasks."""
         await lab.declare()
@@ -138,7 +131,6 @@ class RunsConformance(OpensRuns):
         answer = await lab.run_of(run.id)
         assert (1, {"completed": 1}) == (answer.total, answer.ended)
 
-    @scenario
     async def test_a_run_with_nothing_in_it_is_over(self, lab: Lab) -> None:
         """An empty run that no process holds open is over."""
         await lab.declare()
@@ -151,7 +143,6 @@ class RunsConformance(OpensRuns):
 
     # Holding and sealing
 
-    @scenario
     async def test_a_held_run_waits_for_its_seal(self, lab: Lab) -> None:
         """With nothing left a run stays open until its holder says that no more will come."""
         await lab.declare()
@@ -159,7 +150,6 @@ class RunsConformance(OpensRuns):
         assert () == (await lab.applied(completed(await lab.one()))).finished_runs
         assert (run,) == (await lab.control(orders.Seal(run, "mine"))).finished_runs
 
-    @scenario
     async def test_a_sealed_run_ends_with_its_tasks(self, lab: Lab) -> None:
         """A seal while tasks are left ends nothing yet."""
         await lab.declare()
@@ -167,7 +157,6 @@ class RunsConformance(OpensRuns):
         assert () == (await lab.control(orders.Seal(run, "mine"))).finished_runs
         assert (run,) == (await lab.applied(completed(await lab.one()))).finished_runs
 
-    @scenario
     async def test_only_its_holder_seals_a_run(self, lab: Lab) -> None:
         """A stranger's seal, a second seal and one of an unknown run change nothing."""
         await lab.declare()
@@ -177,7 +166,6 @@ class RunsConformance(OpensRuns):
         assert 1 == (await lab.control(orders.Seal(run, "mine"))).count
         assert 0 == (await lab.control(orders.Seal(run, "mine"))).count
 
-    @scenario
     async def test_a_held_run_takes_more_from_outside(self, lab: Lab) -> None:
         """Its tasks are counted as the seed was."""
         await lab.declare()
@@ -185,7 +173,6 @@ class RunsConformance(OpensRuns):
         await lab.put(run=run)
         assert 2 == (await lab.run_of(run)).total
 
-    @scenario
     async def test_a_run_whose_holder_died_is_sealed(self, lab: Lab) -> None:
         """When the last worker of the holding process is gone, the run is sealed."""
         await lab.declare()
@@ -197,7 +184,6 @@ class RunsConformance(OpensRuns):
         assert (run,) == (await lab.recover()).finished_runs
         assert (await lab.run_of(run)).finished
 
-    @scenario
     async def test_a_finished_run_takes_nothing_more(self, lab: Lab) -> None:
         """A submit to it is refused, and so is one to a run that never was."""
         await lab.declare()
@@ -211,7 +197,6 @@ class RunsConformance(OpensRuns):
     # Names
 
     @mark.rows("DP-19")
-    @scenario
     async def test_a_named_run_is_taken_up_and_not_seeded_again(self, lab: Lab) -> None:
         """While it is under way, opening it again finds it as it is."""
         await lab.declare()
@@ -228,7 +213,6 @@ class RunsConformance(OpensRuns):
         )
         assert 1 == (await lab.pool()).queued
 
-    @scenario
     async def test_a_finished_named_run_is_answered_from_before(self, lab: Lab) -> None:
         """Its stored counts come back; nothing is seeded."""
         await lab.declare()
@@ -245,7 +229,6 @@ class RunsConformance(OpensRuns):
         assert 0 == (await lab.pool()).queued
 
     @mark.rows("TRAP-13")
-    @scenario
     async def test_runs_without_a_name_are_always_new(self, lab: Lab) -> None:
         """A second run of the same pool seeds its tasks although the first one's are kept."""
         await lab.declare()
@@ -255,7 +238,6 @@ class RunsConformance(OpensRuns):
         assert first != second
         assert 1 == (await lab.pool()).queued
 
-    @scenario
     async def test_the_same_run_sent_again_is_answered(self, lab: Lab) -> None:
         """A lost answer to the opening of a run seeds nothing twice."""
         await lab.declare()
@@ -267,7 +249,6 @@ class RunsConformance(OpensRuns):
         assert (run.id, True) == (answer.run.id, answer.run.resumed)
         assert 1 == (await lab.pool()).queued
 
-    @scenario
     async def test_a_refused_seed_opens_no_run(self, lab: Lab) -> None:
         """A full pool refuses the batch, and there is no run of that name."""
         await lab.declare(backpressure=bounded(1, "fail_submitter"))
@@ -278,7 +259,6 @@ class RunsConformance(OpensRuns):
         assert await lab.view.run(run.id) is None
         assert not (await lab.run_of(await self._open(lab, name="nightly"))).resumed
 
-    @scenario
     async def test_a_seed_cannot_smuggle_tasks_into_another_run(self, lab: Lab) -> None:
         """A batch that opens one run is refused for a task of a run that is over."""
         await lab.declare()
@@ -292,7 +272,6 @@ class RunsConformance(OpensRuns):
 
     # The verbs that report the end of a run
 
-    @scenario
     async def test_a_submit_reports_that_it_ended_a_run(self, lab: Lab) -> None:
         """The last task of a run made room for another."""
         await lab.declare(backpressure=ring_buffer(1))
@@ -300,7 +279,6 @@ class RunsConformance(OpensRuns):
         answer = await lab.submit_all(Batch(tasks=(lab.new(),)))
         assert (run,) == answer.finished_runs
 
-    @scenario
     async def test_a_submit_reports_that_an_empty_run_is_over(self, lab: Lab) -> None:
         """The run is returned as finished, and reported like every run that ends."""
         await lab.declare()
@@ -311,7 +289,6 @@ class RunsConformance(OpensRuns):
         assert answer.batches[0].run.finished
 
     @pytest.mark.parametrize("settling", [False, True], ids=["lease", "settle"])
-    @scenario
     async def test_a_lease_reports_that_it_ended_a_run(self, lab: Lab, settling: bool) -> None:
         """It came upon the last task of a run after its time, alone or within a settle."""
         await lab.declare(max_concurrent=1)
@@ -328,7 +305,6 @@ class RunsConformance(OpensRuns):
             finished = (await lab.ask()).finished_runs
         assert (run.id,) == finished
 
-    @scenario
     async def test_who_takes_a_run_up_holds_it_too(self, lab: Lab) -> None:
         """A run resumed by its name stays open until the new holder seals it as well."""
         await lab.declare()
@@ -338,7 +314,6 @@ class RunsConformance(OpensRuns):
         assert () == (await lab.control(orders.Seal(run, "mine"))).finished_runs
         assert (run,) == (await lab.control(orders.Seal(run, "yours"))).finished_runs
 
-    @scenario
     async def test_a_settle_reports_follow_ups_with_their_final_status(self, lab: Lab) -> None:
         """Follow-ups over the run's budget are reported as cancelled."""
         await lab.declare()

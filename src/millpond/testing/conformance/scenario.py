@@ -1,7 +1,8 @@
 """What every part of the suite stands on: a fresh store, a lab around it, and a way to run it.
 
-Tests are written as coroutines and collected as plain functions, so the suite needs no plugin
-and no particular event loop: `StoreSuite.run` is the only place that knows how a coroutine runs.
+Tests are written as coroutines that are given a lab, and collected as plain functions, so the suite
+needs no plugin and no particular event loop: `StoreSuite.run` is the only place that knows how a
+coroutine runs.
 """
 
 from __future__ import annotations
@@ -26,6 +27,14 @@ Test = TypeVar("Test")
 
 class StoreSuite:
     """The base of every part of the suite: a backend says how to make one of its stores."""
+
+    def __init_subclass__(cls) -> None:
+        """Make each coroutine that is a test and takes a lab a scenario."""
+        super().__init_subclass__()
+        for name, test in list(vars(cls).items()):
+            is_test = name.startswith("test") and inspect.iscoroutinefunction(test)
+            if is_test and "lab" in inspect.signature(test).parameters:
+                setattr(cls, name, scenario(test))
 
     async def make_store(self) -> Store:
         """Return a store that is open, empty and keeps its whole audit; the suite closes it."""

@@ -25,7 +25,7 @@ from millpond.testing.conformance.lab import (
     failed,
     released,
 )
-from millpond.testing.conformance.scenario import StoreSuite, scenario
+from millpond.testing.conformance.scenario import StoreSuite
 
 if TYPE_CHECKING:
     from millpond.core.lease import Leased
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 class SearchConformance(StoreSuite):
     """What a dashboard asks a store."""
 
-    @scenario
     async def test_a_state_is_found_in_its_own_order(self, lab: Lab) -> None:
         """Queued by place, scheduled by due time, ended with the latest end first."""
         await _mixed(lab)
@@ -44,14 +43,12 @@ class SearchConformance(StoreSuite):
         assert "c a" == await _names(lab, TaskFilter(state="completed"))
         assert "b" == await _names(lab, TaskFilter(state="failed"))
 
-    @scenario
     async def test_without_a_state_live_tasks_come_first(self, lab: Lab) -> None:
         """The latest place first, then what ended, the latest end first."""
         await _mixed(lab)
         assert "g h f e d c b a" == await _names(lab, TaskFilter())
 
     @pytest.mark.parametrize("state", [None, "queued", "scheduled", "completed", "failed"])
-    @scenario
     async def test_pages_join_without_gap_or_repetition(self, lab: Lab, state: str | None) -> None:
         """Page after page of one or two is the same list as one long page."""
         await _mixed(lab)
@@ -75,13 +72,11 @@ class SearchConformance(StoreSuite):
             (TaskFilter(state="completed", key="k"), ""),
         ],
     )
-    @scenario
     async def test_conditions(self, lab: Lab, wanted: TaskFilter, found: str) -> None:
         """Function, key, labels, error and age: all that are given must be met."""
         await _mixed(lab)
         assert found == await _names(lab, wanted)
 
-    @scenario
     async def test_a_search_reads_no_more_than_it_may(self, lab: Lab) -> None:
         """It says that it is partial, and goes on from there."""
         await lab.declare()
@@ -96,7 +91,6 @@ class SearchConformance(StoreSuite):
         assert ["t9"] == [task.new.labels["name"] for task in third.tasks]
         assert (None, False) == (third.next, third.partial)
 
-    @scenario
     async def test_pools_are_searched_in_the_order_of_their_names(self, lab: Lab) -> None:
         """Page after page of them is the same list as one long page."""
         for pool in ("b", "a", "c"):
@@ -115,7 +109,6 @@ class SearchConformance(StoreSuite):
                 found += [task.new.labels["name"] for task in page.tasks]
             assert "a0 a1 a2 b0 b1 b2 c0 c1 c2" == " ".join(found)
 
-    @scenario
     async def test_tasks_that_ended_at_one_moment_are_in_order(self, lab: Lab) -> None:
         """Those that ended together come with the latest place first, on every page."""
         await lab.declare()
@@ -124,7 +117,6 @@ class SearchConformance(StoreSuite):
         await lab.applied(*map(completed, await lab.lease()))
         assert "d c b a" == await _names(lab, TaskFilter(state="completed"), limit=1)
 
-    @scenario
     async def test_a_redriven_task_is_found_once(self, lab: Lab) -> None:
         """It is queued again, and no longer among those that failed."""
         await lab.declare()
@@ -134,7 +126,6 @@ class SearchConformance(StoreSuite):
         assert "" == await _names(lab, TaskFilter(state="failed"))
         assert "a" == await _names(lab, TaskFilter())
 
-    @scenario
     async def test_parked_tasks_are_found(self, lab: Lab) -> None:
         """By their state; they are queued, too."""
         await lab.declare()
@@ -145,7 +136,6 @@ class SearchConformance(StoreSuite):
         assert "a b" == await _names(lab, TaskFilter(state="queued"))
         assert "" == await _names(lab, TaskFilter(state="scheduled"))
 
-    @scenario
     async def test_scheduled_tasks_of_lanes_are_found_by_place(self, lab: Lab) -> None:
         """A lane keeps its order, whatever is due first."""
         await lab.declare(lanes=2)
@@ -153,7 +143,6 @@ class SearchConformance(StoreSuite):
         await lab.put("b", key="x", delay=30.0)
         assert "a b" == await _names(lab, TaskFilter(state="scheduled"))
 
-    @scenario
     async def test_an_unknown_pool_is_an_error(self, lab: Lab) -> None:
         """It is no empty list."""
         with pytest.raises(UnknownPool):
@@ -166,7 +155,6 @@ class SearchConformance(StoreSuite):
             await lab.view.revisions("nowhere")
         assert await lab.view.pool_in_full("nowhere") is None
 
-    @scenario
     async def test_all_pools_at_once_agree_with_each_alone(self, lab: Lab) -> None:
         """The same counts, without what takes long to find out; no queues of callbacks."""
         await _mixed(lab)
@@ -182,7 +170,6 @@ class SearchConformance(StoreSuite):
             == found[1]
         )
 
-    @scenario
     async def test_a_task_that_became_due_is_not_scheduled_any_more(self, lab: Lab) -> None:
         """Also before a worker has asked for it."""
         await lab.declare()
@@ -192,7 +179,6 @@ class SearchConformance(StoreSuite):
         (found,) = await lab.view.pools(now=lab.now)
         assert (2, 1) == (found.queued, found.scheduled)
 
-    @scenario
     async def test_workers_with_what_each_runs(self, lab: Lab) -> None:
         """In the order of joining, page by page."""
         await lab.declare()
@@ -218,7 +204,6 @@ class SearchConformance(StoreSuite):
         await lab.applied(completed(leased))
         assert 0 == (await lab.view.worker_list())[1].running
 
-    @scenario
     async def test_keys_with_their_tasks(self, lab: Lab) -> None:
         """What is ready, what runs, what is paused, by key."""
         await lab.declare(max_per_key=1)
@@ -233,7 +218,6 @@ class SearchConformance(StoreSuite):
         assert {None} == {unit.share for unit in found}
         assert found[:1] == await lab.view.units(POOL, limit=1)
 
-    @scenario
     async def test_shares_of_a_fair_pool(self, lab: Lab) -> None:
         """The view names the share of each key's tasks."""
         await lab.declare(order=fair_round_robin("tenant"))
@@ -243,14 +227,12 @@ class SearchConformance(StoreSuite):
             (unit.unit, unit.share, unit.queued) for unit in found
         ]
 
-    @scenario
     async def test_a_pool_that_looks_at_no_keys_has_none(self, lab: Lab) -> None:
         """Nothing depends on them there, so nothing counts them."""
         await lab.declare()
         await lab.put_keys("ab")
         assert () == await lab.view.units(POOL)
 
-    @scenario
     async def test_runs_of_a_pool(self, lab: Lab) -> None:
         """Open ones by id, finished ones with the latest end first, page by page."""
         await lab.declare()
@@ -274,7 +256,6 @@ class SearchConformance(StoreSuite):
         left = await lab.view.runs(POOL, finished=False)
         assert ["three"] == [run.name for run in left.runs]
 
-    @scenario
     async def test_former_settings_of_a_pool(self, lab: Lab) -> None:
         """Each revision with its settings, the latest first."""
         await lab.declare(max_concurrent=1)
@@ -284,7 +265,6 @@ class SearchConformance(StoreSuite):
         assert [(3, 7), (2, 2), (1, 1)] == [(n, spec.max_concurrent) for n, spec in found]
         assert found[:1] == await lab.view.revisions(POOL, limit=1)
 
-    @scenario
     async def test_a_pool_in_full_agrees_with_its_parts(self, lab: Lab) -> None:
         """It is read at once, and says what each question for a part says."""
         await lab.declare(max_concurrent=2, max_per_key=1)
@@ -302,7 +282,6 @@ class SearchConformance(StoreSuite):
         callbacks = await lab.view.pool(POOL + CALLBACKS, now=lab.now, measured=False)
         assert ((), callbacks) == (found.budgets, found.callbacks)
 
-    @scenario
     async def test_the_end_of_the_audit(self, lab: Lab) -> None:
         """The position behind which nothing was written yet."""
         await lab.declare()

@@ -29,7 +29,7 @@ from millpond.testing.conformance.lab import (
     stopped,
     with_fence,
 )
-from millpond.testing.conformance.scenario import StoreSuite, mark, scenario
+from millpond.testing.conformance.scenario import StoreSuite, mark
 
 ENDS = pytest.mark.parametrize(
     "end", [completed, retried, failed, stopped, released, corrupt], ids=lambda end: end.__name__
@@ -41,7 +41,6 @@ class SettleConformance(StoreSuite):
     """The result of a settle."""
 
     @mark.rows("CX-T15", "CX-T73")
-    @scenario
     async def test_completed_is_final_and_keeps_the_result(self, lab: Lab) -> None:
         """The slot is free, the result can be read, and the task never runs again."""
         await lab.declare(max_concurrent=1)
@@ -56,7 +55,6 @@ class SettleConformance(StoreSuite):
         assert [] == await lab.lease()
 
     @mark.rows("CX-T37")
-    @scenario
     async def test_failed_is_final_and_keeps_the_error(self, lab: Lab) -> None:
         """A failure ends the task, whatever attempts were left."""
         await lab.declare()
@@ -67,7 +65,6 @@ class SettleConformance(StoreSuite):
         assert [] == await lab.lease()
 
     @mark.rows("CX-T74", "CX-T93")
-    @scenario
     async def test_a_retry_waits_out_its_delay(self, lab: Lab) -> None:
         """The task is queued again, due after the delay and not an instant before."""
         await lab.declare()
@@ -82,7 +79,6 @@ class SettleConformance(StoreSuite):
         assert 2 == (await lab.one()).fence.attempt
 
     @mark.rows("DE-T10", "DP-T12")
-    @scenario
     async def test_a_failing_task_runs_as_often_as_it_has_attempts(self, lab: Lab) -> None:
         """The retry after the last attempt is a failure, whichever side asked for it."""
         await lab.declare()
@@ -94,7 +90,6 @@ class SettleConformance(StoreSuite):
         assert Status.FAILED == await lab.status(task)
         assert Transition.FAIL == (await lab.events(task))[-1]
 
-    @scenario
     async def test_a_retry_that_spends_nothing_costs_no_attempt(self, lab: Lab) -> None:
         """A handler that asks to be called later may do so without end."""
         await lab.declare()
@@ -105,7 +100,6 @@ class SettleConformance(StoreSuite):
             await lab.applied(retried(leased, spend=False))
 
     @mark.rows("CX-T109")
-    @scenario
     async def test_a_released_task_is_not_charged(self, lab: Lab) -> None:
         """Given back is recorded as a run and costs no attempt."""
         await lab.declare()
@@ -116,7 +110,6 @@ class SettleConformance(StoreSuite):
         assert 1 == len(await lab.lease())
 
     @mark.rows("TR-22")
-    @scenario
     async def test_the_only_attempt_that_began_is_not_given_back(self, lab: Lab) -> None:
         """At most once: giving back such an attempt ends its task as failed: stopped."""
         await lab.declare()
@@ -129,7 +122,6 @@ class SettleConformance(StoreSuite):
         assert 1 == (await lab.one()).fence.attempt
 
     @mark.rows("TR-22")
-    @scenario
     async def test_the_only_attempt_goes_back_if_its_handler_never_began(self, lab: Lab) -> None:
         """Nothing was done yet, so nothing would be done twice."""
         await lab.declare()
@@ -139,7 +131,6 @@ class SettleConformance(StoreSuite):
         assert 1 == (await lab.one()).fence.attempt
 
     @mark.rows("TR-22")
-    @scenario
     async def test_a_cancelled_only_attempt_that_is_given_back_is_cancelled(self, lab: Lab) -> None:
         """Cancelled is the end that was asked for."""
         await lab.declare()
@@ -149,7 +140,6 @@ class SettleConformance(StoreSuite):
         await lab.applied(released(leased))
         assert Status.CANCELLED == await lab.status(task)
 
-    @scenario
     async def test_a_task_released_as_unknown_is_parked(self, lab: Lab) -> None:
         """A worker that cannot run it puts it aside for one that can."""
         await lab.declare()
@@ -159,7 +149,6 @@ class SettleConformance(StoreSuite):
         assert (Status.QUEUED, True, 0) == (answer.status, answer.parked, answer.attempt)
         assert 1 == (await lab.pool()).parked
 
-    @scenario
     async def test_a_stopped_handler_ends_cancelled(self, lab: Lab) -> None:
         """A handler that ended because of a cancel is cancelled."""
         await lab.declare()
@@ -170,7 +159,6 @@ class SettleConformance(StoreSuite):
         answer = await lab.task(task)
         assert (Status.CANCELLED, "cancelled") == (answer.status, answer.reason)
 
-    @scenario
     async def test_a_corrupt_record_is_set_aside(self, lab: Lab) -> None:
         """What cannot be read is failed as corrupt, and the next one runs."""
         await lab.declare(max_concurrent=1)
@@ -182,7 +170,6 @@ class SettleConformance(StoreSuite):
         assert "next" == names_of(await lab.lease())
 
     @mark.rows("CX-T21")
-    @scenario
     async def test_settlements_are_judged_one_by_one(self, lab: Lab) -> None:
         """A stale one in the middle leaves those around it alone."""
         await lab.declare()
@@ -198,7 +185,6 @@ class SettleConformance(StoreSuite):
 
     @mark.rows("CX-T43", "CX-T77")
     @pytest.mark.parametrize("end", [retried, released], ids=["retried", "released"])
-    @scenario
     async def test_a_cancelled_task_does_not_come_back(self, lab: Lab, end: End) -> None:
         """A cancel beats a retry and a release."""
         await lab.declare()
@@ -211,7 +197,6 @@ class SettleConformance(StoreSuite):
         assert [] == await lab.lease()
 
     @mark.rows("CX-T81")
-    @scenario
     async def test_a_cancelled_task_that_returned_is_completed(self, lab: Lab) -> None:
         """What is done is done."""
         await lab.declare()
@@ -224,7 +209,6 @@ class SettleConformance(StoreSuite):
     # Follow-ups
 
     @mark.rows("DP-05")
-    @scenario
     async def test_follow_ups_are_stored_with_the_completion(self, lab: Lab) -> None:
         """They are queued in their pools in the order they were submitted."""
         await lab.declare()
@@ -239,7 +223,6 @@ class SettleConformance(StoreSuite):
     @pytest.mark.parametrize(
         "event", [Transition.FAIL, Transition.RETRY, Transition.CANCEL, Transition.RELEASE]
     )
-    @scenario
     async def test_an_attempt_that_did_not_complete_leaves_none(
         self, lab: Lab, event: Transition
     ) -> None:
@@ -251,7 +234,6 @@ class SettleConformance(StoreSuite):
         await lab.applied(Settlement(fence=fence, event=event, delay=60.0, follow_ups=(follow_up,)))
         assert await lab.view.task(follow_up.id) is None
 
-    @scenario
     async def test_follow_ups_are_stored_in_a_closed_pool(self, lab: Lab) -> None:
         """Closed is closed to the outside; work that is under way may finish."""
         await lab.declare()
@@ -261,7 +243,6 @@ class SettleConformance(StoreSuite):
         await lab.applied(completed(leased, lab.new("more")))
         assert "more" == names_of(await lab.lease())
 
-    @scenario
     async def test_an_unknown_pool_of_a_follow_up_changes_nothing(self, lab: Lab) -> None:
         """The whole settle raises: a verb happens wholly or not at all."""
         await lab.declare()
@@ -280,7 +261,6 @@ class SettleConformance(StoreSuite):
         return LeaseRequest(pool=pool, worker=worker, want=want)
 
     @mark.rows("CX-10")
-    @scenario
     async def test_a_settle_may_lease_the_next(self, lab: Lab) -> None:
         """The slot that came free is filled in the same step."""
         await lab.declare(max_concurrent=1)
@@ -292,7 +272,6 @@ class SettleConformance(StoreSuite):
         assert (1, 1) == ((await lab.pool()).running, (await lab.pool()).queued)
 
     @mark.rows("CX-10")
-    @scenario
     async def test_a_cancel_and_a_recovery_need_no_worker(self, lab: Lab) -> None:
         """Each counts at once, though no worker leases or settles."""
         await lab.declare(max_concurrent=1)
@@ -306,7 +285,6 @@ class SettleConformance(StoreSuite):
         assert Status.QUEUED == await lab.status(lost)
         assert (0, 1) == ((await lab.pool()).running, (await lab.pool()).queued)
 
-    @scenario
     async def test_a_settle_may_lease_its_own_follow_up(self, lab: Lab) -> None:
         """What a completion submits can be started in the same step."""
         await lab.declare(max_concurrent=1)
@@ -316,7 +294,6 @@ class SettleConformance(StoreSuite):
         assert answer.lease is not None
         assert "more" == names_of(answer.lease.leased)
 
-    @scenario
     async def test_without_an_ask_nothing_is_leased(self, lab: Lab) -> None:
         """A settle that asks for nothing answers with no lease at all."""
         await lab.declare()
@@ -326,7 +303,6 @@ class SettleConformance(StoreSuite):
         assert (await lab.settle_all([completed(leased)])).lease is None
         assert 0 == (await lab.pool()).running
 
-    @scenario
     async def test_a_fenced_worker_settles_nothing_and_leases_nothing(self, lab: Lab) -> None:
         """The settle of a worker declared dead is stale, and it must register again."""
         await lab.declare()
@@ -338,7 +314,6 @@ class SettleConformance(StoreSuite):
         assert answer.lease is not None
         assert ((Settled.STALE,), True) == (answer.settled, answer.lease.fenced)
 
-    @scenario
     async def test_an_unknown_pool_to_lease_from_changes_nothing(self, lab: Lab) -> None:
         """The settlements beside the bad ask are not applied either."""
         await lab.declare()
@@ -350,7 +325,6 @@ class SettleConformance(StoreSuite):
         await lab.applied(completed(leased))
 
     @mark.rows("CX-T118")
-    @scenario
     async def test_an_empty_settle_changes_nothing(self, lab: Lab) -> None:
         """Settling nothing is answered with nothing."""
         await lab.declare()
@@ -363,7 +337,6 @@ class SettleConformance(StoreSuite):
     @pytest.mark.parametrize("spend", [True, False], ids=["charged", "free"])
     @pytest.mark.parametrize("attempts", [1, 3])
     @pytest.mark.parametrize("event", [Transition.FAIL, Transition.RETRY], ids=str)
-    @scenario
     async def test_a_cancelled_task_whose_handler_raised_ends_cancelled(
         self, lab: Lab, event: Transition, attempts: int, spend: bool
     ) -> None:
@@ -378,7 +351,6 @@ class SettleConformance(StoreSuite):
         assert {"cancelled": 1} == (await lab.pool()).totals
         assert [] == await lab.lease()
 
-    @scenario
     async def test_the_answer_has_the_status_of_each_follow_up(self, lab: Lab) -> None:
         """Stored, a duplicate of the task that has the key, or in conflict with it."""
         await lab.declare()
@@ -395,7 +367,6 @@ class SettleConformance(StoreSuite):
         ] == [(one.task, one.status, one.duplicate, one.reason) for one in answer.follow_ups[0]]
         assert 2 == (await lab.pool()).queued
 
-    @scenario
     async def test_follow_ups_are_reported_per_settlement(self, lab: Lab) -> None:
         """A settlement without any, and one that is stale, have an empty place of their own."""
         await lab.declare()
@@ -409,7 +380,6 @@ class SettleConformance(StoreSuite):
             [admission.task for admission in found] for found in answer.follow_ups
         ]
 
-    @scenario
     async def test_two_follow_ups_of_one_key_are_one_task(self, lab: Lab) -> None:
         """The second of a settlement finds the first."""
         await lab.declare()
@@ -421,7 +391,6 @@ class SettleConformance(StoreSuite):
         ]
         assert 1 == (await lab.pool()).queued
 
-    @scenario
     async def test_a_follow_up_too_heavy_to_start_is_cancelled(self, lab: Lab) -> None:
         """No submitter is left to refuse: it ends with the reason and blocks nothing."""
         await lab.declare(rates=(Rate(4, per=1.0, of="weight"),))
@@ -439,7 +408,6 @@ class SettleConformance(StoreSuite):
         )
         assert "light" == names_of(await lab.lease())
 
-    @scenario
     async def test_a_worker_is_not_given_again_what_it_did_not_know(self, lab: Lab) -> None:
         """It claimed to know everything; the task waits for another worker, and none spins."""
         await lab.declare()

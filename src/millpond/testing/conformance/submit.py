@@ -28,7 +28,7 @@ from millpond.testing.conformance.lab import (
     released,
     retried,
 )
-from millpond.testing.conformance.scenario import StoreSuite, mark, scenario
+from millpond.testing.conformance.scenario import StoreSuite, mark
 
 WHOLE = pytest.mark.parametrize("policy", ["block_submitter", "fail_submitter"])
 
@@ -36,7 +36,6 @@ WHOLE = pytest.mark.parametrize("policy", ["block_submitter", "fail_submitter"])
 class SubmitConformance(StoreSuite):
     """The results of submits."""
 
-    @scenario
     async def test_a_task_is_stored_before_submit_answers(self, lab: Lab) -> None:
         """Whatever submit answered can be read back at once, as it was described."""
         await lab.declare()
@@ -47,7 +46,6 @@ class SubmitConformance(StoreSuite):
         assert (new.id, Status.QUEUED) == (answer.admissions[0].task, answer.admissions[0].status)
         assert not answer.admissions[0].duplicate
 
-    @scenario
     async def test_tasks_are_numbered_in_the_order_of_their_submit(self, lab: Lab) -> None:
         """The sequence of a pool grows by one per task, within a batch and across batches."""
         await lab.declare()
@@ -55,7 +53,6 @@ class SubmitConformance(StoreSuite):
         single = await lab.submit(lab.new())
         assert [1, 2, 3] == [a.sequence for a in (*batch.admissions, *single.admissions)]
 
-    @scenario
     async def test_without_lanes_a_key_is_no_lane(self, lab: Lab) -> None:
         """Keyed tasks of an unordered pool are numbered with all the others."""
         await lab.declare()
@@ -64,7 +61,6 @@ class SubmitConformance(StoreSuite):
             (admission.lane, admission.sequence) for admission in answer.admissions
         ]
 
-    @scenario
     async def test_a_fifo_pool_reports_the_position(self, lab: Lab) -> None:
         """The position in a fifo pool counts what waits, not what runs."""
         await lab.declare(max_concurrent=1)
@@ -74,7 +70,6 @@ class SubmitConformance(StoreSuite):
         answer = await lab.submit(lab.new(), lab.new())
         assert [2, 3] == [admission.position for admission in answer.admissions]
 
-    @scenario
     async def test_batches_of_one_submit_are_judged_one_by_one(self, lab: Lab) -> None:
         """A refused batch leaves the batches beside it alone."""
         await lab.declare(backpressure=bounded(1, "fail_submitter"))
@@ -86,7 +81,6 @@ class SubmitConformance(StoreSuite):
         assert Status.QUEUED == await lab.status(first.id)
         assert await lab.view.task(second.id) is None
 
-    @scenario
     async def test_an_empty_batch_changes_nothing(self, lab: Lab) -> None:
         """A batch without tasks is answered, wakes no worker and leaves no record."""
         await lab.declare()
@@ -96,7 +90,6 @@ class SubmitConformance(StoreSuite):
         assert {} == lab.wakes
         assert before == len(await lab.records())
 
-    @scenario
     async def test_ids_have_sixty_three_bits(self, lab: Lab) -> None:
         """The smallest and the largest id are kept as they are, and so are fences."""
         await lab.declare()
@@ -110,7 +103,6 @@ class SubmitConformance(StoreSuite):
 
     # The same id again
 
-    @scenario
     async def test_an_id_sent_again_is_answered_and_not_stored_twice(self, lab: Lab) -> None:
         """A submitter that never saw the answer may send the same batch again."""
         await lab.declare()
@@ -123,7 +115,6 @@ class SubmitConformance(StoreSuite):
         assert [False, False] == [admission.duplicate for admission in again.admissions]
         assert 2 == (await lab.pool()).queued
 
-    @scenario
     async def test_an_id_sent_again_returns_the_status_of_its_task(self, lab: Lab) -> None:
         """The answer to a repeated submit is the task as it is now."""
         await lab.declare()
@@ -134,7 +125,6 @@ class SubmitConformance(StoreSuite):
         assert Status.COMPLETED == again.admissions[0].status
         assert 0 == (await lab.pool()).queued
 
-    @scenario
     async def test_an_id_sent_again_is_answered_also_by_a_full_or_closed_pool(
         self, lab: Lab
     ) -> None:
@@ -148,7 +138,6 @@ class SubmitConformance(StoreSuite):
         assert [new.id, new.id] == [full.admissions[0].task, closed.admissions[0].task]
 
     @pytest.mark.parametrize("dedupe", [None, Dedupe.INFLIGHT, Dedupe.FOREVER])
-    @scenario
     async def test_an_id_sent_again_is_not_taken_twice_when_its_task_was_removed(
         self, lab: Lab, dedupe: Dedupe | None
     ) -> None:
@@ -170,14 +159,12 @@ class SubmitConformance(StoreSuite):
 
     # Refusals
 
-    @scenario
     async def test_an_undeclared_pool_is_refused(self, lab: Lab) -> None:
         """A batch for an undeclared pool is refused by name."""
         answer = await lab.submit(lab.new(pool="nowhere"))
         assert answer.refusal is not None
         assert (Reason.UNKNOWN_POOL, "nowhere") == (answer.refusal.reason, answer.refusal.pool)
 
-    @scenario
     async def test_a_closed_pool_refuses_and_serves_on(self, lab: Lab) -> None:
         """A closed pool takes nothing more from outside; what it holds still runs."""
         await lab.declare()
@@ -188,7 +175,6 @@ class SubmitConformance(StoreSuite):
         assert Reason.CLOSED == answer.refusal.reason
         assert waiting == await lab.run_one()
 
-    @scenario
     async def test_a_weight_above_every_burst_is_refused(self, lab: Lab) -> None:
         """A task that no full bucket could pay for would never start, so it is not taken."""
         await lab.declare(rates=(Rate(10, per=1.0, burst=5, of="weight"),))
@@ -197,7 +183,6 @@ class SubmitConformance(StoreSuite):
         assert (Reason.WEIGHT_LIMIT, 5) == (answer.refusal.reason, answer.refusal.bound)
         assert 0 == (await lab.pool()).queued
 
-    @scenario
     async def test_a_closure_whose_process_is_gone_is_refused(self, lab: Lab) -> None:
         """No process could run it: its code went with its process."""
         await lab.declare()
@@ -208,7 +193,6 @@ class SubmitConformance(StoreSuite):
         assert answer.refusal is not None
         assert Reason.OWNER_GONE == answer.refusal.reason
 
-    @scenario
     async def test_a_call_needs_no_process_of_its_own(self, lab: Lab) -> None:
         """Only closures have an owner; any other task is accepted, whichever workers there are."""
         await lab.declare()
@@ -218,7 +202,6 @@ class SubmitConformance(StoreSuite):
     # Bounds
 
     @WHOLE
-    @scenario
     async def test_a_batch_is_taken_whole_or_not_at_all(self, lab: Lab, policy: str) -> None:
         """A batch that does not fit is refused with depth and bound, and nothing of it is kept."""
         await lab.declare(backpressure=bounded(3, policy))
@@ -239,7 +222,6 @@ class SubmitConformance(StoreSuite):
         assert 2 == (await lab.pool()).queued
 
     @WHOLE
-    @scenario
     async def test_a_batch_larger_than_the_bound_can_never_fit(self, lab: Lab, policy: str) -> None:
         """It is refused as too large, so that no submitter waits in vain."""
         await lab.declare(backpressure=bounded(2, policy))
@@ -248,7 +230,6 @@ class SubmitConformance(StoreSuite):
         found = answer.refusal
         assert (Reason.BATCH_TOO_LARGE, 2, False) == (found.reason, found.bound, found.may_wait)
 
-    @scenario
     async def test_a_batch_with_too_many_of_one_key_can_never_fit(self, lab: Lab) -> None:
         """The bound of a key makes a batch too large as the pool's own does."""
         await lab.declare(backpressure=bounded(10, "fail_submitter", per_key=1))
@@ -256,7 +237,6 @@ class SubmitConformance(StoreSuite):
         assert answer.refusal is not None
         assert (Reason.BATCH_TOO_LARGE, 1) == (answer.refusal.reason, answer.refusal.bound)
 
-    @scenario
     async def test_one_full_key_leaves_room_for_the_others(self, lab: Lab) -> None:
         """The bound per key refuses that key alone, and names it with its depth and bound."""
         await lab.declare(backpressure=bounded(10, "fail_submitter", per_key=2))
@@ -272,7 +252,6 @@ class SubmitConformance(StoreSuite):
         )
         await lab.put_keys("B")
 
-    @scenario
     async def test_drop_newest_rejects_the_new_one(self, lab: Lab) -> None:
         """The new task is answered as rejected, recorded as dropped and never stored."""
         await lab.declare(backpressure=bounded(2, "drop_newest"))
@@ -287,7 +266,6 @@ class SubmitConformance(StoreSuite):
         assert [Status.QUEUED] * 2 == await lab.statuses(*kept)
 
     @mark.rows("HN-08")
-    @scenario
     async def test_drop_oldest_rejects_the_oldest_that_never_started(self, lab: Lab) -> None:
         """The oldest waiting task makes room, with the reason and the new task on its record."""
         await lab.declare(backpressure=bounded(2, "drop_oldest"))
@@ -297,7 +275,6 @@ class SubmitConformance(StoreSuite):
         assert [Status.QUEUED] * 2 == await lab.statuses(newer, newest)
         assert newest == (await lab.records(oldest))[-1].cause
 
-    @scenario
     async def test_a_ring_buffer_keeps_the_newest(self, lab: Lab) -> None:
         """A ring buffer drops the oldest and says so as its own policy."""
         await lab.declare(backpressure=ring_buffer(2))
@@ -308,7 +285,6 @@ class SubmitConformance(StoreSuite):
         )
         assert Reason.RING_BUFFER == (await lab.task(first)).reason
 
-    @scenario
     async def test_under_a_drop_policy_a_batch_is_taken_item_by_item(self, lab: Lab) -> None:
         """What fits is taken, what does not is rejected, in the order of the batch."""
         await lab.declare(backpressure=bounded(2, "drop_newest"))
@@ -316,7 +292,6 @@ class SubmitConformance(StoreSuite):
         queued, rejected = Status.QUEUED, Status.REJECTED
         assert [queued, queued, rejected, rejected] == [a.status for a in answer.admissions]
 
-    @scenario
     async def test_a_full_key_evicts_its_own_oldest(self, lab: Lab) -> None:
         """Where a key is at its bound, the oldest of that key makes room, not another's."""
         await lab.declare(backpressure=bounded(10, "drop_oldest", per_key=1))
@@ -324,7 +299,6 @@ class SubmitConformance(StoreSuite):
         assert [Status.QUEUED, Status.REJECTED] == await lab.statuses(other, mine)
 
     @mark.rows("HN-06")
-    @scenario
     async def test_the_bound_counts_what_was_never_claimed(self, lab: Lab) -> None:
         """A running task is neither counted nor evicted."""
         await lab.declare(backpressure=bounded(1, "drop_oldest"))
@@ -334,7 +308,6 @@ class SubmitConformance(StoreSuite):
         await lab.put()
         assert [Status.RUNNING, Status.REJECTED] == await lab.statuses(running, waiting)
 
-    @scenario
     async def test_the_bound_counts_scheduled_tasks(self, lab: Lab) -> None:
         """A task that is not due yet takes up room, too."""
         await lab.declare(backpressure=bounded(1, "fail_submitter"))
@@ -343,7 +316,6 @@ class SubmitConformance(StoreSuite):
         assert 1 == (await lab.pool()).fresh
 
     @pytest.mark.parametrize("end", [retried, released], ids=["retried", "released"])
-    @scenario
     async def test_what_comes_back_is_neither_counted_nor_evicted(
         self, lab: Lab, end: Callable[[Leased], Settlement]
     ) -> None:
@@ -357,7 +329,6 @@ class SubmitConformance(StoreSuite):
         assert Status.QUEUED == await lab.status(back)
         assert (2, 1) == ((await lab.pool()).queued, (await lab.pool()).fresh)
 
-    @scenario
     async def test_follow_ups_are_never_refused_and_not_counted(self, lab: Lab) -> None:
         """What a handler submits with its completion is stored beyond any bound."""
         await lab.declare(backpressure=bounded(1, "fail_submitter"))
@@ -367,7 +338,6 @@ class SubmitConformance(StoreSuite):
         await lab.applied(completed(leased, lab.new(), lab.new()))
         assert (3, 1) == ((await lab.pool()).queued, (await lab.pool()).fresh)
 
-    @scenario
     async def test_a_redriven_task_is_not_counted(self, lab: Lab) -> None:
         """An operator's redrive needs no room under the bound."""
         await lab.declare(backpressure=bounded(1, "fail_submitter"))
@@ -377,7 +347,6 @@ class SubmitConformance(StoreSuite):
         await lab.control(orders.Redrive((dead,)))
         assert (2, 1) == ((await lab.pool()).queued, (await lab.pool()).fresh)
 
-    @scenario
     async def test_room_comes_back_with_each_claim(self, lab: Lab) -> None:
         """A claimed task frees its place under the bound at once."""
         await lab.declare(backpressure=bounded(1, "fail_submitter"))
@@ -385,7 +354,6 @@ class SubmitConformance(StoreSuite):
         await lab.one()
         await lab.put()
 
-    @scenario
     async def test_room_of_a_key_comes_back_with_each_claim(self, lab: Lab) -> None:
         """A claimed task frees its place under the bound of its key, too."""
         await lab.declare(backpressure=bounded(9, "fail_submitter", per_key=2))
@@ -394,7 +362,6 @@ class SubmitConformance(StoreSuite):
         await lab.put_keys("A")
         assert (await lab.submit(lab.new(key="A"))).refusal is not None
 
-    @scenario
     async def test_room_comes_back_with_each_cancel(self, lab: Lab) -> None:
         """A cancelled task frees its place under the bound at once."""
         await lab.declare(backpressure=bounded(1, "fail_submitter"))
@@ -412,7 +379,6 @@ class SubmitConformance(StoreSuite):
         assert not answer.refusal.may_wait
         return True
 
-    @scenario
     async def test_fail_fast_takes_only_what_could_start(self, lab: Lab) -> None:
         """Running and waiting tasks together never exceed the slots."""
         await lab.declare(max_concurrent=2, backpressure=fail_fast())
@@ -421,7 +387,6 @@ class SubmitConformance(StoreSuite):
         await lab.put()
         assert await self._refused_for_capacity(lab)
 
-    @scenario
     async def test_fail_fast_takes_again_when_a_slot_is_free(self, lab: Lab) -> None:
         """A settled attempt makes room for the next submit."""
         await lab.declare(max_concurrent=1, backpressure=fail_fast())
@@ -429,7 +394,6 @@ class SubmitConformance(StoreSuite):
         await lab.run_one()
         await lab.put()
 
-    @scenario
     async def test_fail_fast_refuses_a_batch_whole(self, lab: Lab) -> None:
         """A batch of which not every task could start is not taken at all."""
         await lab.declare(max_concurrent=2, backpressure=fail_fast())
@@ -438,14 +402,12 @@ class SubmitConformance(StoreSuite):
         assert Reason.NO_CAPACITY == answer.refusal.reason
         assert 0 == (await lab.pool()).queued
 
-    @scenario
     async def test_fail_fast_refuses_while_paused(self, lab: Lab) -> None:
         """Nothing starts in a paused pool, so nothing is taken."""
         await lab.declare(backpressure=fail_fast())
         await lab.control(orders.Pause(POOL))
         assert await self._refused_for_capacity(lab)
 
-    @scenario
     async def test_fail_fast_refuses_while_held(self, lab: Lab) -> None:
         """A pool that is held back takes nothing until the hold is over."""
         await lab.declare(backpressure=fail_fast())
@@ -454,7 +416,6 @@ class SubmitConformance(StoreSuite):
         lab.later(5.0)
         assert not await self._refused_for_capacity(lab)
 
-    @scenario
     async def test_fail_fast_refuses_a_key_at_its_limit(self, lab: Lab) -> None:
         """A key that runs as much as it may gets no further slot; the others do."""
         await lab.declare(max_per_key=1, backpressure=fail_fast())
@@ -463,7 +424,6 @@ class SubmitConformance(StoreSuite):
         assert await self._refused_for_capacity(lab, key="acme")
         assert not await self._refused_for_capacity(lab, key="bolt")
 
-    @scenario
     async def test_fail_fast_refuses_while_the_rate_allows_no_start(self, lab: Lab) -> None:
         """An empty bucket refuses, a refilled one takes."""
         await lab.declare(rates=(Rate(1, per=10.0),), backpressure=fail_fast())
@@ -473,14 +433,12 @@ class SubmitConformance(StoreSuite):
         lab.later(10.0)
         assert not await self._refused_for_capacity(lab)
 
-    @scenario
     async def test_fail_fast_counts_a_batch_against_the_rate(self, lab: Lab) -> None:
         """A batch that the bucket could not pay for at once is refused."""
         await lab.declare(rates=(Rate(1, per=60.0),), backpressure=fail_fast())
         assert (await lab.submit(lab.new(), lab.new())).refusal is not None
         await lab.put()
 
-    @scenario
     async def test_fail_fast_counts_a_batch_against_the_limit_of_a_key(self, lab: Lab) -> None:
         """Two of one key cannot both start where one may run; two without a key can."""
         await lab.declare(max_per_key=1, backpressure=fail_fast())
@@ -488,13 +446,11 @@ class SubmitConformance(StoreSuite):
         assert (await lab.submit(lab.new(key="A"), lab.new(key="B"))).refusal is None
         assert (await lab.submit(lab.new(), lab.new())).refusal is None
 
-    @scenario
     async def test_fail_fast_needs_no_limit_per_key(self, lab: Lab) -> None:
         """Without one, tasks of one key fill the pool."""
         await lab.declare(max_concurrent=2, backpressure=fail_fast())
         assert (await lab.submit(lab.new(key="A"), lab.new(key="A"))).refusal is None
 
-    @scenario
     async def test_fail_fast_refuses_a_paused_key(self, lab: Lab) -> None:
         """A key that starts nothing takes nothing; the others do."""
         await lab.declare(backpressure=fail_fast())
@@ -504,7 +460,6 @@ class SubmitConformance(StoreSuite):
 
     # Time
 
-    @scenario
     async def test_a_delayed_task_starts_when_it_is_due(self, lab: Lab) -> None:
         """A task with a delay waits it out, to the instant."""
         await lab.declare()
@@ -514,7 +469,6 @@ class SubmitConformance(StoreSuite):
         lab.later(0.5)
         assert 1 == len(await lab.lease())
 
-    @scenario
     async def test_run_at_wins_over_delay(self, lab: Lab) -> None:
         """A moment is a moment; one that has passed means now."""
         await lab.declare()
@@ -525,7 +479,6 @@ class SubmitConformance(StoreSuite):
             (await lab.task(past)).due,
         )
 
-    @scenario
     async def test_fail_fast_does_not_count_what_is_scheduled(self, lab: Lab) -> None:
         """A task for later takes no slot from one that could start now."""
         await lab.declare(max_concurrent=1, backpressure=fail_fast())
@@ -535,7 +488,6 @@ class SubmitConformance(StoreSuite):
         assert answer.refusal is not None
         assert Reason.NO_CAPACITY == answer.refusal.reason
 
-    @scenario
     async def test_fail_fast_counts_what_waits_against_the_limit_of_a_key(self, lab: Lab) -> None:
         """A waiting task of the key will take its slot first; another key has its own."""
         await lab.declare(max_concurrent=9, max_per_key=1, backpressure=fail_fast())
@@ -550,7 +502,6 @@ class SubmitConformance(StoreSuite):
     @pytest.mark.parametrize(
         "policy", ["block_submitter", "fail_submitter", "drop_newest", "drop_oldest"]
     )
-    @scenario
     async def test_a_bound_per_key_leaves_tasks_without_one_alone(
         self, lab: Lab, policy: str
     ) -> None:
@@ -561,7 +512,6 @@ class SubmitConformance(StoreSuite):
         await lab.put()
         assert [Status.QUEUED] * 3 == await lab.statuses(*(new.id for new in tasks))
 
-    @scenario
     async def test_the_totals_count_what_was_dropped_at_the_door(self, lab: Lab) -> None:
         """A newcomer that was dropped is a rejected task like one that was evicted."""
         await lab.declare(backpressure=bounded(1, "drop_newest"))
@@ -569,7 +519,6 @@ class SubmitConformance(StoreSuite):
         await lab.submit(lab.new(), lab.new())
         assert {"rejected": 2} == (await lab.pool()).totals
 
-    @scenario
     async def test_a_batch_reports_which_of_its_items_it_evicted(self, lab: Lab) -> None:
         """An item that a later one of the same batch pushed out is answered as rejected."""
         await lab.declare(backpressure=ring_buffer(2))
@@ -580,7 +529,6 @@ class SubmitConformance(StoreSuite):
         ]
         assert [one.status for one in answer] == await lab.statuses(*(one.task for one in answer))
 
-    @scenario
     async def test_a_batch_is_for_one_pool(self, lab: Lab) -> None:
         """Tasks for two pools are refused before any is stored."""
         await lab.declare()

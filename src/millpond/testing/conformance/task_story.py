@@ -10,7 +10,7 @@ from millpond.core.lifecycle import Transition
 from millpond.core.task import CALLBACKS, Call
 from millpond.store.story import MOST_RECORDS
 from millpond.testing.conformance.lab import POOL, Lab, completed, failed, retried
-from millpond.testing.conformance.scenario import StoreSuite, scenario
+from millpond.testing.conformance.scenario import StoreSuite
 
 if TYPE_CHECKING:
     from millpond.store.protocol import Story
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 class TaskStoryConformance(StoreSuite):
     """What the page of one task asks a store."""
 
-    @scenario
     async def test_a_story_has_every_record_of_its_task(self, lab: Lab) -> None:
         """Its attempts and its end, oldest first, and nothing of other tasks."""
         await lab.declare()
@@ -33,7 +32,6 @@ class TaskStoryConformance(StoreSuite):
         assert all(record.task == task for record in story.records)
         assert story.complete
 
-    @scenario
     async def test_a_long_audit_is_read_near_the_moments_of_a_task(self, lab: Lab) -> None:
         """A submit long ago, a start and an end are found between thousands of other records."""
         await lab.declare(max_concurrent=MOST_RECORDS)
@@ -50,7 +48,6 @@ class TaskStoryConformance(StoreSuite):
         assert expected == [record.event for record in story.records]
         assert story.complete
 
-    @scenario
     async def test_a_long_audit_of_a_task_that_waits_is_not_read_whole(self, lab: Lab) -> None:
         """It has its submit; whether more happened since would take reading everything."""
         await lab.declare()
@@ -61,7 +58,6 @@ class TaskStoryConformance(StoreSuite):
         assert [Transition.SUBMIT] == [record.event for record in story.records]
         assert not story.complete
 
-    @scenario
     async def test_follow_ups_and_the_callback_belong_to_a_story(self, lab: Lab) -> None:
         """Those of a task that ended in the same step do not."""
         await lab.declare()
@@ -77,13 +73,11 @@ class TaskStoryConformance(StoreSuite):
         }
         assert [foreign.id] == [one.new.id for one in (await _story(lab, other)).follow_ups]
 
-    @scenario
     async def test_an_unknown_task_has_no_story(self, lab: Lab) -> None:
         """None, as for a task that retention removed."""
         await lab.declare()
         assert await lab.view.story(12345) is None
 
-    @scenario
     async def test_what_is_ahead_in_a_long_queue_is_not_counted(self, lab: Lab) -> None:
         """Above the limit, the facts say how many wait in all."""
         await lab.declare()

@@ -10,7 +10,7 @@ from millpond.core.event import EVENTS, TRIGGERS, TriggerSpec
 from millpond.core.spec import PoolSpec, fifo
 from millpond.core.task import Dedupe
 from millpond.testing.conformance.lab import POOL, Lab, completed, failed
-from millpond.testing.conformance.scenario import StoreSuite, mark, scenario
+from millpond.testing.conformance.scenario import StoreSuite, mark
 
 ROUTER = TRIGGERS + "router"
 ON = TriggerSpec(on=("hook", "other"), into=POOL, task="handle", key_from="payload.source")
@@ -26,7 +26,6 @@ class TriggersConformance(StoreSuite):
     """A trigger is declared with its pool, and found by the dispatcher."""
 
     @mark.rows("HN-22")
-    @scenario
     async def test_a_trigger_is_returned_as_declared(self, lab: Lab) -> None:
         """By the name of its pool, which begins as those of all triggers do."""
         await lab.declare()
@@ -37,7 +36,6 @@ class TriggersConformance(StoreSuite):
         assert ON == (await lab.pool(ROUTER)).declared.trigger
         assert (await lab.pool(EVENTS)).declared.trigger is None
 
-    @scenario
     async def test_a_trigger_that_changes_is_a_new_revision(self, lab: Lab) -> None:
         """Under a backlog, too: what it is for has nothing to do with what waits."""
         assert [1, 1] == [await declare(lab), await declare(lab)]
@@ -48,7 +46,6 @@ class TriggersConformance(StoreSuite):
         assert ((), 1) == (view.declared.trigger.on, view.queued)
 
     @mark.rows("HN-22")
-    @scenario
     async def test_an_event_makes_one_task_however_often_its_steps_are_done(self, lab: Lab) -> None:
         """Emit, dispatch and delivery, each done twice: every key finds the task made before."""
         await lab.declare()
@@ -64,7 +61,6 @@ class TriggersConformance(StoreSuite):
                 found.append(answer.admissions[0].task)
         assert found[:2] == found[2:]
 
-    @scenario
     async def test_the_key_of_a_delivery_outlives_its_records(self, lab: Lab) -> None:
         """Events and receipts are forgotten before the keys: a replay finds the same task."""
         await lab.declare()
@@ -79,7 +75,6 @@ class TriggersConformance(StoreSuite):
         again = await lab.submit(lab.new(idempotency_key="router#hook#1"))
         assert (task, True) == (again.admissions[0].task, again.admissions[0].duplicate)
 
-    @scenario
     async def test_dead_letters_of_a_trigger_are_redriven(self, lab: Lab) -> None:
         """As those of any pool; a pause of it is a pause of its own pool."""
         await declare(lab)
@@ -91,7 +86,6 @@ class TriggersConformance(StoreSuite):
         await lab.control(orders.Resume(ROUTER))
         assert task == (await lab.one(pool=ROUTER)).fence.task
 
-    @scenario
     async def test_an_undeclared_pool_refuses(self, lab: Lab) -> None:
         """So a delivery learns that its pool is missing."""
         answer = await lab.submit(lab.new(pool="nowhere"))

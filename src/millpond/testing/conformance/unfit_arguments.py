@@ -23,7 +23,7 @@ from millpond.testing.conformance.lab import (
     released,
     retried,
 )
-from millpond.testing.conformance.scenario import StoreSuite, mark, scenario
+from millpond.testing.conformance.scenario import StoreSuite, mark
 
 
 def misfit(leased: Leased, error: bytes = b"no 'tenant'") -> Settlement:
@@ -42,7 +42,6 @@ class MisfitsConformance(StoreSuite):
     """Tasks whose arguments some versions of a function cannot read."""
 
     @mark.rows("TR-11")
-    @scenario
     async def test_a_task_that_does_not_fit_is_parked_with_the_reason(self, lab: Lab) -> None:
         """Uncharged, out of the way of others, and its worker never gets it again."""
         await lab.declare(max_concurrent=1)
@@ -58,7 +57,6 @@ class MisfitsConformance(StoreSuite):
         assert "fits" == names_of(await lab.lease(worker="old"))
 
     @mark.rows("TR-11")
-    @scenario
     async def test_a_worker_with_another_signature_takes_it(self, lab: Lab) -> None:
         """It waits at its old place, and one more worker of the old kind changes nothing."""
         await lab.declare()
@@ -72,7 +70,6 @@ class MisfitsConformance(StoreSuite):
         assert 0 == (await lab.pool()).parked
 
     @mark.rows("TR-11")
-    @scenario
     async def test_a_worker_that_takes_any_task_has_its_signatures(self, lab: Lab) -> None:
         """A task that did not fit it fits a worker of the same kind with another signature."""
         await lab.declare()
@@ -86,7 +83,6 @@ class MisfitsConformance(StoreSuite):
 
     @mark.rows("TR-11")
     @pytest.mark.parametrize("tries", [2, 3])
-    @scenario
     async def test_two_that_cannot_read_it_do_not_hand_it_to_and_fro(
         self, lab: Lab, tries: int
     ) -> None:
@@ -104,7 +100,6 @@ class MisfitsConformance(StoreSuite):
         assert [task] == ids_of(await lab.lease(worker="fits"))
 
     @mark.rows("TR-11")
-    @scenario
     async def test_tasks_of_both_versions_find_their_workers(self, lab: Lab) -> None:
         """Old and new beside each other: what one cannot read, the other runs."""
         await lab.declare(max_concurrent=1)
@@ -122,7 +117,6 @@ class MisfitsConformance(StoreSuite):
         assert ["new", "new", "old", "old"] == sorted(done)
 
     @mark.rows("TR-11")
-    @scenario
     async def test_one_that_is_tried_again_still_avoids_those_who_cannot_read_it(
         self, lab: Lab
     ) -> None:
@@ -140,7 +134,6 @@ class MisfitsConformance(StoreSuite):
         assert [task] == ids_of(await lab.lease(worker="new"))
 
     @mark.rows("TR-11")
-    @scenario
     async def test_a_claim_that_does_not_fit_is_parked_too(self, lab: Lab) -> None:
         """One that was held ahead and never started goes the same way."""
         await lab.declare(prefetch=2)
@@ -156,7 +149,6 @@ class MisfitsConformance(StoreSuite):
         assert [task] == ids_of(await lab.lease(1, worker="new"))
 
     @mark.rows("TR-11")
-    @scenario
     async def test_a_head_that_does_not_fit_blocks_its_lane(self, lab: Lab) -> None:
         """As one of an unknown function does: what stands behind it waits, other lanes go on."""
         await lab.declare(ordered=True)
@@ -172,7 +164,6 @@ class MisfitsConformance(StoreSuite):
         assert "head" == names_of(await lab.lease(worker="new"))
 
     @mark.rows("TR-11")
-    @scenario
     async def test_it_fails_after_a_day_for_its_own_reason(self, lab: Lab) -> None:
         """Not as an unknown function; the error that names the argument stays with it."""
         await lab.declare()
@@ -193,7 +184,6 @@ class MisfitsConformance(StoreSuite):
         assert b"no 'tenant'" == answer.error
 
     @mark.rows("TR-11")
-    @scenario
     async def test_a_redrive_lets_every_worker_try_again(self, lab: Lab) -> None:
         """Parked it goes back to its place, failed to the tail; nothing of before is held on to."""
         await lab.declare()
@@ -211,7 +201,6 @@ class MisfitsConformance(StoreSuite):
         assert [task] == ids_of(await lab.lease(worker="again"))
 
     @mark.rows("TR-11")
-    @scenario
     async def test_a_parked_task_of_an_unknown_function_can_be_redriven(self, lab: Lab) -> None:
         """It goes back to its place, and is parked again by who still does not know it."""
         await lab.declare()
@@ -224,7 +213,6 @@ class MisfitsConformance(StoreSuite):
         assert 1 == (await lab.pool()).parked
 
     @mark.rows("TR-11")
-    @scenario
     async def test_it_is_not_tried_without_end(self, lab: Lab) -> None:
         """After so many signatures in vain it waits for a redrive, and says so to any worker."""
         await lab.declare()
@@ -237,7 +225,6 @@ class MisfitsConformance(StoreSuite):
         assert len((await lab.task(task)).misfits) == MOST_TRIED + 1
 
     @mark.rows("TR-11")
-    @scenario
     async def test_a_corrupt_record_keeps_its_error(self, lab: Lab) -> None:
         """Also of one that was held ahead and never started."""
         await lab.declare(prefetch=1)

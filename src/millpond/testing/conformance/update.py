@@ -28,7 +28,7 @@ from millpond.testing.conformance.lab import (
     released,
     retried,
 )
-from millpond.testing.conformance.scenario import StoreSuite, scenario
+from millpond.testing.conformance.scenario import StoreSuite
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -52,7 +52,6 @@ def arguments(text: bytes) -> Call:
 class ReplaceConformance(StoreSuite):
     """What the two modes of an idempotency key do that look at waiting tasks only."""
 
-    @scenario
     async def test_a_replacement_changes_the_task_that_waits(self, lab: Lab) -> None:
         """There is one task with the id of the first and the arguments of the last."""
         await lab.declare(order=priority())
@@ -66,7 +65,6 @@ class ReplaceConformance(StoreSuite):
         assert (first, b"2", 9.0) == (leased.fence.task, leased.call.payload, leased.timeout)
         assert other == (await lab.one()).fence.task
 
-    @scenario
     async def test_a_replacement_sets_another_due_time(self, lab: Lab) -> None:
         """Each submit puts the start off: what comes in quick succession runs once."""
         await lab.declare()
@@ -77,7 +75,6 @@ class ReplaceConformance(StoreSuite):
         lab.later(2.0)
         assert 1 == len(await lab.lease())
 
-    @scenario
     async def test_a_replacement_may_start_sooner(self, lab: Lab) -> None:
         """A scheduled task that is replaced by one without a delay wakes its pool."""
         await lab.declare()
@@ -87,7 +84,6 @@ class ReplaceConformance(StoreSuite):
         assert 1 == len(await lab.lease())
 
     @pytest.mark.parametrize("mode", [Dedupe.WAITING, Dedupe.REPLACE])
-    @scenario
     async def test_a_running_task_is_left_alone(self, lab: Lab, mode: Dedupe) -> None:
         """A new task is queued beside it, and the next submit finds that one."""
         await lab.declare()
@@ -100,7 +96,6 @@ class ReplaceConformance(StoreSuite):
         assert [Status.COMPLETED, Status.QUEUED] == await lab.statuses(first, second)
 
     @pytest.mark.parametrize("mode", [Dedupe.WAITING, Dedupe.REPLACE])
-    @scenario
     async def test_a_prefetched_task_is_left_alone(self, lab: Lab, mode: Dedupe) -> None:
         """A worker may be starting it just now."""
         await lab.declare(prefetch=2)
@@ -109,7 +104,6 @@ class ReplaceConformance(StoreSuite):
         await lab.put(idempotency_key="k", dedupe=mode)
         assert 2 == (await lab.pool()).queued
 
-    @scenario
     async def test_a_key_that_looks_at_waiting_tasks_is_joined(self, lab: Lab) -> None:
         """With dedupe="waiting" the task that waits answers, and stays as it is."""
         await lab.declare()
@@ -122,7 +116,6 @@ class ReplaceConformance(StoreSuite):
             (await lab.task(first)).new.revision,
         )
 
-    @scenario
     async def test_a_key_of_waiting_tasks_with_other_arguments_conflicts(self, lab: Lab) -> None:
         """To join means to be the same; to replace does not."""
         await lab.declare()
@@ -133,7 +126,6 @@ class ReplaceConformance(StoreSuite):
         assert Reason.CONFLICT == refusal.reason
 
     @pytest.mark.parametrize("mode", [Dedupe.WAITING, Dedupe.REPLACE])
-    @scenario
     async def test_a_key_of_an_ended_task_is_free(self, lab: Lab, mode: Dedupe) -> None:
         """What has ended does not wait, however it ended."""
         await lab.declare()
@@ -144,7 +136,6 @@ class ReplaceConformance(StoreSuite):
     @pytest.mark.parametrize(
         "other", [{"call": Call("other")}, {"key": "b"}, {"share": "s"}], ids=str
     )
-    @scenario
     async def test_a_replacement_that_belongs_elsewhere_conflicts(
         self, lab: Lab, other: TaskOptions
     ) -> None:
@@ -157,7 +148,6 @@ class ReplaceConformance(StoreSuite):
         assert (Reason.CONFLICT, first) == (refusal.reason, refusal.task)
         assert 0 == (await lab.task(first)).new.revision
 
-    @scenario
     async def test_the_last_of_a_batch_replaces_the_others(self, lab: Lab) -> None:
         """One key in one batch is one task with the last arguments."""
         await lab.declare(backpressure=bounded(1, "fail_submitter"))
@@ -170,7 +160,6 @@ class ReplaceConformance(StoreSuite):
         lab.later(2.0)
         assert bytes([2]) == (await lab.one()).call.payload
 
-    @scenario
     async def test_a_replacement_needs_no_room(self, lab: Lab) -> None:
         """A full pool and a closed one take it: nothing is added, nothing is evicted."""
         await lab.declare(backpressure=bounded(1, "drop_oldest"))
@@ -181,7 +170,6 @@ class ReplaceConformance(StoreSuite):
         assert (1, 1) == ((await lab.pool()).queued, (await lab.pool()).fresh)
         assert (first, b"3") == ((leased := await lab.one()).fence.task, leased.call.payload)
 
-    @scenario
     async def test_a_replaced_task_is_evicted_at_its_place(self, lab: Lab) -> None:
         """The oldest stays the oldest, also for the bound of its key."""
         await lab.declare(backpressure=bounded(2, "drop_oldest", 2))
@@ -191,7 +179,6 @@ class ReplaceConformance(StoreSuite):
         await lab.put(key="a")
         assert [Status.REJECTED, Status.QUEUED] == await lab.statuses(first, second)
 
-    @scenario
     async def test_a_replacement_that_could_never_start_is_refused(self, lab: Lab) -> None:
         """A weight above the burst of a rate changes nothing."""
         await lab.declare(rates=(Rate(10, of="weight", burst=5),))
@@ -201,7 +188,6 @@ class ReplaceConformance(StoreSuite):
         assert (Reason.WEIGHT_LIMIT, 5) == (refusal.reason, refusal.bound)
         assert 0 == (await lab.task(first)).new.revision
 
-    @scenario
     async def test_a_replaced_retry_is_new_work(self, lab: Lab) -> None:
         """It gets a new budget of attempts, and no steps or error of the old arguments."""
         await lab.declare()
@@ -219,7 +205,6 @@ class ReplaceConformance(StoreSuite):
         )
         assert (await lab.task(first)).error is None
 
-    @scenario
     async def test_a_follow_up_replaces_as_well(self, lab: Lab) -> None:
         """And it is refused in the same cases, with the completion stored."""
         await lab.declare(max_concurrent=1)
@@ -235,7 +220,6 @@ class ReplaceConformance(StoreSuite):
         lab.later(30.0)
         assert b"2" == (await lab.one()).call.payload
 
-    @scenario
     async def test_a_replaced_task_stays_in_its_run(self, lab: Lab) -> None:
         """A submit from outside replaces it; the run still waits for it."""
         await lab.declare()
@@ -247,7 +231,6 @@ class ReplaceConformance(StoreSuite):
         await lab.run_one()
         assert (True, 1) == ((found := await lab.run_of(run.id)).finished, found.total)
 
-    @scenario
     async def test_a_repeated_replacement_is_answered_once_more(self, lab: Lab) -> None:
         """A submit whose answer was lost replaces nothing a second time, and adds nothing."""
         await lab.declare()
@@ -262,7 +245,6 @@ class ReplaceConformance(StoreSuite):
             (await lab.task(first)).new.revision,
         )
 
-    @scenario
     async def test_the_holder_of_a_key_is_one_that_waits(self, lab: Lab) -> None:
         """A view says the same as a submit would."""
         await lab.declare()
@@ -277,7 +259,6 @@ class ReplaceConformance(StoreSuite):
 class UpdateConformance(StoreSuite):
     """Orders that change a waiting task."""
 
-    @scenario
     async def test_an_update_changes_what_it_names(self, lab: Lab) -> None:
         """Everything else stays, and the revision is the next one."""
         await lab.declare()
@@ -289,7 +270,6 @@ class UpdateConformance(StoreSuite):
         assert ("new", b"1", 7.0) == (name_of(leased), leased.call.payload, leased.timeout)
         assert 3 == (await lab.task(task)).new.priority
 
-    @scenario
     async def test_other_arguments_are_those_of_the_next_attempt(self, lab: Lab) -> None:
         """Whatever process leases it, and whatever attempt it is: it is new work."""
         await lab.declare()
@@ -301,7 +281,6 @@ class UpdateConformance(StoreSuite):
         leased = await lab.one()
         assert (b"2", 1) == (leased.call.payload, leased.fence.attempt)
 
-    @scenario
     async def test_other_arguments_are_those_of_the_key(self, lab: Lab) -> None:
         """From then on the old arguments are the conflict."""
         await lab.declare()
@@ -310,7 +289,6 @@ class UpdateConformance(StoreSuite):
         assert (await lab.submit(lab.new(idempotency_key="k", fingerprint=2))).refusal is None
         assert (await lab.submit(lab.new(idempotency_key="k", fingerprint=1))).refusal is not None
 
-    @scenario
     async def test_a_task_that_is_run_now_keeps_its_sequence(self, lab: Lab) -> None:
         """It is due at once, and starts at the place that it was submitted at."""
         await lab.declare(max_concurrent=1)
@@ -320,7 +298,6 @@ class UpdateConformance(StoreSuite):
         assert {POOL: lab.now} == lab.wakes
         assert "late next" == await lab.serve(2)
 
-    @scenario
     async def test_a_task_is_put_off(self, lab: Lab) -> None:
         """It is due at the new moment, and then starts at its old place."""
         await lab.declare(max_concurrent=1)
@@ -333,7 +310,6 @@ class UpdateConformance(StoreSuite):
         lab.later(10.0)
         assert "first third" == await lab.serve(2)
 
-    @scenario
     async def test_a_moment_in_the_past_is_now(self, lab: Lab) -> None:
         """Nothing is due before it is known to be."""
         await lab.declare()
@@ -341,7 +317,6 @@ class UpdateConformance(StoreSuite):
         await lab.control(orders.Update(task=task, run_at=1.0))
         assert lab.now == (await lab.task(task)).due
 
-    @scenario
     async def test_another_priority_is_another_place(self, lab: Lab) -> None:
         """Among equals the sequence decides, as always."""
         await lab.declare(max_concurrent=1, order=priority())
@@ -352,7 +327,6 @@ class UpdateConformance(StoreSuite):
         await lab.control(orders.Update(task=tasks["d"], priority=1))
         assert "c b d a" == await lab.serve(4)
 
-    @scenario
     async def test_the_age_of_a_task_counts_after_an_update(self, lab: Lab) -> None:
         """Aging goes on from its submit, whatever its priority is now."""
         await lab.declare(max_concurrent=1, order=priority(aging=10.0))
@@ -363,7 +337,6 @@ class UpdateConformance(StoreSuite):
         await lab.control(orders.Update(task=old, priority=2))
         assert "b old a" == await lab.serve(3)
 
-    @scenario
     async def test_an_order_that_ignores_priority_keeps_it(self, lab: Lab) -> None:
         """The newest is first, whatever priority it gets."""
         await lab.declare(max_concurrent=1, order=lifo())
@@ -373,7 +346,6 @@ class UpdateConformance(StoreSuite):
         assert 9 == (await lab.task(first)).new.priority
         assert "second first" == await lab.serve(2)
 
-    @scenario
     async def test_a_share_that_runs_empty_by_an_update_leaves_the_ring(self, lab: Lab) -> None:
         """It comes back behind those that wait in the round, as a delayed task does."""
         await lab.declare(max_concurrent=1, order=fair_round_robin())
@@ -383,7 +355,6 @@ class UpdateConformance(StoreSuite):
         lab.later(5.0)
         assert "a" == await lab.serve(1)
 
-    @scenario
     async def test_the_limit_of_a_key_holds_after_updates(self, lab: Lab) -> None:
         """Moved tasks wait for their key like all others."""
         await lab.declare(max_per_key=1)
@@ -393,7 +364,6 @@ class UpdateConformance(StoreSuite):
         assert "first" == names_of(await lab.lease())
         assert [] == await lab.lease()
 
-    @scenario
     async def test_the_head_of_a_lane_is_moved_with_its_lane(self, lab: Lab) -> None:
         """Put off it blocks the lane, brought forward it frees it; no task overtakes."""
         await lab.declare(lanes=2)
@@ -406,7 +376,6 @@ class UpdateConformance(StoreSuite):
         assert {POOL: lab.now} == lab.wakes
         assert "head next" == await lab.serve(2)
 
-    @scenario
     async def test_an_updated_task_expires_by_its_new_limit(self, lab: Lab) -> None:
         """The time to live counts from the update."""
         await lab.declare()
@@ -420,7 +389,6 @@ class UpdateConformance(StoreSuite):
         lab.later(2.0)
         assert 1 == (await lab.recover()).moved
 
-    @scenario
     async def test_an_update_without_an_expiry_keeps_the_old_one(self, lab: Lab) -> None:
         """A task that is put off past it fails when its time comes."""
         await lab.declare()
@@ -430,7 +398,6 @@ class UpdateConformance(StoreSuite):
         await lab.recover()
         assert Status.FAILED == await lab.status(task)
 
-    @scenario
     async def test_a_stale_revision_is_refused(self, lab: Lab) -> None:
         """Of two who have read the same revision, the second gets an error."""
         await lab.declare()
@@ -442,7 +409,6 @@ class UpdateConformance(StoreSuite):
         assert (1, 1) == ((new := (await lab.task(task)).new).priority, new.revision)
 
     @pytest.mark.parametrize("status", ["running", "prefetched", "completed", "cancelled"])
-    @scenario
     async def test_only_a_task_that_waits_is_updated(self, lab: Lab, status: str) -> None:
         """Others are refused with their status, and stay as they are."""
         await lab.declare(prefetch=2)
@@ -460,7 +426,6 @@ class UpdateConformance(StoreSuite):
             await lab.control(orders.Update(task=task, priority=2))
         assert before == await lab.task(task)
 
-    @scenario
     async def test_an_unknown_task_is_refused(self, lab: Lab) -> None:
         """Also one of another pool than the named one."""
         await lab.declare()
@@ -472,7 +437,6 @@ class UpdateConformance(StoreSuite):
         await lab.control(orders.Update(task=task, of=POOL, priority=1))
 
     @pytest.mark.parametrize("other", [{"call": Call("other")}, {"key": "b"}, {"share": "s"}])
-    @scenario
     async def test_an_update_to_another_place_is_refused(
         self, lab: Lab, other: dict[str, str]
     ) -> None:
@@ -485,7 +449,6 @@ class UpdateConformance(StoreSuite):
         assert 0 == (await lab.task(task)).new.revision
 
     @pytest.mark.parametrize("lanes", [None, 1])
-    @scenario
     async def test_a_parked_task_is_tried_again_after_an_update(
         self, lab: Lab, lanes: int | None
     ) -> None:
@@ -499,7 +462,6 @@ class UpdateConformance(StoreSuite):
         await lab.join("other")
         assert task == (await lab.one(worker="other")).fence.task
 
-    @scenario
     async def test_a_callback_is_run_now(self, lab: Lab) -> None:
         """The queue of callbacks takes the same orders."""
         await lab.declare()
@@ -510,7 +472,6 @@ class UpdateConformance(StoreSuite):
         await lab.control(orders.Update(task=leased.fence.task, delay=0.0, of=POOL))
         assert 2 == (await lab.one(pool=CALLBACKS)).fence.attempt
 
-    @scenario
     async def test_the_audit_records_an_update(self, lab: Lab) -> None:
         """With what it changed, the revision and who gave the order; older records stay."""
         await lab.declare()
@@ -527,7 +488,6 @@ class UpdateConformance(StoreSuite):
         )
         assert ("replace revision=2", 1, 2) == (replaced.detail, submitted.weight, replaced.weight)
 
-    @scenario
     async def test_a_late_settle_after_an_update_is_stale(self, lab: Lab) -> None:
         """A worker that lost its lease writes nothing, though the attempt is again the first."""
         await lab.declare()
@@ -542,7 +502,6 @@ class UpdateConformance(StoreSuite):
         assert Fence(task, 1, leased.fence.token) != again.fence
         assert ["stale"] == await lab.settle(completed(leased))
 
-    @scenario
     async def test_many_updates_of_a_long_queue_keep_its_order(self, lab: Lab) -> None:
         """Tasks that go forth and back, from anywhere, start where they belong."""
         await lab.declare(max_concurrent=1, order=priority())

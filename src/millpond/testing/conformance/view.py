@@ -20,13 +20,12 @@ from millpond.testing.conformance.lab import (
     completed,
     failed,
 )
-from millpond.testing.conformance.scenario import StoreSuite, scenario
+from millpond.testing.conformance.scenario import StoreSuite
 
 
 class ViewConformance(StoreSuite):
     """What can be read of a store."""
 
-    @scenario
     async def test_the_unknown_is_none(self, lab: Lab) -> None:
         """A task, pool or run that is not there is None, not an error."""
         assert (None, None, None) == (
@@ -35,7 +34,6 @@ class ViewConformance(StoreSuite):
             await lab.view.run(12345),
         )
 
-    @scenario
     async def test_an_id_that_no_task_can_have_is_unknown(self, lab: Lab) -> None:
         """However large, and without harm to the other ids of the same call."""
         await lab.declare()
@@ -48,7 +46,6 @@ class ViewConformance(StoreSuite):
             assert 1 == (await lab.control(orders.Cancel((odd, known)))).count
             await lab.control(orders.Redrive((known,)))
 
-    @scenario
     async def test_a_page_behind_an_odd_place_has_tasks_of_its_pool_only(self, lab: Lab) -> None:
         """A place before all tasks finds all of them; one behind all of them finds none."""
         await lab.declare()
@@ -59,7 +56,6 @@ class ViewConformance(StoreSuite):
             page = await lab.view.tasks("other", after=after)
             assert expected == [task.new.id for task in page.tasks]
 
-    @scenario
     async def test_a_new_pool_counts_nothing(self, lab: Lab) -> None:
         """Every count is zero, nothing is paused or closed, the revision is the first."""
         await lab.declare()
@@ -73,7 +69,6 @@ class ViewConformance(StoreSuite):
         )
         assert ({}, False, False, 1) == (pool.totals, pool.paused, pool.closed, pool.revision)
 
-    @scenario
     async def test_a_pool_reads_back_as_it_was_declared(self, lab: Lab) -> None:
         """The settings come back equal, every field of them."""
         spec = PoolSpec(
@@ -89,7 +84,6 @@ class ViewConformance(StoreSuite):
         await lab.control(orders.Declare(spec))
         assert spec == (await lab.pool("rich")).spec
 
-    @scenario
     async def test_counts_follow_the_tasks(self, lab: Lab) -> None:
         """Queued, fresh, running and the lifetime totals agree with what happened."""
         await lab.declare(max_concurrent=2)
@@ -102,7 +96,6 @@ class ViewConformance(StoreSuite):
         assert (2, 2, 1) == (pool.queued, pool.fresh, pool.running)
         assert {"completed": 1, "failed": 1} == pool.totals
 
-    @scenario
     async def test_a_read_task_is_a_copy(self, lab: Lab) -> None:
         """Changing a returned value does not change the store."""
         await lab.declare()
@@ -112,7 +105,6 @@ class ViewConformance(StoreSuite):
         read.attempt = 99
         assert (Status.QUEUED, 0) == (await lab.status(task), (await lab.task(task)).attempt)
 
-    @scenario
     async def test_a_task_read_before_does_not_move(self, lab: Lab) -> None:
         """A copy has the state of its time, not of later ones."""
         await lab.declare()
@@ -121,7 +113,6 @@ class ViewConformance(StoreSuite):
         await lab.run_one()
         assert Status.QUEUED == read.status
 
-    @scenario
     async def test_results_of_many_tasks_come_in_one_answer(self, lab: Lab) -> None:
         """Ended ones with status, attempt and result; waiting and running ones are left out."""
         await lab.declare(max_concurrent=3)
@@ -142,7 +133,6 @@ class ViewConformance(StoreSuite):
             for task, one in found.ended.items()
         }
 
-    @scenario
     async def test_results_come_in_the_order_in_which_they_were_asked_for(self, lab: Lab) -> None:
         """So those who wait for several ends hear of them in the same order on every store."""
         await lab.declare(max_concurrent=3)
@@ -155,7 +145,6 @@ class ViewConformance(StoreSuite):
             found = await lab.view.results(wanted)
             assert [task for task in wanted if task != 12345] == list(found.ended)
 
-    @scenario
     async def test_workers_are_those_that_may_hold_leases(self, lab: Lab) -> None:
         """Joined and not gone."""
         await lab.join("w2")
@@ -163,7 +152,6 @@ class ViewConformance(StoreSuite):
         await lab.control(orders.Deregister("w2"))
         assert frozenset({WORKER, "w3"}) == await lab.view.workers()
 
-    @scenario
     async def test_ready_predicts_whether_a_lease_returns_a_task(self, lab: Lab) -> None:
         """Empty, scheduled, due, running: each has its own answer, and reading changes nothing."""
         await lab.declare(max_concurrent=1, order=fifo())
@@ -181,7 +169,6 @@ class ViewConformance(StoreSuite):
         await lab.one()
         assert not await ready()
 
-    @scenario
     async def test_the_first_ready_worker_of_each_pool_is_found_at_once(self, lab: Lab) -> None:
         """In the given order; None where no task is due, or where no worker is given."""
         await lab.join("w2")
@@ -211,7 +198,6 @@ class ViewConformance(StoreSuite):
             ("share kept for another", False),
         ],
     )
-    @scenario
     async def test_ready_agrees_with_lease(self, lab: Lab, situation: str, expected: bool) -> None:
         """Whatever keeps a task from starting, both answers say so."""
         await self._bring_about(lab, situation)
@@ -259,7 +245,6 @@ class ViewConformance(StoreSuite):
                 assert [] == await lab.lease(worker="w2")
                 await lab.applied(completed(held[0]))
 
-    @scenario
     async def test_pools_are_found_by_how_their_names_begin(self, lab: Lab) -> None:
         """In order of their names, without the queues of their callbacks."""
         for name in ("tenant:b:y", "tenant:a:z", "tenant:a:x", "plain"):
@@ -267,7 +252,6 @@ class ViewConformance(StoreSuite):
         assert ("tenant:a:x", "tenant:a:z") == await lab.view.names("tenant:a:")
         assert ("plain", "tenant:a:x", "tenant:a:z", "tenant:b:y") == await lab.view.names()
 
-    @scenario
     async def test_due_names_the_pools_where_something_waits(self, lab: Lab) -> None:
         """Not those that are empty, paused, held, at 0, or have only what is for later."""
         await lab.declare(max_concurrent=1, order=fifo())
@@ -295,14 +279,12 @@ class ViewConformance(StoreSuite):
         await lab.one()
         assert () == await due()
 
-    @scenario
     async def test_nothing_is_ready_for_an_unknown_worker(self, lab: Lab) -> None:
         """A stranger would be fenced, so there is nothing for it."""
         await lab.declare()
         await lab.put()
         assert not await lab.view.ready(POOL, "stranger", now=lab.now)
 
-    @scenario
     async def test_a_closed_store_refuses_every_verb(self, lab: Lab) -> None:
         """Closing is final and may be said twice."""
         await lab.declare()
@@ -321,7 +303,6 @@ class ViewConformance(StoreSuite):
         with pytest.raises(StoreClosed):
             await lab.control(orders.Pause(POOL))
 
-    @scenario
     async def test_ready_sees_what_is_parked(self, lab: Lab) -> None:
         """Yes for a worker that knows the function, no for one that does not."""
         await lab.declare()

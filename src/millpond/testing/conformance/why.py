@@ -20,7 +20,7 @@ from millpond.testing.conformance.lab import (
     failed,
     retried,
 )
-from millpond.testing.conformance.scenario import StoreSuite, scenario
+from millpond.testing.conformance.scenario import StoreSuite
 
 
 async def facts(lab: Lab, task: int) -> Facts:
@@ -38,13 +38,11 @@ async def why(lab: Lab, task: int) -> str:
 class WhyConformance(StoreSuite):
     """Every reason a task has not to run."""
 
-    @scenario
     async def test_a_task_that_could_start_says_so(self, lab: Lab) -> None:
         """Nothing holds it: no worker has leased it yet."""
         await lab.declare()
         assert "ready: starts when a worker asks next" == await why(lab, await lab.put())
 
-    @scenario
     async def test_a_running_task_says_where_and_for_how_long(self, lab: Lab) -> None:
         """And whether a cancel was requested."""
         await lab.declare()
@@ -57,7 +55,6 @@ class WhyConformance(StoreSuite):
         await lab.control(orders.Cancel((task,), interrupt=True))
         assert "running on worker worker for 3 s; interrupted" == await why(lab, task)
 
-    @scenario
     async def test_a_task_that_ended_says_how(self, lab: Lab) -> None:
         """Its status, and the reason where its handler had no say."""
         await lab.declare()
@@ -69,12 +66,10 @@ class WhyConformance(StoreSuite):
             await why(lab, task) for task in (done, dead, purged)
         ]
 
-    @scenario
     async def test_an_unknown_task_has_no_reasons(self, lab: Lab) -> None:
         """There is nothing to explain."""
         assert await lab.view.why(12345, now=lab.now) is None
 
-    @scenario
     async def test_pauses_and_holds_are_reasons(self, lab: Lab) -> None:
         """Of the pool and of the key, each on its own."""
         await lab.declare()
@@ -95,7 +90,6 @@ class WhyConformance(StoreSuite):
         lab.later(295.0)
         assert "ready: starts when a worker asks next" == await why(lab, task)
 
-    @scenario
     async def test_a_limit_is_a_reason(self, lab: Lab) -> None:
         """The key's, the pool's, and both; with what is ahead and when the rate refills."""
         await lab.declare(max_concurrent=2, max_per_key=2, rates=(Rate(2, per=6.0),))
@@ -107,7 +101,6 @@ class WhyConformance(StoreSuite):
         assert "key acme at 2/2; pool at 2/2; rate refills in 3 s" == await why(lab, task)
         assert "pool at 2/2; 1 ahead; rate refills in 3 s" == await why(lab, other)
 
-    @scenario
     async def test_the_rate_of_a_key_is_a_reason(self, lab: Lab) -> None:
         """Its own, where the pool has none."""
         await lab.declare(rate_per_key=Rate(1, per=4.0))
@@ -116,7 +109,6 @@ class WhyConformance(StoreSuite):
         task = await lab.put(key="acme")
         assert "rate refills in 4 s" == await why(lab, task)
 
-    @scenario
     async def test_a_later_start_is_a_reason(self, lab: Lab) -> None:
         """Scheduled or backing off, with what went wrong."""
         await lab.declare()
@@ -126,7 +118,6 @@ class WhyConformance(StoreSuite):
         await lab.applied(retried(await lab.one(), 4.0))
         assert "retry in 4 s (attempt 1 of 3 failed: again)" == await why(lab, task)
 
-    @scenario
     async def test_a_parked_task_names_its_function(self, lab: Lab) -> None:
         """No registered worker knows it."""
         await lab.control(orders.Deregister(WORKER))
@@ -137,7 +128,6 @@ class WhyConformance(StoreSuite):
         await lab.lease(worker="w2")
         assert "parked: no worker knows function 'resize'" == await why(lab, task)
 
-    @scenario
     async def test_a_missing_worker_is_a_reason(self, lab: Lab) -> None:
         """Of all, or of the one process that can run a closure."""
         await lab.declare()
@@ -151,7 +141,6 @@ class WhyConformance(StoreSuite):
         await lab.control(orders.Deregister("w2"))
         assert "no live worker" == await why(lab, task)
 
-    @scenario
     async def test_a_lane_names_what_is_before(self, lab: Lab) -> None:
         """What runs, or waits, at its head; and a pause of the lane."""
         await lab.declare(lanes=1)
@@ -175,7 +164,6 @@ class WhyConformance(StoreSuite):
         ],
         ids=lambda case: str(case.kind) if isinstance(case, Order) else "",
     )
-    @scenario
     async def test_what_is_ahead_follows_the_order(
         self, lab: Lab, order: Order, ahead: list[int]
     ) -> None:
@@ -187,7 +175,6 @@ class WhyConformance(StoreSuite):
         ]
         assert ahead == [(await facts(lab, task)).ahead for task in tasks]
 
-    @scenario
     async def test_only_what_may_start_is_ahead(self, lab: Lab) -> None:
         """Not what is scheduled, parked, running or over."""
         await lab.declare()
