@@ -22,7 +22,6 @@ from millpond.demo.scenes import (
     Note,
     Row,
     Scene,
-    Spark,
     Stack,
     Strip,
     Tone,
@@ -141,37 +140,11 @@ def test_an_order_of_starts_wraps() -> None:
     assert ["  s  " + "ab" * 15, "     " + "ab" * 5] == lines_of(order, width=40)
 
 
-def test_a_curve_reaches_from_bottom_to_top() -> None:
-    """Zero is the lowest level, `top` and more the highest."""
-    curve = Spark(label="limit", values=(0, 7, 14, 99), top=14, length=4, tail="99")
-    assert ["  limit  ▁▄██" + " " * 31 + " 99"] == lines_of(curve)
-
-
-def test_a_long_curve_is_squeezed_and_keeps_its_peaks() -> None:
-    """Each cell is the highest of what it stands for."""
-    values = tuple(14.0 if number == 51 else 0.0 for number in range(1000))
-    (line,) = lines_of(Spark(label="", values=values, top=14, length=10), width=40)
-    assert 1 == line.count("█")
-    assert len(line) <= 40
-
-
-def test_a_plot_has_several_lines_and_says_what_its_top_is() -> None:
-    """The label stands above it."""
-    plot = Spark(label="waiting", values=(0, 10, 20, 5), top=20, length=4, height=2)
-    assert ["  waiting", "    20   █", "     0 ▁██▄"] == lines_of(
-        plot, Note(label="abc", text="x")
-    )[:3]
-
-
-def test_notes_stand_alone_behind_a_label_or_below_the_bars() -> None:
-    """Where one is too long it is wrapped under itself."""
-    assert ["", "  a   one two three four five", "      six", "      inset"] == lines_of(
-        BLANK,
-        Note(label="a", text="one two three four five six"),
-        Note(text="inset", inset=True),
-        Note(label="ab"),
-        width=30,
-    )[:4]
+def test_a_note_that_is_too_long_is_wrapped() -> None:
+    """Under itself."""
+    assert ["", "  one two three four five six", "  seven"] == lines_of(
+        BLANK, Note(text="one two three four five six seven"), width=30
+    )
 
 
 def test_columns_stand_side_by_side_or_one_above_the_other() -> None:

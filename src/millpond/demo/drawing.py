@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
-from millpond.demo.scenes import Bar, Columns, Legend, Note, Spark, Stack, Strip, Tone
+from millpond.demo.scenes import Bar, Columns, Legend, Note, Stack, Strip, Tone
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -29,18 +29,17 @@ TWO_COLUMNS = 72
 
 
 class Glyphs(msgspec.Struct, frozen=True):
-    """The characters bars and curves are made of."""
+    """The characters bars are made of."""
 
     full: str
     half: str
     light: str
     limit: str
     rule: str
-    levels: str
 
 
-UNICODE = Glyphs("█", "▒", "░", "│", "─", "▁▂▃▄▅▆▇█")
-ASCII = Glyphs("#", "=", ":", "|", "-", "_.-=+*%#")
+UNICODE = Glyphs("█", "▒", "░", "│", "─")
+ASCII = Glyphs("#", "=", ":", "|", "-")
 
 
 def glyphs_for(encoding: str | None) -> Glyphs:
@@ -121,14 +120,8 @@ def drawn(
 
 
 def label_of(row: Row) -> str:
-    """Return the label left of a row; the label of a plot is above it."""
-    match row:
-        case Spark(height=1, label=label) | Bar(label=label) | Stack(label=label):
-            return label
-        case Strip(label=label) | Note(label=label):
-            return label
-        case _:
-            return ""
+    """Return the label left of a row."""
+    return row.label if isinstance(row, Bar | Stack | Strip) else ""
 
 
 class Brush:
@@ -152,10 +145,8 @@ class Brush:
                 return [self._legend()]
             case Strip():
                 return list(self._strip(row))
-            case Spark():
-                return self._spark(row)
             case Note():
-                return self._note(row)
+                return wrapped(row.text, self._width, MARGIN, row.tone)
             case Columns():
                 return self._columns(row)
 
@@ -221,44 +212,6 @@ class Brush:
             label = self._label(strip.label if number == 0 else "")
             yield [label, *((one, strip.tone(one)) for one in part)]
 
-    def _spark(self, spark: Spark) -> list[Line]:
-        if spark.height > 1:
-            return self._plot(spark)
-        curve = "".join(
-            level(self._glyphs.levels, height) for height in self._heights(spark, self._room)
-        )
-        return [
-            [
-                self._label(spark.label),
-                (curve.ljust(self._room), spark.tone),
-                self._tail(spark.tail),
-            ]
-        ]
-
-    def _heights(self, spark: Spark, room: int) -> list[int]:
-        """Return the height of each cell of a curve in steps."""
-        steps = len(self._glyphs.levels) * spark.height
-        values = squeezed(spark.values, max(spark.length, len(spark.values)), room)
-        return [max(1, min(steps, round(value / spark.top * steps))) for value in values]
-
-    def _plot(self, spark: Spark) -> list[Line]:
-        """Draw a curve over several lines, with the values of its top and foot."""
-        levels, lines = self._glyphs.levels, list[Line]()
-        heights = self._heights(spark, self._width - MARGIN - self._label_room)
-        edges = {spark.height - 1: f"{spark.top:.0f}", 0: "0"}
-        for row in reversed(range(spark.height)):
-            curve = "".join(level(levels, height - row * len(levels)) for height in heights)
-            edge = edges.get(row, "").rjust(self._label_room - 1)
-            lines.append([(f"{' ' * MARGIN}{edge} ", Tone.QUIET), (curve, spark.tone)])
-        return [[(f"{' ' * MARGIN}{spark.label}", Tone.PLAIN)], *lines]
-
-    def _note(self, note: Note) -> list[Line]:
-        indent = MARGIN + (self._label_room if note.label or note.inset else 0)
-        first, *more = wrapped(note.text, self._width, indent, note.tone)
-        if note.label:
-            first = [self._label(note.label), (note.text and first[0][0].strip(), note.tone)]
-        return [first, *more]
-
     def _label(self, label: str) -> tuple[str, Tone]:
         return " " * MARGIN + label.ljust(self._label_room), Tone.QUIET
 
@@ -297,19 +250,3 @@ def cells(value: float, top: float, size: int) -> int:
 def words(text: str, width: int) -> str:
     """Return as many whole words of a text as fit."""
     return text if len(text) <= width else text[: width + 1].rpartition(" ")[0].rstrip(" ,:")
-
-
-def level(levels: str, height: int) -> str:
-    """Return the cell of a curve that is `height` steps above the foot of its row."""
-    return " " if height <= 0 else levels[min(height, len(levels)) - 1]
-
-
-def squeezed(values: Sequence[float], length: int, room: int) -> list[float]:
-    """Return a curve of `whole` values in `room` cells, each the highest of what it stands for."""
-    cell_of = [number * room // length for number in range(len(values))] if length > room else None
-    if cell_of is None:
-        return list(values)
-    highest: dict[int, float] = {}
-    for cell, value in zip(cell_of, values, strict=True):
-        highest[cell] = max(value, highest.get(cell, 0.0))
-    return list(highest.values())

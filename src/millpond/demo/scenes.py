@@ -92,27 +92,11 @@ class Strip(msgspec.Struct, frozen=True, kw_only=True):
         return self.tones.get(letter, Tone.PLAIN)
 
 
-class Spark(msgspec.Struct, frozen=True, kw_only=True):
-    """A curve of numbers between 0 and `top`; higher than a line if `height` says so."""
-
-    label: str
-    values: tuple[float, ...]
-    top: float
-    length: int
-    """Its expected final number of values; with more, values are merged."""
-    tail: str = ""
-    height: int = 1
-    tone: Tone = Tone.BUSY
-
-
 class Note(msgspec.Struct, frozen=True, kw_only=True):
-    """A line of words, behind a label or by itself."""
+    """A line of words."""
 
-    label: str = ""
     text: str = ""
     tone: Tone = Tone.PLAIN
-    inset: bool = False
-    """Whether it stands below the bars, and not below their labels."""
 
 
 class Columns(msgspec.Struct, frozen=True):
@@ -122,7 +106,7 @@ class Columns(msgspec.Struct, frozen=True):
     right: tuple[Row, ...]
 
 
-Row: TypeAlias = Bar | Stack | Legend | Strip | Spark | Note | Columns
+Row: TypeAlias = Bar | Stack | Legend | Strip | Note | Columns
 
 BLANK = Note()
 
@@ -235,8 +219,3 @@ def dice_of(seed: int) -> random.Random:
 def median(numbers: Sequence[float]) -> float:
     """Return the median, 0 if there are no values."""
     return sorted(numbers)[(len(numbers) - 1) // 2] if numbers else 0.0
-
-
-def share(part: float, total: float) -> float:
-    """Return part / total, 0 if the total is 0."""
-    return part / total if total else 0.0
