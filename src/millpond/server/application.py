@@ -153,7 +153,8 @@ def _routes(site: Site) -> FastAPI:
 
 async def _refuse_unknown_parameters(request: Request) -> None:
     """Object to a parameter that the route does not know: a condition left out shows too much."""
-    known = {field.alias for field in request.scope["route"].dependant.query_params}
+    route = request.scope["route"].dependant
+    known = {field.alias for one in (route, *route.dependencies) for field in one.query_params}
     unknown = sorted(set(request.query_params) - known)
     if unknown:
         fields = dict.fromkeys(unknown, "is not a parameter of this path")

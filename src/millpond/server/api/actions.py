@@ -175,19 +175,7 @@ async def bulk(request: Request) -> Response:
     site = site_of(request)
     body = await body_of(request, contract.Bulk)
     chosen = body.filter
-    wanted = given.wanted(
-        site.now(),
-        status=chosen.status,
-        function=chosen.function,
-        key=chosen.key,
-        label=chosen.label,
-        error=chosen.error,
-        run=chosen.run,
-        min_age=chosen.min_age,
-        max_age=chosen.max_age,
-        before=chosen.before,
-        ended_before=chosen.ended_before,
-    )
+    wanted = given.wanted(site.now(), chosen)
     names = await site.pool_names(chosen.pool)
     tasks, more = await every(site, names, wanted, most=MOST_COUNTED)
     if len(tasks) > body.expect:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import Path, Query
+from fastapi import Depends, Path, Query
+from starlette.requests import Request
 
 from millpond.core import bounds
 from millpond.core.task_filter import TaskFilter
-from millpond.server.contract import State
+from millpond.server import contract
 from millpond.server.refusals import Refused
+from millpond.server.site import site_of
 
 Limit = Annotated[int, Query(ge=1, le=500, description="At most so many.")]
 After = Annotated[str | None, Query(max_length=300, description="What a page returned as next.")]
@@ -20,7 +22,7 @@ OnePool = Annotated[
 ]
 OneTask = Annotated[str, Path(pattern="^[0-9]{1,19}$", description="The id of a task.")]
 Pool = Annotated[str | None, Query(max_length=200, description="Of this pool only.")]
-Status = Annotated[State | None, Query(description="Of this state only.")]
+Status = Annotated[contract.State | None, Query(description="Of this state only.")]
 Function = Annotated[str | None, Query(max_length=bounds.MAX_FUNCTION)]
 Key = Annotated[str | None, Query(max_length=bounds.MAX_KEY)]
 Labels = Annotated[list[str], Query(max_length=8, description="name=value; all must fit.")]
@@ -44,34 +46,52 @@ def number(identifier: str) -> int:
     return found
 
 
-def wanted(
-    now: float,
+async def _of_query(
+    request: Request,
     *,
-    status: State | None = None,
-    function: str | None = None,
-    key: str | None = None,
-    label: list[str] | None = None,
-    error: str | None = None,
-    run: str | None = None,
-    min_age: float | None = None,
-    max_age: float | None = None,
-    before: float | None = None,
-    ended_before: float | None = None,
+    status: Status = None,
+    function: Function = None,
+    key: Key = None,
+    label: Labels = [],  # noqa: B006 - FastAPI copies it
+    error: Error = None,
+    run: Run = None,
+    min_age: Age = None,
+    max_age: Age = None,
+    before: Moment = None,
 ) -> TaskFilter:
-    """Return the conditions that a request names."""
-    until = now - min_age if min_age is not None else None
-    if before is not None:
-        until = before if until is None else min(before, until)
-    return TaskFilter(
-        state=status,
-        key=key,
+    named = contract.BulkFilter(
+        status=status,
         function=function,
-        labels=dict(map(_label, label or ())),
+        key=key,
+        label=label,
         error=error,
-        since=None if max_age is None else now - max_age,
+        run=run,
+        min_age=min_age,
+        max_age=max_age,
+        before=before,
+    )
+    return wanted(site_of(request).now(), named)
+
+
+Conditions = Annotated[TaskFilter, Depends(_of_query)]
+"""The conditions that the query of a request names."""
+
+
+def wanted(now: float, named: contract.BulkFilter) -> TaskFilter:
+    """Return the conditions that a request names."""
+    until = now - named.min_age if named.min_age is not None else None
+    if named.before is not None:
+        until = named.before if until is None else min(named.before, until)
+    return TaskFilter(
+        state=named.status,
+        key=named.key,
+        function=named.function,
+        labels=dict(map(_label, named.label)),
+        error=named.error,
+        since=None if named.max_age is None else now - named.max_age,
         before=until,
-        ended_before=ended_before,
-        run=None if run is None else number(run),
+        ended_before=named.ended_before,
+        run=None if named.run is None else number(named.run),
     )
 
 

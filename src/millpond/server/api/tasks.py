@@ -55,16 +55,8 @@ Wait = Annotated[float, Query(ge=0, le=60, description="Seconds to wait for the 
 async def list_tasks(
     request: Request,
     *,
+    wanted: given.Conditions,
     pool: given.Pool = None,
-    status: given.Status = None,
-    function: given.Function = None,
-    key: given.Key = None,
-    label: given.Labels = [],  # noqa: B006 - FastAPI copies it
-    error: given.Error = None,
-    run: given.Run = None,
-    min_age: given.Age = None,
-    max_age: given.Age = None,
-    before: given.Moment = None,
     system: given.System = False,
     limit: given.Limit = 50,
     after: given.After = None,
@@ -76,18 +68,6 @@ async def list_tasks(
     """
     site = site_of(request)
     now = site.now()
-    wanted = given.wanted(
-        now,
-        status=status,
-        function=function,
-        key=key,
-        label=label,
-        error=error,
-        run=run,
-        min_age=min_age,
-        max_age=max_age,
-        before=before,
-    )
     names = await site.pool_names(pool, system=system)
     page = await site.view.search(
         names,
@@ -139,33 +119,13 @@ async def every(
 async def count_tasks(
     request: Request,
     *,
+    wanted: given.Conditions,
     pool: given.Pool = None,
-    status: given.Status = None,
-    function: given.Function = None,
-    key: given.Key = None,
-    label: given.Labels = [],  # noqa: B006 - FastAPI copies it
-    error: given.Error = None,
-    run: given.Run = None,
-    min_age: given.Age = None,
-    max_age: given.Age = None,
-    before: given.Moment = None,
     system: given.System = False,
 ) -> Response:
     """Count the tasks that meet all conditions, up to 10,000: what a bulk action would be about."""
     site = site_of(request)
     now = site.now()
-    wanted = given.wanted(
-        now,
-        status=status,
-        function=function,
-        key=key,
-        label=label,
-        error=error,
-        run=run,
-        min_age=min_age,
-        max_age=max_age,
-        before=before,
-    )
     names = await site.pool_names(pool, system=system)
     tasks, more = await every(site, names, wanted, most=MOST_COUNTED)
     return answer(contract.TaskCount(count=len(tasks), more=more, at=now))
