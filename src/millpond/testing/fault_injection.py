@@ -4,36 +4,20 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 from millpond.core import validation as check
 from millpond.errors import StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from millpond.core.control import Command
-    from millpond.core.lease import LeaseRequest
-    from millpond.core.settle import Settlement
-    from millpond.store.protocol import (
-        Batch,
-        ControlAnswer,
-        LeaseAnswer,
-        RecoverAnswer,
-        RenewAnswer,
-        SettleAnswer,
-        Store,
-        SubmitAnswer,
-    )
+    from millpond.store.protocol import Store
     from millpond.store.view import View
-
-T = TypeVar("T")
 
 Verb: TypeAlias = Literal["submit", "lease", "renew", "settle", "recover", "control"]
 When: TypeAlias = Literal["before", "after"]
 Raised: TypeAlias = BaseException | type[BaseException]
 
-VERBS = ("submit", "lease", "renew", "settle", "recover", "control")
+VERBS = get_args(Verb)
 
 
 class Fault:
@@ -58,6 +42,26 @@ class Fault:
 
     def __repr__(self) -> str:
         return f"<fault {self.when} {self.verb}, {self.left} left>"
+
+
+def _failing(verb: Verb) -> Callable[..., Coroutine[Any, Any, Any]]:
+    """Return the method that carries out a verb, unless it is to fail before or after."""
+
+    async def call(
+        self: FaultyStore,
+        *arguments: Any,  # noqa: ANN401 - each verb takes its own
+        entropy: int | None = None,
+        **options: Any,  # noqa: ANN401
+    ) -> Any:  # noqa: ANN401
+        if self.cut_off:
+            raise StoreError("this process is dead: its calls do not reach the store")
+        self._fail(verb, "before")
+        dice = self._dice.getrandbits(64)
+        answer = await getattr(self._store, verb)(*arguments, entropy=entropy or dice, **options)
+        self._fail(verb, "after")
+        return answer
+
+    return call
 
 
 class FaultyStore:
@@ -85,85 +89,14 @@ class FaultyStore:
         """The reading side."""
         return self._store.view
 
-    async def _do(self, verb: Verb, carry_out: Callable[[int], Coroutine[Any, Any, T]]) -> T:
-        """Carry out a verb, unless it is to fail before or after."""
-        if self.cut_off:
-            raise StoreError("this process is dead: its calls do not reach the store")
-        self._fail(verb, "before")
-        answer = await carry_out(self._dice.getrandbits(64))
-        self._fail(verb, "after")
-        return answer
-
     def _fail(self, verb: Verb, when: When) -> None:
         for fault in self._faults:
             if fault.left and (fault.verb, fault.when) == (verb, when):
                 self._on_fault()
                 fault.happen()
 
-    async def submit(
-        self, batches: Sequence[Batch], *, now: float | None = None, entropy: int | None = None
-    ) -> SubmitAnswer:
-        """Take in batches."""
-        return await self._do(
-            "submit", lambda dice: self._store.submit(batches, now=now, entropy=entropy or dice)
-        )
-
-    async def lease(
-        self, ask: LeaseRequest, *, now: float | None = None, entropy: int | None = None
-    ) -> LeaseAnswer:
-        """Give a worker the next tasks of a pool."""
-        return await self._do(
-            "lease", lambda dice: self._store.lease(ask, now=now, entropy=entropy or dice)
-        )
-
-    async def renew(
-        self, worker: str, lease: float, *, now: float | None = None, entropy: int | None = None
-    ) -> RenewAnswer:
-        """Keep what a worker holds."""
-        return await self._do(
-            "renew",
-            lambda dice: self._store.renew(worker, lease, now=now, entropy=entropy or dice),
-        )
-
-    async def settle(
-        self,
-        settlements: Sequence[Settlement],
-        *,
-        then: LeaseRequest | None = None,
-        now: float | None = None,
-        entropy: int | None = None,
-    ) -> SettleAnswer:
-        """End attempts, and lease the next if asked."""
-        return await self._do(
-            "settle",
-            lambda dice: self._store.settle(
-                settlements, then=then, now=now, entropy=entropy or dice
-            ),
-        )
-
-    async def recover(
-        self,
-        *,
-        limit: int = 1000,
-        generation: int | None = None,
-        now: float | None = None,
-        entropy: int | None = None,
-    ) -> RecoverAnswer:
-        """Do what time alone does."""
-        return await self._do(
-            "recover",
-            lambda dice: self._store.recover(
-                limit=limit, generation=generation, now=now, entropy=entropy or dice
-            ),
-        )
-
-    async def control(
-        self, command: Command, *, now: float | None = None, entropy: int | None = None
-    ) -> ControlAnswer:
-        """Carry out an order."""
-        return await self._do(
-            "control", lambda dice: self._store.control(command, now=now, entropy=entropy or dice)
-        )
+    submit, lease, renew = _failing("submit"), _failing("lease"), _failing("renew")
+    settle, recover, control = _failing("settle"), _failing("recover"), _failing("control")
 
     async def close(self) -> None:
         """Do nothing: the lab closes what it made when it ends."""
