@@ -26,8 +26,7 @@ class AtomicConformance(StoreSuite):
     async def test_claims_at_once_never_exceed_the_limit(self, lab: Lab) -> None:
         """Ten claims race for three slots: three tasks start, each once."""
         await lab.declare(max_concurrent=3)
-        for _ in range(10):
-            await lab.put()
+        await lab.put_many(10)
         claims = await asyncio.gather(*(lab.lease(1) for _ in range(10)))
         started = [leased.fence.task for claim in claims for leased in claim]
         assert (3, 3) == (len(started), len(set(started)))

@@ -189,8 +189,7 @@ class AuditConformance(StoreSuite):
     async def test_the_audit_is_read_in_pages(self, lab: Lab) -> None:
         """Positions are stable: page after page gives the whole, without gap or overlap."""
         await lab.declare()
-        for _ in range(5):
-            await lab.put()
+        await lab.put_many(5)
         all_records = (await lab.view.audit(limit=1000)).records
         read: list[Record] = []
         position = 0

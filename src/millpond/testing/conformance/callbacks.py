@@ -141,8 +141,7 @@ class CallbacksConformance(StoreSuite):
     async def test_callbacks_have_a_limit_of_their_own(self, lab: Lab) -> None:
         """At most `max_callbacks` of a pool run at once."""
         await lab.declare(max_callbacks=2)
-        for _ in range(3):
-            await lab.put(on_complete=NOTIFY)
+        await lab.put_many(3, on_complete=NOTIFY)
         await lab.applied(*map(completed, await lab.lease()))
         assert 2 == len(await lab.lease(pool=CALLBACKS))
         spec = (await lab.pool(CALLBACKS)).spec
@@ -161,8 +160,7 @@ class CallbacksConformance(StoreSuite):
     async def test_the_limit_of_callbacks_can_be_redeclared(self, lab: Lab) -> None:
         """A new max_callbacks is in force with the next lease, for what waits already."""
         await lab.declare(max_callbacks=1)
-        for _ in range(4):
-            await lab.put(on_complete=NOTIFY)
+        await lab.put_many(4, on_complete=NOTIFY)
         await lab.applied(*map(completed, await lab.lease()))
         assert 1 == len(await lab.lease(pool=CALLBACKS))
         await lab.declare(max_callbacks=3)
@@ -182,8 +180,7 @@ class CallbacksConformance(StoreSuite):
     async def test_pruning_a_pool_forgets_its_callbacks(self, lab: Lab) -> None:
         """Ended callbacks are pruned with their tasks, failed ones at their own time."""
         await lab.declare()
-        for _ in range(2):
-            await lab.put(on_complete=NOTIFY)
+        await lab.put_many(2, on_complete=NOTIFY)
         await lab.applied(*map(completed, await lab.lease()))
         good, bad = await lab.lease(pool=CALLBACKS)
         await lab.applied(completed(good), failed(bad))

@@ -64,8 +64,7 @@ class DeclareConformance(StoreSuite):
         await lab.put()
         await lab.run_one()
         await lab.declare(rates=(Rate(1, per=60.0, burst=2),))
-        for _ in range(4):
-            await lab.put()
+        await lab.put_many(4)
         assert 2 == len(await lab.lease())
 
     async def test_a_resize_does_not_refill_a_rate(self, lab: Lab) -> None:

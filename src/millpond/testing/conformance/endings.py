@@ -48,8 +48,7 @@ class EndingsConformance(StoreSuite):
     async def test_a_settle_returns_the_outcome_of_each_task(self, lab: Lab) -> None:
         """One status per settlement, as it left its task."""
         await lab.declare(max_concurrent=9)
-        for _ in range(6):
-            await lab.put(attempts=1)
+        await lab.put_many(6, attempts=1)
         one, two, three, four, five, six = await lab.lease()
         answer = await lab.applied(
             completed(one),

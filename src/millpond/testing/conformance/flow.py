@@ -50,8 +50,7 @@ class FlowConformance(StoreSuite):
     async def test_what_was_not_used_is_refunded(self, lab: Lab) -> None:
         """A start is charged its weight; its end gives back the part that was not used."""
         await lab.declare(rates=(TOKENS,))
-        for _ in range(2):
-            await lab.put(weight=60)
+        await lab.put_many(2, weight=60)
         first = await lab.one()
         answer = await lab.ask()
         assert ((), lab.now + 60.0) == (answer.leased, answer.next_at)
@@ -64,8 +63,7 @@ class FlowConformance(StoreSuite):
     async def test_a_refund_wakes_the_pool(self, lab: Lab) -> None:
         """Room that a refund makes is heard of."""
         await lab.declare(rates=(TOKENS,))
-        for _ in range(3):
-            await lab.put(weight=30)
+        await lab.put_many(3, weight=30)
         first, _ = await lab.lease()
         await lab.applied(used(completed(first), 0))
         assert POOL in lab.wakes
@@ -84,8 +82,7 @@ class FlowConformance(StoreSuite):
     async def test_a_refund_gives_back_nothing_that_time_has_given_back(self, lab: Lab) -> None:
         """A bucket that ran full since the start owes nothing; its room is not had twice."""
         await lab.declare(max_concurrent=9, rates=(TOKENS,))
-        for _ in range(3):
-            await lab.put(weight=60)
+        await lab.put_many(3, weight=60)
         slow = await lab.one()
         lab.later(60.0)
         assert 1 == len(await lab.lease())
@@ -144,8 +141,7 @@ class FlowConformance(StoreSuite):
         await lab.put(weight=60)
         slow = await lab.one()
         await lab.declare(max_concurrent=9, rates=(TOKENS,))
-        for _ in range(2):
-            await lab.put(weight=60)
+        await lab.put_many(2, weight=60)
         assert 1 == len(await lab.lease())
         await lab.applied(used(completed(slow), 0))
         assert [] == await lab.lease()
@@ -228,8 +224,7 @@ class FlowConformance(StoreSuite):
     async def test_a_pool_view_counts_dead_tasks(self, lab: Lab) -> None:
         """Failed tasks that are kept, not those that ever failed: a redrive takes them out."""
         await lab.declare()
-        for _ in range(3):
-            await lab.put()
+        await lab.put_many(3)
         first, second, third = (await lab.ask(want=3)).leased
         await lab.applied(failed(first))
         await lab.applied(failed(second))
@@ -293,8 +288,7 @@ class FlowConformance(StoreSuite):
 
     async def _adaptive(self, lab: Lab, most: int = 8) -> None:
         await lab.declare(max_concurrent=1, adaptive=adaptive(1, most))
-        for _ in range(400):
-            await lab.put()
+        await lab.put_many(400)
 
     async def _run(self, lab: Lab, seconds: float, rounds: int) -> int:
         """Fill the pool and end all of it, over and over; return the limit in force then."""

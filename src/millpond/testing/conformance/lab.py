@@ -203,6 +203,10 @@ class Lab:
         assert Status.QUEUED == answer.admissions[0].status
         return new.id
 
+    async def put_many(self, count: int, **options: Unpack[TaskOptions]) -> list[int]:
+        """Submit so many tasks, one after another; return their ids."""
+        return [await self.put(**options) for _ in range(count)]
+
     async def put_keys(self, keys: Iterable[str]) -> list[int]:
         """Submit one task for each letter: its key, its share and its name."""
         return [await self.put(key, key=key, share=key) for key in keys]

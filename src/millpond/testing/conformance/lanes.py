@@ -249,8 +249,7 @@ class LanesConformance(StoreSuite):
     async def test_fewer_lanes_are_all_there_are(self, lab: Lab) -> None:
         """After an empty pool lost lanes, tasks without a key go round those that are left."""
         await lab.declare(lanes=4)
-        for _ in range(3):
-            await lab.put()
+        await lab.put_many(3)
         await lab.serve(3)
         await lab.declare(lanes=2)
         batch = [lab.new() for _ in range(4)]
@@ -301,8 +300,7 @@ class LanesConformance(StoreSuite):
         bound = bounded(100, "fail_submitter", per_lane=2)
         await lab.declare(lanes=2, backpressure=bound, max_concurrent=2)
         key, other = _keys_of_lanes()
-        for _ in range(2):
-            await lab.put(key=key)
+        await lab.put_many(2, key=key)
         refusal = (await lab.submit(lab.new(key=key))).refusal
         assert refusal is not None
         assert (Reason.QUEUE_FULL, "0", True, 2, 2) == (
@@ -324,8 +322,7 @@ class LanesConformance(StoreSuite):
         bound = bounded(100, "fail_submitter", per_lane=2)
         await lab.declare(lanes=2, backpressure=bound, max_concurrent=2)
         key, _ = _keys_of_lanes()
-        for _ in range(2):
-            await lab.put(key=key)
+        await lab.put_many(2, key=key)
         taken = (await lab.submit(lab.new(), lab.new())).admissions
         assert ["1", "1"] == [admission.lane for admission in taken]
         refusal = (await lab.submit(lab.new())).refusal

@@ -94,8 +94,7 @@ class LeaseConformance(StoreSuite):
     async def test_no_more_is_leased_than_asked_for(self, lab: Lab) -> None:
         """A worker gets at most what it has room for."""
         await lab.declare(max_concurrent=10)
-        for _ in range(5):
-            await lab.put()
+        await lab.put_many(5)
         assert 2 == len(await lab.lease(2))
         assert 3 == (await lab.pool()).queued
 

@@ -30,8 +30,7 @@ class LimitsConformance(StoreSuite):
     async def test_exactly_as_many_run_as_may(self, lab: Lab) -> None:
         """Seven tasks and three slots: three start, four wait, and each end lets one more in."""
         await lab.declare(max_concurrent=3)
-        for _ in range(7):
-            await lab.put()
+        await lab.put_many(7)
         running = await lab.lease()
         assert (3, 4) == ((await lab.pool()).running, (await lab.pool()).queued)
         await lab.applied(completed(running[1]))
@@ -42,8 +41,7 @@ class LimitsConformance(StoreSuite):
         """Two workers share the slots of a pool."""
         await lab.declare(max_concurrent=3)
         await lab.join("w2")
-        for _ in range(6):
-            await lab.put()
+        await lab.put_many(6)
         assert [2, 1] == [len(await lab.lease(2)), len(await lab.lease(2, worker="w2"))]
 
     async def test_a_backoff_holds_no_slot(self, lab: Lab) -> None:
@@ -72,8 +70,7 @@ class LimitsConformance(StoreSuite):
     async def test_tasks_without_a_key_have_no_key_limit(self, lab: Lab) -> None:
         """The limit of a key is for those that have one."""
         await lab.declare(max_concurrent=9, max_per_key=1)
-        for _ in range(3):
-            await lab.put()
+        await lab.put_many(3)
         assert 3 == len(await lab.lease())
 
     # Resize
@@ -82,8 +79,7 @@ class LimitsConformance(StoreSuite):
     async def test_a_lower_limit_is_reached_by_attrition(self, lab: Lab) -> None:
         """What runs goes on; nothing starts until fewer run than the new limit allows."""
         await lab.declare(max_concurrent=3)
-        for _ in range(5):
-            await lab.put()
+        await lab.put_many(5)
         running = await lab.lease()
         await lab.control(orders.Resize(POOL, 1))
         assert 3 == (await lab.pool()).running
@@ -95,8 +91,7 @@ class LimitsConformance(StoreSuite):
     async def test_a_raised_limit_lets_more_start(self, lab: Lab) -> None:
         """The new limit is in force with the next lease."""
         await lab.declare(max_concurrent=1)
-        for _ in range(3):
-            await lab.put()
+        await lab.put_many(3)
         await lab.lease()
         await lab.control(orders.Resize(POOL, 3))
         assert 2 == len(await lab.lease())
@@ -211,23 +206,20 @@ class LimitsConformance(StoreSuite):
     async def test_a_rate_allows_its_burst_and_no_more(self, lab: Lab) -> None:
         """After a rest `burst` tasks start at once, and not one more."""
         await lab.declare(max_concurrent=99, rates=(Rate(2, per=1.0, burst=3),))
-        for _ in range(9):
-            await lab.put()
+        await lab.put_many(9)
         assert 3 == len(await lab.lease())
 
     async def test_a_rate_without_a_burst_saves_up_to_its_number(self, lab: Lab) -> None:
         """Rate(n, per) has a burst of n."""
         await lab.declare(max_concurrent=99, rates=(Rate(4, per=1.0),))
-        for _ in range(9):
-            await lab.put()
+        await lab.put_many(9)
         assert 4 == len(await lab.lease())
 
     @pytest.mark.parametrize("rate", [Rate(2, per=1.0, burst=1), Rate(3, per=7.0, burst=2)])
     async def test_the_moment_named_is_exact(self, lab: Lab, rate: Rate) -> None:
         """Asking at `next_at` succeeds each time; one instant before it nothing starts."""
         await lab.declare(max_concurrent=99, rates=(rate,))
-        for _ in range(12):
-            await lab.put()
+        await lab.put_many(12)
         await lab.lease()
         for _ in range(8):
             moment = (await lab.ask()).next_at
@@ -240,8 +232,7 @@ class LimitsConformance(StoreSuite):
     async def test_a_rate_holds_over_any_window(self, lab: Lab) -> None:
         """Over ten seconds at most burst + 10 * n / per tasks start, however often one asks."""
         await lab.declare(max_concurrent=99, rates=(Rate(2, per=1.0, burst=3),))
-        for _ in range(40):
-            await lab.put()
+        await lab.put_many(40)
         started = 0
         for _ in range(41):
             started += len(await lab.lease())
@@ -270,8 +261,7 @@ class LimitsConformance(StoreSuite):
     async def test_of_two_rates_the_slower_rules(self, lab: Lab) -> None:
         """Every rate of a pool has to agree to a start."""
         await lab.declare(max_concurrent=99, rates=(Rate(100, per=1.0), Rate(1, per=60.0, burst=2)))
-        for _ in range(5):
-            await lab.put()
+        await lab.put_many(5)
         assert 2 == len(await lab.lease())
 
     async def test_a_rate_per_key_slows_each_key_by_itself(self, lab: Lab) -> None:
@@ -288,8 +278,7 @@ class LimitsConformance(StoreSuite):
     async def test_a_rate_per_key_does_not_slow_tasks_without_one(self, lab: Lab) -> None:
         """Tasks without a key are not held to the rate of a key."""
         await lab.declare(max_concurrent=9, rate_per_key=Rate(1, per=60.0))
-        for _ in range(3):
-            await lab.put()
+        await lab.put_many(3)
         assert 3 == len(await lab.lease())
 
     # Sharing between workers
@@ -299,8 +288,7 @@ class LimitsConformance(StoreSuite):
         await lab.declare(max_concurrent=4, order=fifo())
         await lab.join("w1")
         await lab.join("w2")
-        for _ in range(9):
-            await lab.put()
+        await lab.put_many(9)
         held = await lab.lease(worker="w1")
         assert [] == await lab.lease(worker="w2")
         await lab.applied(completed(held[0]))
@@ -312,8 +300,7 @@ class LimitsConformance(StoreSuite):
         await lab.declare(max_concurrent=4)
         await lab.join("w1")
         await lab.join("w2")
-        for _ in range(20):
-            await lab.put()
+        await lab.put_many(20)
         held = await lab.lease(worker="w1")
         await lab.lease(worker="w2")
         await lab.applied(*map(completed, held))
@@ -325,8 +312,7 @@ class LimitsConformance(StoreSuite):
         await lab.declare(max_concurrent=2)
         await lab.join("w1")
         await lab.join("w2")
-        for _ in range(9):
-            await lab.put()
+        await lab.put_many(9)
         held = await lab.lease(worker="w1")
         assert [] == await lab.lease(worker="w2")
         await lab.applied(completed(held[0]))
@@ -349,8 +335,7 @@ class LimitsConformance(StoreSuite):
     async def test_a_worker_that_was_served_no_longer_claims_a_share(self, lab: Lab) -> None:
         """Once the starved worker got something, slots go to the first worker again."""
         await self._two_workers(lab, slots=4)
-        for _ in range(20):
-            await lab.put()
+        await lab.put_many(20)
         held = await lab.lease(worker="w1")
         await lab.lease(worker="w2")
         await lab.applied(completed(held[0]))
@@ -360,8 +345,7 @@ class LimitsConformance(StoreSuite):
     async def test_a_worker_that_holds_something_is_not_starved(self, lab: Lab) -> None:
         """Asking for more than one has is no reason for others to yield."""
         await self._two_workers(lab, slots=4)
-        for _ in range(20):
-            await lab.put()
+        await lab.put_many(20)
         assert 1 == len(await lab.lease(1, worker="w2"))
         held = await lab.lease(worker="w1")
         assert [] == await lab.lease(worker="w2")
@@ -370,8 +354,7 @@ class LimitsConformance(StoreSuite):
     async def test_a_worker_that_ran_dry_can_be_starved(self, lab: Lab) -> None:
         """What it held before is over; it asks as a newcomer does."""
         await self._two_workers(lab, slots=2)
-        for _ in range(9):
-            await lab.put()
+        await lab.put_many(9)
         before = (await lab.lease(1, worker="w2"))[0]
         await lab.applied(completed(before))
         held = await lab.lease(worker="w1")
@@ -383,8 +366,7 @@ class LimitsConformance(StoreSuite):
     async def test_a_lease_of_an_empty_pool_starves_no_worker(self, lab: Lab) -> None:
         """Who got nothing because there was nothing has no claim on slots."""
         await self._two_workers(lab, slots=2)
-        for _ in range(2):
-            await lab.put()
+        await lab.put_many(2)
         held = await lab.lease(worker="w1")
         assert [] == await lab.lease(worker="w2")
         await lab.put()
@@ -393,8 +375,7 @@ class LimitsConformance(StoreSuite):
     async def test_a_lease_of_a_paused_pool_starves_no_worker(self, lab: Lab) -> None:
         """Slots that are free and closed to all are held by no one."""
         await self._two_workers(lab, slots=2)
-        for _ in range(9):
-            await lab.put()
+        await lab.put_many(9)
         await lab.control(orders.Pause(POOL))
         assert [] == await lab.lease(worker="w2")
         await lab.control(orders.Resume(POOL))
@@ -403,8 +384,7 @@ class LimitsConformance(StoreSuite):
     async def test_a_starved_worker_that_left_is_not_waited_for(self, lab: Lab) -> None:
         """A share is kept free for the living only."""
         await self._two_workers(lab, slots=2)
-        for _ in range(9):
-            await lab.put()
+        await lab.put_many(9)
         held = await lab.lease(worker="w1")
         assert [] == await lab.lease(worker="w2")
         await lab.control(orders.Deregister("w2"))
@@ -413,8 +393,7 @@ class LimitsConformance(StoreSuite):
     async def test_two_workers_that_settle_and_ask_take_turns(self, lab: Lab) -> None:
         """One slot, each asking for the next as it settles: it passes from one to the other."""
         await self._two_workers(lab, slots=1)
-        for _ in range(9):
-            await lab.put()
+        await lab.put_many(9)
         mine, other = "w1", "w2"
         held = await lab.one(worker=mine)
         for _ in range(6):
@@ -446,8 +425,7 @@ class LimitsConformance(StoreSuite):
     async def test_a_lease_of_zero_tasks_starves_no_worker(self, lab: Lab) -> None:
         """A worker that wants no task claims no share."""
         await self._two_workers(lab, slots=2)
-        for _ in range(9):
-            await lab.put()
+        await lab.put_many(9)
         held = await lab.lease(worker="w1")
         assert () == (await lab.ask(0, worker="w2")).leased
         await self._takes_every_free_slot(lab, held[0])
@@ -458,8 +436,7 @@ class LimitsConformance(StoreSuite):
         started = dict.fromkeys(("w1", "w2", "w3"), 0)
         for worker in started:
             await lab.join(worker)
-        for _ in range(40):
-            await lab.put()
+        await lab.put_many(40)
         for _ in range(12):
             for worker in ("w2", "w1", "w3"):
                 for leased in await lab.lease(worker=worker):

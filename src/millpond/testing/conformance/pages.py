@@ -215,8 +215,7 @@ class PagesConformance(StoreSuite):
     async def test_every_configured_lane_is_shown(self, lab: Lab) -> None:
         """In order, also those without work; with running, waiting and done counts."""
         await lab.declare(lanes=11, max_concurrent=2)
-        for _ in range(12):
-            await lab.put()
+        await lab.put_many(12)
         first, second = await lab.lease()
         await lab.applied(completed(first))
         lanes = await lab.view.lanes(POOL)
@@ -422,8 +421,7 @@ class PagesConformance(StoreSuite):
     ) -> None:
         """Whichever ended first: which tasks a page of retention removes is the same everywhere."""
         await lab.declare(max_concurrent=3)
-        for _ in range(3):
-            await lab.put()
+        await lab.put_many(3)
         held = [await lab.one() for _ in range(3)]
         for one in reversed(held):
             await lab.applied(completed(one))

@@ -72,8 +72,7 @@ class AheadConformance(HoldsAhead):
         await lab.declare(prefetch=2)
         await lab.declare("plain")
         for pool in (POOL, "plain"):
-            for _ in range(5):
-                await lab.put(pool=pool)
+            await lab.put_many(5, pool=pool)
         await lab.join("w2")
         assert [] == await lab.claims(9, pool="plain")
         assert [] == await lab.claims(0)
@@ -84,8 +83,7 @@ class AheadConformance(HoldsAhead):
         """The limit of the pool is for what runs: another worker may start beside it."""
         await lab.declare(max_concurrent=1, prefetch=2)
         await lab.join("w2")
-        for _ in range(3):
-            await lab.put()
+        await lab.put_many(3)
         assert 2 == len(await lab.claims())
         assert 1 == len(await lab.lease(worker="w2"))
 
@@ -117,8 +115,7 @@ class AheadConformance(HoldsAhead):
     async def test_claims_ahead_count_for_the_rate(self, lab: Lab) -> None:
         """A claim takes its token when it is made, and its start takes none."""
         await lab.declare(max_concurrent=1, prefetch=2, rates=(Rate(2, per=60.0),))
-        for _ in range(3):
-            await lab.put()
+        await lab.put_many(3)
         answer = await lab.ask(1, ahead=2)
         assert (1, 1) == (len(answer.leased), len(answer.claimed))
         first, second = answer.leased[0], answer.claimed[0]
@@ -149,8 +146,7 @@ class AheadConformance(HoldsAhead):
     async def test_a_new_rate_gets_nothing_back(self, lab: Lab) -> None:
         """A claim made under another rate never took of this one's."""
         await lab.declare(prefetch=1)
-        for _ in range(3):
-            await lab.put()
+        await lab.put_many(3)
         (claim,) = await lab.claims()
         await lab.declare(prefetch=1, rates=(Rate(1, per=60.0),))
         await lab.join("w2")
@@ -272,8 +268,7 @@ class AheadConformance(HoldsAhead):
         await lab.declare(max_concurrent=2, prefetch=1)
         await lab.declare("other")
         await lab.join("w2")
-        for _ in range(3 if full else 2):
-            await lab.put()
+        await lab.put_many(3 if full else 2)
         (claim,) = await lab.claims()
         await lab.lease(2, worker="w2")
         await lab.put(pool="other")
@@ -442,8 +437,7 @@ class AheadConformance(HoldsAhead):
         """A limit bounds what is moved, and the worker stays until all is."""
         await lab.declare(prefetch=3)
         await lab.join("w2", lease=5.0)
-        for _ in range(3):
-            await lab.put()
+        await lab.put_many(3)
         await lab.claims(worker="w2")
         lab.later(5.0)
         assert (2, True) == ((answer := await lab.recover(limit=2)).moved, answer.more)

@@ -60,8 +60,7 @@ class AheadLimitsConformance(HoldsAhead):
     async def test_claims_go_back_when_fewer_may_run_than_do(self, lab: Lab) -> None:
         """A lowered limit is reached by attrition, so nothing is to take over a slot."""
         await lab.declare(max_concurrent=2, prefetch=1)
-        for _ in range(3):
-            await lab.put()
+        await lab.put_many(3)
         await lab.ask(2, ahead=1)
         assert () == (await lab.renew(WORKER)).give_back
         await lab.control(orders.Resize(POOL, 1))
@@ -185,8 +184,7 @@ class AheadLimitsConformance(HoldsAhead):
         """One that asks and finds all of it held ahead by others; until it has something."""
         await lab.declare(max_concurrent=4, prefetch=2)
         await lab.join("w2")
-        for _ in range(2):
-            await lab.put()
+        await lab.put_many(2)
         one, two = await lab.claims()
         assert [] == await lab.lease(worker="w2")
         assert (POOL,) == (await lab.renew(WORKER)).give_back
@@ -200,8 +198,7 @@ class AheadLimitsConformance(HoldsAhead):
         """A worker that got no slot comes before claims of those who have some."""
         await lab.declare(max_concurrent=1, prefetch=2)
         await lab.join("w2")
-        for _ in range(4):
-            await lab.put()
+        await lab.put_many(4)
         running = await lab.one()
         assert [] == await lab.lease(worker="w2")
         assert [] == await lab.claims()
@@ -236,8 +233,7 @@ class AheadLimitsConformance(HoldsAhead):
     async def test_a_claim_that_never_reached_its_worker_goes_back(self, lab: Lab) -> None:
         """A worker whose answer was lost says what it holds; the rest was never started."""
         await lab.declare(max_concurrent=1, prefetch=2)
-        for _ in range(3):
-            await lab.put()
+        await lab.put_many(3)
         held = await lab.ask(1, ahead=2)
         known = (held.leased[0].fence.task, held.claimed[0].fence.task)
         assert 1 == (await lab.control(orders.Disown(WORKER, known))).count

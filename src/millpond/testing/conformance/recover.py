@@ -93,8 +93,7 @@ class RecoverConformance(StoreSuite):
         """What its worker settled in time stays ended; what another holds by now stays there."""
         await lab.declare(max_concurrent=20)
         await lab.join("w2", lease=5.0)
-        for _ in range(12):
-            await lab.put(attempts=3)
+        await lab.put_many(12, attempts=3)
         ended, given_back, *lost = await lab.lease(worker="w2")
         lab.later(4.0)
         await lab.applied(completed(ended), released(given_back))
@@ -303,8 +302,7 @@ class RecoverConformance(StoreSuite):
         await lab.declare()
         await lab.join("w2")
         await lab.join("w3")
-        for _ in range(3):
-            await lab.put()
+        await lab.put_many(3)
         await lab.lease(worker="w2")
         assert 3 == (await lab.control(orders.Deregister("w2"))).count
         assert 0 == (await lab.control(orders.Deregister("w3"))).count
@@ -315,8 +313,7 @@ class RecoverConformance(StoreSuite):
         """A limit bounds what is moved also within one worker, and `more` is exact."""
         await lab.declare(max_concurrent=9)
         await lab.join("w2", lease=5.0)
-        for _ in range(5):
-            await lab.put()
+        await lab.put_many(5)
         await lab.lease(worker="w2")
         lab.later(5.0)
         for moved, left in ((2, 3), (2, 1), (1, 0)):

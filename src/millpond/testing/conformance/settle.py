@@ -370,8 +370,7 @@ class SettleConformance(StoreSuite):
     async def test_follow_ups_are_reported_per_settlement(self, lab: Lab) -> None:
         """A settlement without any, and one that is stale, have an empty place of their own."""
         await lab.declare()
-        for _ in range(3):
-            await lab.put()
+        await lab.put_many(3)
         first, second, third = await lab.lease()
         stale = with_fence(completed(second), token=0)
         one, two = lab.new(), lab.new()

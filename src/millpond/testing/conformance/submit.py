@@ -64,8 +64,7 @@ class SubmitConformance(StoreSuite):
     async def test_a_fifo_pool_reports_the_position(self, lab: Lab) -> None:
         """The position in a fifo pool counts what waits, not what runs."""
         await lab.declare(max_concurrent=1)
-        for _ in range(3):
-            await lab.put()
+        await lab.put_many(3)
         await lab.one()
         answer = await lab.submit(lab.new(), lab.new())
         assert [2, 3] == [admission.position for admission in answer.admissions]
@@ -324,8 +323,7 @@ class SubmitConformance(StoreSuite):
         back = await lab.put()
         await lab.applied(end(await lab.one()))
         await lab.control(orders.Pause(POOL))
-        for _ in range(3):
-            await lab.put()
+        await lab.put_many(3)
         assert Status.QUEUED == await lab.status(back)
         assert (2, 1) == ((await lab.pool()).queued, (await lab.pool()).fresh)
 

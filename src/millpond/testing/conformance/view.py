@@ -87,8 +87,7 @@ class ViewConformance(StoreSuite):
     async def test_counts_follow_the_tasks(self, lab: Lab) -> None:
         """Queued, fresh, running and the lifetime totals agree with what happened."""
         await lab.declare(max_concurrent=2)
-        for _ in range(5):
-            await lab.put()
+        await lab.put_many(5)
         first, second = await lab.lease()
         await lab.applied(completed(first), failed(second))
         await lab.one()
@@ -116,8 +115,7 @@ class ViewConformance(StoreSuite):
     async def test_results_of_many_tasks_come_in_one_answer(self, lab: Lab) -> None:
         """Ended ones with status, attempt and result; waiting and running ones are left out."""
         await lab.declare(max_concurrent=3)
-        for _ in range(4):
-            await lab.put()
+        await lab.put_many(4)
         good, bad, running = await lab.lease()
         waiting = await lab.put()
         await lab.applied(completed(good), failed(bad))
@@ -136,8 +134,7 @@ class ViewConformance(StoreSuite):
     async def test_results_come_in_the_order_in_which_they_were_asked_for(self, lab: Lab) -> None:
         """So those who wait for several ends hear of them in the same order on every store."""
         await lab.declare(max_concurrent=3)
-        for _ in range(3):
-            await lab.put()
+        await lab.put_many(3)
         held = await lab.lease()
         await lab.applied(*(completed(one) for one in held))
         ids = [one.fence.task for one in held]
@@ -239,8 +236,7 @@ class ViewConformance(StoreSuite):
             case "unknown function":
                 await lab.put(call=Call("rare"))
             case _:
-                for _ in range(5):
-                    await lab.put()
+                await lab.put_many(5)
                 held = await lab.lease(worker="w1")
                 assert [] == await lab.lease(worker="w2")
                 await lab.applied(completed(held[0]))

@@ -93,8 +93,7 @@ class WhyConformance(StoreSuite):
     async def test_a_limit_is_a_reason(self, lab: Lab) -> None:
         """The key's, the pool's, and both; with what is ahead and when the rate refills."""
         await lab.declare(max_concurrent=2, max_per_key=2, rates=(Rate(2, per=6.0),))
-        for _ in range(2):
-            await lab.put(key="acme")
+        await lab.put_many(2, key="acme")
         await lab.lease()
         task = await lab.put(key="acme")
         other = await lab.put(key="bolt")
@@ -144,8 +143,7 @@ class WhyConformance(StoreSuite):
     async def test_a_lane_names_what_is_before(self, lab: Lab) -> None:
         """What runs, or waits, at its head; and a pause of the lane."""
         await lab.declare(lanes=1)
-        for _ in range(3):
-            await lab.put()
+        await lab.put_many(3)
         task = await lab.put()
         assert "behind sequence 1 of its lane; 3 ahead" == await why(lab, task)
         await lab.run_one()
