@@ -223,9 +223,8 @@ class BudgetsConformance(StoreSuite):
     async def test_what_a_budget_could_never_pay_is_refused(self, lab: Lab) -> None:
         """A task heavier than the burst of a budget's rate would wait for ever."""
         await self._share(lab, 9, (Rate(10, per=10.0, of="weight"),))
-        answer = await lab.submit(lab.new(pool="a", weight=11))
-        assert answer.refusal is not None
-        assert ("weight_limit", 10) == (answer.refusal.reason, answer.refusal.bound)
+        refusal = await lab.refusal(lab.new(pool="a", weight=11))
+        assert ("weight_limit", 10) == (refusal.reason, refusal.bound)
 
     async def test_a_fail_fast_pool_asks_its_budget(self, lab: Lab) -> None:
         """What could not start at once for want of a budget is refused."""
@@ -234,9 +233,7 @@ class BudgetsConformance(StoreSuite):
         await lab.declare("b", budgets=("both",))
         await self._put(lab, "b", 1)
         await lab.lease(pool="b")
-        answer = await lab.submit(lab.new(pool="a"))
-        assert answer.refusal is not None
-        assert "no_capacity" == answer.refusal.reason
+        assert "no_capacity" == (await lab.refusal(lab.new(pool="a"))).reason
 
     async def test_why_names_the_budget(self, lab: Lab) -> None:
         """`why` names the budget that is used up."""

@@ -189,14 +189,12 @@ class FlowConformance(StoreSuite):
         await lab.put()
         await lab.put()
         await lab.applied(throttled(await lab.one(), 86_400.0, "pool"))
-        view = await lab.view.pool(POOL, now=lab.now)
-        assert view is not None
+        view = await lab.pool()
         assert lab.now + 86_400.0 == view.held_until
         assert () == (await lab.ask()).leased
         answer = await lab.control(orders.Resume(POOL))
         assert [POOL] == [wake.pool for wake in answer.wakes]
-        view = await lab.view.pool(POOL, now=lab.now)
-        assert view is not None
+        view = await lab.pool()
         assert 0.0 == view.held_until
         assert 1 == len((await lab.ask()).leased)
 
@@ -209,14 +207,12 @@ class FlowConformance(StoreSuite):
         for leased in (await lab.ask(want=2)).leased:
             await lab.applied(throttled(leased, 86_400.0, "key"))
         until = lab.now + 86_400.0
-        view = await lab.view.pool(POOL, now=lab.now)
-        assert view is not None
+        view = await lab.pool()
         assert (("acme", until), ("emca", until)) == view.held_units
         await lab.control(orders.Resume(POOL))
         assert () == (await lab.ask(want=4)).leased
         await lab.control(orders.Resume(POOL, "acme"))
-        view = await lab.view.pool(POOL, now=lab.now)
-        assert view is not None
+        view = await lab.pool()
         assert (("emca", until),) == view.held_units
         assert ["acme"] == [leased.key for leased in (await lab.ask(want=4)).leased]
 
@@ -229,12 +225,10 @@ class FlowConformance(StoreSuite):
         await lab.applied(failed(first))
         await lab.applied(failed(second))
         await lab.applied(completed(third))
-        view = await lab.view.pool(POOL, now=lab.now)
-        assert view is not None
+        view = await lab.pool()
         assert (2, 3) == (view.dead, view.kept)
         await lab.control(orders.Redrive((first.fence.task,)))
-        view = await lab.view.pool(POOL, now=lab.now)
-        assert view is not None
+        view = await lab.pool()
         assert (1, 2) == (view.dead, view.totals[Status.FAILED])
 
     async def test_without_a_key_only_the_task_itself_waits(self, lab: Lab) -> None:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from typing import Self, Unpack
 
     from millpond.core.adaptive import Adaptive
+    from millpond.core.admit import Refusal
     from millpond.core.audit import Record
     from millpond.core.plan import Wake
     from millpond.core.rate import Rate
@@ -194,6 +195,12 @@ class Lab:
     async def submit_all(self, *batches: Batch) -> SubmitAnswer:
         """Submit batches in one step."""
         return self._heard(await self.store.submit(batches, **self._moment()))
+
+    async def refusal(self, *tasks: NewTask, run: NewRun | None = None) -> Refusal:
+        """Submit one batch that must be refused; return why."""
+        refusal = (await self.submit(*tasks, run=run)).refusal
+        assert refusal is not None, "not refused"
+        return refusal
 
     async def put(self, name: str = "", **options: Unpack[TaskOptions]) -> int:
         """Submit one task that must be accepted; return its id."""

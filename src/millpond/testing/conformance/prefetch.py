@@ -171,7 +171,7 @@ class AheadConformance(HoldsAhead):
         await lab.put()
         await lab.put()
         await lab.claims()
-        assert (await lab.submit(lab.new())).refusal is not None
+        await lab.refusal(lab.new())
 
     async def test_what_is_claimed_ahead_in_time_is_in_time(self, lab: Lab) -> None:
         """It does not expire while it is held; given back too late, it has."""

@@ -84,9 +84,7 @@ class RunStopsConformance(OpensRuns):
         """A submit beyond max_tasks is refused whole; one within it is taken."""
         await lab.declare()
         run = await self._open(lab, 2, max_tasks=3, holder="mine")
-        answer = await lab.submit(lab.new(run=run), lab.new(run=run))
-        assert answer.refusal is not None
-        assert Reason.OVER_BUDGET == answer.refusal.reason
+        assert Reason.OVER_BUDGET == (await lab.refusal(lab.new(run=run), lab.new(run=run))).reason
         await lab.put(run=run)
         assert 3 == (await lab.run_of(run)).total
 
@@ -94,9 +92,8 @@ class RunStopsConformance(OpensRuns):
         """The budget holds for the seed too."""
         await lab.declare()
         run = NewRun(id=lab.serial(), pool=POOL, max_tasks=1)
-        answer = await lab.submit(lab.new(run=run.id), lab.new(run=run.id), run=run)
-        assert answer.refusal is not None
-        assert Reason.OVER_BUDGET == answer.refusal.reason
+        refusal = await lab.refusal(lab.new(run=run.id), lab.new(run=run.id), run=run)
+        assert Reason.OVER_BUDGET == refusal.reason
         assert await lab.view.run(run.id) is None
 
     async def test_a_purge_can_end_a_run(self, lab: Lab) -> None:
@@ -186,9 +183,7 @@ class RunStopsConformance(OpensRuns):
         await lab.declare()
         run = await self._open(lab, on_error=OnError.FAIL, holder="mine")
         await lab.applied(failed(await lab.one()))
-        answer = await lab.submit(lab.new(run=run))
-        assert answer.refusal is not None
-        assert Reason.RUN_NOT_OPEN == answer.refusal.reason
+        assert Reason.RUN_NOT_OPEN == (await lab.refusal(lab.new(run=run))).reason
         found = await lab.run_of(run)
         assert (False, Reason.RUN_FAILED) == (found.finished, found.stopped)
 
@@ -271,8 +266,7 @@ class RunStopsConformance(OpensRuns):
         await lab.declare()
         run = await self._open(lab, 0, holder="me")
         assert 0 == (await lab.control(orders.CancelRun(run))).count
-        refusal = (await lab.submit(lab.new(run=run))).refusal
-        assert refusal is not None
+        refusal = await lab.refusal(lab.new(run=run))
         assert Reason.RUN_NOT_OPEN == refusal.reason
         assert (run,) == (await lab.control(orders.Seal(run, "me"))).finished_runs
 

@@ -190,9 +190,7 @@ class RunsConformance(OpensRuns):
         run = await self._open(lab)
         await lab.run_one()
         for late in (run, 12345):
-            answer = await lab.submit(lab.new(run=late))
-            assert answer.refusal is not None
-            assert Reason.RUN_NOT_OPEN == answer.refusal.reason
+            assert Reason.RUN_NOT_OPEN == (await lab.refusal(lab.new(run=late))).reason
 
     # Names
 
@@ -265,9 +263,8 @@ class RunsConformance(OpensRuns):
         over = await self._open(lab)
         await lab.run_one()
         run = NewRun(id=lab.serial(), pool=POOL)
-        answer = await lab.submit(lab.new(run=run.id), lab.new(run=over), run=run)
-        assert answer.refusal is not None
-        assert Reason.RUN_NOT_OPEN == answer.refusal.reason
+        refusal = await lab.refusal(lab.new(run=run.id), lab.new(run=over), run=run)
+        assert Reason.RUN_NOT_OPEN == refusal.reason
         assert await lab.view.run(run.id) is None
 
     # The verbs that report the end of a run

@@ -88,6 +88,4 @@ class TriggersConformance(StoreSuite):
 
     async def test_an_undeclared_pool_refuses(self, lab: Lab) -> None:
         """So a delivery learns that its pool is missing."""
-        answer = await lab.submit(lab.new(pool="nowhere"))
-        assert answer.refusal is not None
-        assert Reason.UNKNOWN_POOL == answer.refusal.reason
+        assert Reason.UNKNOWN_POOL == (await lab.refusal(lab.new(pool="nowhere"))).reason
