@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from millpond.store.protocol import BatchAnswer
     from millpond.telemetry.store_reader import PoolReading, Reader
 
+    Values = Callable[[PoolReading], Iterable[tuple[str, float]]]
+
 MOST_POOLS, MOST_FUNCTIONS, MOST_ERRORS = 100, 100, 100
 """How many pools or functions have their own series; the others share one."""
 
@@ -57,44 +59,19 @@ class Metering(Probe):
         self._observe(meter)
 
     def _observe(self, meter: Meter) -> None:
-        """Register the gauges that read the store on each export."""
-        meter.create_observable_gauge(
-            names.TASKS, [self._callback(_depths)], "{message}", "Tasks that wait or run, by state"
-        )
-        meter.create_observable_gauge(
-            names.OLDEST, [self._callback(_oldest)], "s", "Age of the oldest task that waits"
-        )
-        meter.create_observable_gauge(
-            names.LIMIT, [self._callback(_limit)], "{message}", "How many may run at once"
-        )
-        meter.create_observable_gauge(
-            names.WANTED_SLOTS,
-            [self._callback(_wanted_slots)],
-            "{slot}",
-            "How many worker slots the backlog could use now: the figure for an autoscaler",
-        )
-        meter.create_observable_gauge(
-            names.DEAD,
-            [self._callback(_dead)],
-            "{message}",
-            "Failed tasks that are kept: what a redrive would bring back",
-        )
-        meter.create_observable_counter(
-            names.ENDED, [self._callback(_ended)], "{message}", "Tasks that ever ended, by status"
-        )
+        """Register the gauges and counters that read the store on each export."""
+        for name, unit, about, values in _GAUGES:
+            meter.create_observable_gauge(name, [self._callback(values)], unit, about)
+        for name, unit, about, values in _COUNTERS:
+            meter.create_observable_counter(name, [self._callback(values)], unit, about)
         meter.create_observable_counter(
             names.DETOURS,
             [self._detours],
             "{call}",
             "Verbs of this process that left the fast path of PostgreSQL, by verb and reason",
         )
-        meter.create_observable_counter(
-            names.STALE, [self._callback(_stale)], "{message}", "Settlements that came too late"
-        )
 
-    def _callback(
-        self, values: Callable[[PoolReading], Iterable[tuple[str, float]]]
-    ) -> Callable[[CallbackOptions], Iterable[Observation]]:
+    def _callback(self, values: Values) -> Callable[[CallbackOptions], Iterable[Observation]]:
         def observed(_options: CallbackOptions) -> Iterable[Observation]:
             reading = self._reader.read() if self.on else None
             for pool in () if reading is None else reading.pools:
@@ -190,30 +167,39 @@ def _seconds(meter: Meter, name: str, about: str) -> Histogram:
     )
 
 
-def _depths(pool: PoolReading) -> Iterable[tuple[str, float]]:
-    yield from pool.states()
-
-
-def _oldest(pool: PoolReading) -> Iterable[tuple[str, float]]:
-    yield "", pool.oldest
-
-
-def _limit(pool: PoolReading) -> Iterable[tuple[str, float]]:
-    yield "", pool.view.spec.max_concurrent
-
-
-def _wanted_slots(pool: PoolReading) -> Iterable[tuple[str, float]]:
-    yield "", pool.wanted_slots
-
-
-def _dead(pool: PoolReading) -> Iterable[tuple[str, float]]:
-    yield "", pool.view.dead
-
-
-def _ended(pool: PoolReading) -> Iterable[tuple[str, float]]:
-    for status, count in pool.view.totals.items():
-        yield str(status), count
-
-
-def _stale(pool: PoolReading) -> Iterable[tuple[str, float]]:
-    yield "", pool.view.stale_settles
+_GAUGES: tuple[tuple[str, str, str, Values], ...] = (
+    (names.TASKS, "{message}", "Tasks that wait or run, by state", lambda one: one.states()),
+    (names.OLDEST, "s", "Age of the oldest task that waits", lambda one: [("", one.oldest)]),
+    (
+        names.LIMIT,
+        "{message}",
+        "How many may run at once",
+        lambda one: [("", one.view.spec.max_concurrent)],
+    ),
+    (
+        names.WANTED_SLOTS,
+        "{slot}",
+        "How many worker slots the backlog could use now: the figure for an autoscaler",
+        lambda one: [("", one.wanted_slots)],
+    ),
+    (
+        names.DEAD,
+        "{message}",
+        "Failed tasks that are kept: what a redrive would bring back",
+        lambda one: [("", one.view.dead)],
+    ),
+)
+_COUNTERS: tuple[tuple[str, str, str, Values], ...] = (
+    (
+        names.ENDED,
+        "{message}",
+        "Tasks that ever ended, by status",
+        lambda one: one.view.totals.items(),
+    ),
+    (
+        names.STALE,
+        "{message}",
+        "Settlements that came too late",
+        lambda one: [("", one.view.stale_settles)],
+    ),
+)
