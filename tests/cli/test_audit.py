@@ -41,6 +41,7 @@ def test_audit_filters_by_pool_task_and_kind(millpond: Call) -> None:
     for options, fits in (
         (("--pool", "mail"), lambda line: line["pool"] == "mail"),
         (("--kind", "control"), lambda line: line["kind"] == "control"),
+        (("--kind", "update"), lambda line: line["kind"] == "update"),
         (
             ("--kind", "retry", "--kind", "settle"),
             lambda line: line["kind"] in ("retry", "settle"),

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 KINDS = (
     "submit",
+    "update",
     "claim",
     "dequeue",
     "drop",
