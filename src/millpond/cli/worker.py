@@ -270,14 +270,12 @@ def _supervise(parsed: argparse.Namespace) -> int:
 def command_of_child(parsed: argparse.Namespace) -> tuple[str, ...]:
     """Return the command line of one worker process."""
     options = [f"--grace={parsed.grace!r}"]
-    if parsed.pools is not None:
-        options.append(f"--pools={','.join(parsed.pools)}")
-    if parsed.concurrency is not None:
-        options.append(f"--concurrency={parsed.concurrency}")
-    if parsed.store is not None:
-        options.append(f"--store={parsed.store}")
-    if parsed.log_level is not None:
-        options.append(f"--log-level={parsed.log_level}")
+    given = vars(parsed) | {"pools": parsed.pools and ",".join(parsed.pools)}
+    options += [
+        f"--{name.replace('_', '-')}={given[name]}"
+        for name in ("pools", "concurrency", "store", "log_level")
+        if given[name] is not None
+    ]
     if parsed.once:
         options.append("--once")
     return (sys.executable, "-m", "millpond", "worker", *options, "--", parsed.app)
