@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from typing import TYPE_CHECKING, Any, Protocol, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 import msgspec
 
@@ -25,13 +25,6 @@ F = TypeVar("F")
 PLAIN_WIDTH = 80
 READING = 1.6
 """Seconds for which the end of an act stays, at normal speed."""
-
-
-class Screen(Protocol):
-    """Shows the demo."""
-
-    def play(self, scene: Scene) -> Show:
-        """Play all acts, and return them."""
 
 
 def written(show: Show, pen: Pen) -> list[Line]:
@@ -180,7 +173,7 @@ class LiveScreen:
         return "".join(pieces)
 
 
-def screen_for(out: TextIO, *, plain: bool) -> Screen:
+def screen_for(out: TextIO, *, plain: bool) -> PlainScreen | LiveScreen:
     """Return the best screen that `out` can be: live on a terminal, else plain."""
     if plain or not out.isatty() or os.environ.get("TERM", "dumb") == "dumb":
         return PlainScreen(out)
