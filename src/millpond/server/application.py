@@ -143,11 +143,8 @@ def _routes(site: Site) -> FastAPI:
     if (STATIC / "index.html").exists():
         api.add_route("/", _index, include_in_schema=False)
         api.mount("/", StaticFiles(directory=STATIC), name="pages")
-    api.add_exception_handler(Refused, _refused)
-    api.add_exception_handler(MillpondError, _failed)
-    api.add_exception_handler(RequestValidationError, _invalid)
-    api.add_exception_handler(HTTPException, _http_error)
-    api.add_exception_handler(Exception, _broke)
+    for kind in (Refused, MillpondError, RequestValidationError, HTTPException, Exception):
+        api.add_exception_handler(kind, _answer_error)
     return api
 
 
@@ -172,43 +169,35 @@ async def _index(_: Request) -> Response:
     return FileResponse(STATIC / "index.html", headers={"cache-control": "no-cache"})
 
 
-async def _refused(_: Request, error: Exception) -> Response:
-    assert isinstance(error, Refused)  # noqa: S101 - registered for it
-    return error.response()
+async def _answer_error(request: Request, error: Exception) -> Response:
+    return _refusal_for(error, request).response()
 
 
-async def _failed(_: Request, error: Exception) -> Response:
-    assert isinstance(error, MillpondError)  # noqa: S101 - registered for it
-    refused = refusal_of(error)
-    if refused.status >= 500:
-        log.warning(
-            "a request failed: %s",
-            error,
-            extra=about("server.request_failed", reason=error.code),
-        )
-    return refused.response()
-
-
-async def _invalid(_: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError)  # noqa: S101 - registered for it
-    fields = {".".join(map(str, one["loc"][1:])): one["msg"] for one in error.errors()}
-    name, message = next(iter(fields.items()), ("", "the request is invalid"))
-    return Refused(422, "invalid_request", f"{name}: {message}", fields=fields).response()
-
-
-async def _http_error(_: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)  # noqa: S101 - registered for it
-    codes = {404: "not_found", 405: "method_not_allowed"}
-    code = codes.get(error.status_code, "bad_request")
-    return Refused(error.status_code, code, error.detail, headers=error.headers).response()
-
-
-async def _broke(request: Request, error: Exception) -> Response:
-    log.error(
-        "a request broke: %s %s",
-        request.method,
-        request.url.path,
-        exc_info=error,
-        extra=about("server.request_broke", reason=type(error).__name__),
-    )
-    return Refused(500, "internal_error", "this is a bug; the server's log has more").response()
+def _refusal_for(error: Exception, request: Request) -> Refused:
+    """Return the refusal that answers a request for which an error was raised."""
+    match error:
+        case Refused():
+            return error
+        case MillpondError():
+            refused = refusal_of(error)
+            if refused.status >= 500:
+                reason = about("server.request_failed", reason=error.code)
+                log.warning("a request failed: %s", error, extra=reason)
+            return refused
+        case RequestValidationError():
+            fields = {".".join(map(str, one["loc"][1:])): one["msg"] for one in error.errors()}
+            name, message = next(iter(fields.items()), ("", "the request is invalid"))
+            return Refused(422, "invalid_request", f"{name}: {message}", fields=fields)
+        case HTTPException():
+            codes = {404: "not_found", 405: "method_not_allowed"}
+            code = codes.get(error.status_code, "bad_request")
+            return Refused(error.status_code, code, error.detail, headers=error.headers)
+        case _:
+            log.error(
+                "a request broke: %s %s",
+                request.method,
+                request.url.path,
+                exc_info=error,
+                extra=about("server.request_broke", reason=type(error).__name__),
+            )
+            return Refused(500, "internal_error", "this is a bug; the server's log has more")
