@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from millpond.cli.render import bare
-from millpond.core.lifecycle import Status, Transition
+from millpond.core.lifecycle import Status
 from millpond.core.retention import TIMES, in_force
 from millpond.pool.shown_state import ran, shown_state, shown_task_state, waited
 from millpond.pool.snapshot import TaskInfo
 from millpond.pool.wanted_slots import wanted_slots
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from millpond.core.audit import Record
     from millpond.core.task import Task
@@ -118,33 +118,3 @@ def record_json(record: Record, position: int | None = None) -> Facts:
         facts.pop("callback", None)
         facts.pop("function", None)
     return bare(facts)  # type: ignore[no-any-return]
-
-
-def attempts(history: Sequence[Record], now: float) -> list[Facts]:
-    """Return the attempts of a task: start, worker, wait, run time and outcome."""
-    found: list[Facts] = []
-    due: float | None = None
-    for record in history:
-        if record.event is Transition.LEASE:
-            found.append(
-                {
-                    "attempt": record.attempt,
-                    "worker": record.worker,
-                    "started_at": record.at,
-                    "waited": max(record.at - (record.due if due is None else due), 0.0),
-                    "ended_at": None,
-                    "ran": max(now - record.at, 0.0),
-                    "outcome": "running",
-                    "reason": None,
-                }
-            )
-        elif record.before is Status.RUNNING and found:
-            found[-1] |= {
-                "ended_at": record.at,
-                "ran": max(record.at - found[-1]["started_at"], 0.0),
-                "outcome": str(record.event),
-                "reason": record.reason,
-            }
-        if record.event is not None and record.after is Status.QUEUED:
-            due = record.due
-    return found

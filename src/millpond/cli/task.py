@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from millpond.cli.render import Column, aligned_pairs, answer, emit, moment, say, short, table
+from millpond.cli.render import Column, aligned_pairs, answer, bare, emit, moment, say, short, table
 from millpond.cli.store_options import TASK_ID, command, on_store
 from millpond.core.escape import plain
 
@@ -45,7 +45,9 @@ async def _say_why(store: OpenStore, task: int, *, as_json: bool) -> None:
 
 
 async def _show(store: OpenStore, task: int, *, payload: bool, as_json: bool) -> None:
-    from millpond.cli.json_shapes import attempts, record_json, task_json
+    from millpond.cli.json_shapes import record_json, task_json
+    from millpond.core.lifecycle import Status
+    from millpond.server.shapes import attempts
 
     found = await store.view.task(task)
     if found is None:
@@ -53,7 +55,7 @@ async def _show(store: OpenStore, task: int, *, payload: bool, as_json: bool) ->
     records = await history(store, found)
     now, why = store.now(), await store.why(task)
     facts = task_json(found, now)
-    runs = attempts(records, now)
+    runs = bare(attempts(records, now, running=found.status is Status.RUNNING))
     if payload:
         facts |= _contents(found)
     if as_json:
