@@ -196,22 +196,16 @@ def _run(
     if template.program is not None and process.found(template.program) is None:
         return _no_program(template.program)
     jobs = min(options.jobs, process.most_at_once())
+    same = ("retries", "retry_delay", "timeout", "rate", "rate_per_key", "halt", "tag", "quiet")
     run_options = RunOptions(
         jobs=jobs,
-        retries=options.retries,
-        retry_delay=options.retry_delay,
-        timeout=options.timeout,
         key=None if options.key is None else Text(options.key, options.replace),
         key_pattern=options.key_regex,
         per_key=_per_key(options),
-        rate=options.rate,
-        rate_per_key=options.rate_per_key,
-        halt=options.halt,
         in_order=options.keep_order,
-        tag=options.tag,
-        quiet=options.quiet,
         verbose=options.verbose,
         redo_failed=options.resume_failed,
+        **{name: getattr(options, name) for name in same},
     )
     source = _items(options, given, file)
     store = _store_of_run(run_store.RunIdentity.of(template), options)
