@@ -6,8 +6,8 @@ list, given again longer, shorter or in another order, names the same items.
 
 from __future__ import annotations
 
-import asyncio
 import base64
+import contextlib
 import os
 import stat
 from collections import Counter
@@ -15,6 +15,7 @@ from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 from millpond.cli.exits import Exit, Refusal
+from millpond.cli.run.process import readable
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -53,32 +54,15 @@ async def read(descriptor: int, end: bytes) -> AsyncIterator[list[str]]:
     is_file = stat.S_ISREG(os.fstat(descriptor).st_mode)
     while True:
         if not is_file:
-            await _readable(descriptor)
+            with contextlib.suppress(OSError, ValueError):
+                # Something that is always ready, such as /dev/null, cannot be waited for.
+                await readable(descriptor)
         chunk = os.read(descriptor, CHUNK)
         found = splitter.feed(chunk) if chunk else splitter.last()
         for first in range(0, len(found), AT_ONCE):
             yield found[first : first + AT_ONCE]
         if not chunk:
             return
-
-
-async def _readable(descriptor: int) -> None:
-    """Wait until a read would not block. A thread that reads could not be stopped."""
-    loop = asyncio.get_running_loop()
-    there = loop.create_future()
-    try:
-        loop.add_reader(descriptor, _set, there)
-    except (OSError, ValueError):
-        return  # Something that is always ready, such as /dev/null.
-    try:
-        await there
-    finally:
-        loop.remove_reader(descriptor)
-
-
-def _set(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
 
 
 def opened(path: str) -> int:

@@ -80,10 +80,10 @@ class Process:
         """Wait for the end and return the exit code; a signal counts below zero."""
         try:
             try:
-                await _ended(self.pid, self._loop)
+                await _ended(self.pid)
             except asyncio.CancelledError:
                 self.stop(STOP_WITHIN)
-                await _ended(self.pid, self._loop)
+                await _ended(self.pid)
                 raise
         finally:
             self._cancel_timer()
@@ -107,20 +107,28 @@ class Process:
         os.close(self.err)
 
 
-async def _ended(pid: int, loop: asyncio.AbstractEventLoop) -> None:
+async def _ended(pid: int) -> None:
     """Wait until a child has ended, and leave it to be reaped."""
     if not hasattr(os, "pidfd_open"):
         if hasattr(os, "waitid"):  # the command refuses to run where there is neither
             await asyncio.to_thread(os.waitid, os.P_PID, pid, os.WEXITED | os.WNOWAIT)
         return
     descriptor = os.pidfd_open(pid)
+    try:
+        await readable(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+async def readable(descriptor: int) -> None:
+    """Wait until a read would not block. A thread that reads could not be stopped."""
+    loop = asyncio.get_running_loop()
     over = loop.create_future()
     loop.add_reader(descriptor, _set_done, over)
     try:
         await over
     finally:
         loop.remove_reader(descriptor)
-        os.close(descriptor)
 
 
 def _set_done(over: asyncio.Future[None]) -> None:
