@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import sqlite3
@@ -144,11 +145,8 @@ def check_sqlite(path: Path) -> Findings:
 def _clock_risks(path: Path) -> list[str]:
     """Return the risks of the store's clock; none if the file is damaged."""
     try:
-        connection = connect_to_look(path)
-        try:
+        with contextlib.closing(connect_to_look(path)) as connection:
             meta = connection.execute(SQLITE.sql["meta"]).fetchone()
-        finally:
-            connection.close()
     except (MillpondError, *DATABASE_ERRORS):
         return []
     return list(clock_risks(meta, time.time(), str(path)))
@@ -157,11 +155,8 @@ def _clock_risks(path: Path) -> list[str]:
 def check_rows(path: Path) -> list[str]:
     """Return the problems of a file; refuse a file that is not a Millpond store."""
     try:
-        connection = connect_to_look(path)
-        try:
+        with contextlib.closing(connect_to_look(path)) as connection:
             return _check_rows(connection, path)
-        finally:
-            connection.close()
     except StoreCorrupt as damage:
         return [str(damage)]
 

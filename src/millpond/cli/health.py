@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import http.client
 import os
 import sys
@@ -84,13 +85,12 @@ def ask(port: Address, path: str, timeout: float) -> tuple[int, str]:
     """Return the status and the body of the answer."""
     # A worker that listens on every address is asked on this machine.
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(port.host, port.host)  # noqa: S104
-    connection = http.client.HTTPConnection(host, port.port, timeout=timeout or None)
-    try:
+    with contextlib.closing(
+        http.client.HTTPConnection(host, port.port, timeout=timeout or None)
+    ) as connection:
         connection.request("GET", path)
         answer = connection.getresponse()
         return answer.status, answer.read(1 << 16).decode("utf-8", "replace").strip()
-    finally:
-        connection.close()
 
 
 def sentence(body: str) -> str:

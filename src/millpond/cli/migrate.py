@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -112,13 +113,11 @@ def _apply(statements: list[str], place: Place) -> None:
         )
     if not made:
         bring_up(place)
-    connection = connect(place)
-    try:
-        connection.execute("; ".join(["BEGIN", *statements, "COMMIT"]).encode())
-    except psycopg.Error as error:
-        raise translated(error, place) from error
-    finally:
-        connection.close()
+    with contextlib.closing(connect(place)) as connection:
+        try:
+            connection.execute("; ".join(["BEGIN", *statements, "COMMIT"]).encode())
+        except psycopg.Error as error:
+            raise translated(error, place) from error
 
 
 def versions(place: Place) -> tuple[int, int, bool]:
@@ -153,19 +152,13 @@ def _tables(place: Place, *, allowed: bool) -> int:
         from millpond.store.sqlite.migrate import migrate
 
         path = place.absolute()
-        file = connect(path) if allowed else connect_to_look(path)
-        try:
+        with contextlib.closing((connect if allowed else connect_to_look)(path)) as file:
             return migrate(file, path, allowed=allowed)
-        finally:
-            file.close()
     from millpond.store.postgres.connect import connect as connect_to
     from millpond.store.postgres.migrate import migrate as migrate_at
 
-    server = connect_to(place, writable=allowed)
-    try:
+    with contextlib.closing(connect_to(place, writable=allowed)) as server:
         return migrate_at(server, place, allowed=allowed)
-    finally:
-        server.close()
 
 
 def _print_missing_functions(place: str, version: int, *, as_json: bool) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -129,13 +129,11 @@ def check_file(url: str) -> None:
     from millpond.store.sqlite.migrate import migrate
 
     path = place.absolute()
-    connection = connect_to_look(path)
-    try:
-        migrate(connection, path, allowed=False)
-    except MigrationNeeded as needed:
-        raise not_migrated(url, needed) from needed
-    finally:
-        connection.close()
+    with closing(connect_to_look(path)) as connection:
+        try:
+            migrate(connection, path, allowed=False)
+        except MigrationNeeded as needed:
+            raise not_migrated(url, needed) from needed
 
 
 def not_migrated(url: str, needed: MigrationNeeded) -> Refusal:
