@@ -11,6 +11,7 @@ from millpond.cli.iterate_tasks import (
     TaskSelection,
     content_options,
     iterate_tasks,
+    key,
     selection_options,
 )
 from millpond.cli.render import answer, counted, emit, note, say
@@ -45,7 +46,6 @@ AT_ONCE = 500
 
 pool = click.argument("pool", type=POOL)
 lane = click.option("--lane", help="Only this lane.")
-key = click.option("--key", help="Only this key.")
 
 
 @command("pause", json=_JSON)

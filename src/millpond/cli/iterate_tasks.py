@@ -5,6 +5,7 @@ A place is written `SEQ:POOL`. To continue from a place skips all tasks up to it
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
@@ -53,71 +54,57 @@ class TaskSelection(NamedTuple):
     after: str | None = None
 
 
-def content_options(function: Given) -> Given:
-    """Add the options that select tasks by what they call, carry and failed with."""
-    options = [
-        click.option("--function", help="Only calls of this function."),
-        click.option(
-            "--label",
-            "labels",
-            multiple=True,
-            metavar="NAME[=VALUE]",
-            help="Only tasks with this label; repeatable.",
-        ),
-        click.option(
-            "--error",
-            metavar="TEXT",
-            help="Only tasks whose latest error has this text in its type or message.",
-        ),
-    ]
-    for option in reversed(options):
-        function = option(function)
-    return function
+def options(*added: Callable[[Given], Given]) -> Callable[[Given], Given]:
+    """Return a decorator that adds options, listed in this order."""
+    return lambda function: functools.reduce(lambda made, add: add(made), reversed(added), function)
+
+
+key = click.option("--key", help="Only this key.")
+content_options = options(
+    click.option("--function", help="Only calls of this function."),
+    click.option(
+        "--label",
+        "labels",
+        multiple=True,
+        metavar="NAME[=VALUE]",
+        help="Only tasks with this label; repeatable.",
+    ),
+    click.option(
+        "--error",
+        metavar="TEXT",
+        help="Only tasks whose latest error has this text in its type or message.",
+    ),
+)
+"""Options that select tasks by what they call, carry and failed with."""
 
 
 def selection_options(*, state: bool = True) -> Callable[[Given], Given]:
     """Return a decorator that adds the options that select tasks."""
-
-    def decorate(function: Given) -> Given:
-        options = [
-            click.option("--pool", "pools", type=POOL, multiple=True, help="Only this pool."),
-            click.option("--key", help="Only this key."),
-            content_options,
-            click.option(
-                "--older-than",
-                type=DURATION,
-                metavar="AGE",
-                help="Submitted at least this long ago, such as 90s, 5m, 2h or 3d.",
-            ),
-            click.option(
-                "--newer-than",
-                type=DURATION,
-                metavar="AGE",
-                help="Submitted at most this long ago.",
-            ),
-            click.option(
-                "--callbacks",
-                is_flag=True,
-                help="Select callbacks (on_complete) instead of tasks.",
-            ),
-        ]
-        if state:
-            options.insert(
-                1,
-                click.option(
-                    "--status",
-                    "state",
-                    type=click.Choice(STATES),
-                    metavar="STATUS",
-                    help=f"Only this status: {', '.join(STATES)}. Scheduled and parked tasks are "
-                    "queued, too.",
-                ),
-            )
-        for option in reversed(options):
-            function = option(function)
-        return function
-
-    return decorate
+    status = click.option(
+        "--status",
+        "state",
+        type=click.Choice(STATES),
+        metavar="STATUS",
+        help=f"Only this status: {', '.join(STATES)}. Scheduled and parked tasks are queued, too.",
+    )
+    return options(
+        click.option("--pool", "pools", type=POOL, multiple=True, help="Only this pool."),
+        *([status] if state else []),
+        key,
+        content_options,
+        click.option(
+            "--older-than",
+            type=DURATION,
+            metavar="AGE",
+            help="Submitted at least this long ago, such as 90s, 5m, 2h or 3d.",
+        ),
+        click.option(
+            "--newer-than", type=DURATION, metavar="AGE", help="Submitted at most this long ago."
+        ),
+        click.option(
+            "--callbacks", is_flag=True, help="Select callbacks (on_complete) instead of tasks."
+        ),
+    )
 
 
 async def iterate_tasks(
