@@ -1,7 +1,5 @@
 """Atomic: many at once, and still one after another; each verb with its own moment and chance."""
 
-# ruff: noqa: SIM300 - `expected == actual` is the house order
-
 from __future__ import annotations
 
 import asyncio

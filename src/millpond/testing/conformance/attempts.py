@@ -1,7 +1,5 @@
 """Attempts: what a running attempt says of itself, which counts only with the current fence."""
 
-# ruff: noqa: SIM300 - `expected == actual` is the house order
-
 from __future__ import annotations
 
 import pytest

@@ -1,7 +1,5 @@
 """Audit: one record for each arrow, in order, and nothing unrecorded."""
 
-# ruff: noqa: SIM300 - `expected == actual` is the house order
-
 from __future__ import annotations
 
 import pytest

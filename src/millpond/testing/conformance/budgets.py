@@ -1,7 +1,5 @@
 """Budgets: one limit and one set of rates for several pools."""
 
-# ruff: noqa: SIM300 - `expected == actual` is the house order
-
 from __future__ import annotations
 
 import msgspec

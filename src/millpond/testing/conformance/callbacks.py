@@ -1,7 +1,5 @@
 """Callbacks: the end of a task and the call it asks for are one step."""
 
-# ruff: noqa: SIM300 - `expected == actual` is the house order
-
 from __future__ import annotations
 
 import msgspec

@@ -1,7 +1,5 @@
 """Control: cancels, redrives and forgetting."""
 
-# ruff: noqa: SIM300 - `expected == actual` is the house order
-
 from __future__ import annotations
 
 import msgspec

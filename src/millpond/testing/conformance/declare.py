@@ -1,7 +1,5 @@
 """Declare and redeclare pools."""
 
-# ruff: noqa: SIM300 - `expected == actual` is the house order
-
 from __future__ import annotations
 
 from collections import Counter

@@ -1,7 +1,5 @@
 """Endings: every verb reports the tasks it ended, and the lanes and pools that ran dry."""
 
-# ruff: noqa: SIM300 - `expected == actual` is the house order
-
 from __future__ import annotations
 
 from millpond.core import control as orders

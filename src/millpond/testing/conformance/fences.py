@@ -1,7 +1,5 @@
 """Fences: an attempt that is over, or was never this one, changes nothing."""
 
-# ruff: noqa: SIM300 - `expected == actual` is the house order
-
 from __future__ import annotations
 
 from typing import get_args, get_type_hints

@@ -1,7 +1,5 @@
 """Flow: weights that turn out different, peers that say slow down, limits that adapt."""
 
-# ruff: noqa: SIM300 - `expected == actual` is the house order
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING

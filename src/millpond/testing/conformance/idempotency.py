@@ -1,7 +1,5 @@
 """Idempotency: one key, one task, however often and wherever it is submitted."""
 
-# ruff: noqa: SIM300 - `expected == actual` is the house order
-
 from __future__ import annotations
 
 import pytest

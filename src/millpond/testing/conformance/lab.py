@@ -4,8 +4,6 @@ It knows the protocol and nothing else. Every verb acts at `lab.now` with entrop
 the same twice; `lab.wakes` holds what the last verb woke.
 """
 
-# ruff: noqa: SIM300 - `expected == actual` is the house order
-
 from __future__ import annotations
 
 import random

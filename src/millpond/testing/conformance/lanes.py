@@ -1,7 +1,5 @@
 """Lanes and ordered pools: one at a time, in sequence, and only the lane waits."""
 
-# ruff: noqa: SIM300 - `expected == actual` is the house order
-
 from __future__ import annotations
 
 from collections import Counter

@@ -1,7 +1,5 @@
 """Leader: one process at a time does what time alone does, and an old one is refused."""
 
-# ruff: noqa: SIM300 - `expected == actual` is the house order
-
 from __future__ import annotations
 
 from millpond.core import control as orders

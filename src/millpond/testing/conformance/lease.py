@@ -1,7 +1,5 @@
 """Lease: a fence for each start, and only for a worker that can run it."""
 
-# ruff: noqa: SIM300 - `expected == actual` is the house order
-
 from __future__ import annotations
 
 import pytest

@@ -1,7 +1,5 @@
 """Limits: how many may run, of a pool, a key and a worker, and how fast they may start."""
 
-# ruff: noqa: SIM300 - `expected == actual` is the house order
-
 from __future__ import annotations
 
 import pytest

@@ -1,7 +1,5 @@
 """Order: which of the ready tasks is next."""
 
-# ruff: noqa: SIM300 - `expected == actual` is the house order
-
 from __future__ import annotations
 
 import pytest

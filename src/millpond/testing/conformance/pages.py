@@ -1,7 +1,5 @@
 """Pages: what people and dashboards read of a store: tasks, lanes, runs and a pool's figures."""
 
-# ruff: noqa: SIM300 - `expected == actual` is the house order
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING

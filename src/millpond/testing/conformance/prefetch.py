@@ -1,7 +1,5 @@
 """Ahead: claims that a worker holds beyond what it runs."""
 
-# ruff: noqa: SIM300 - `expected == actual` is the house order
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING

@@ -1,7 +1,5 @@
 """Ahead, under limits: which claims are wanted back, and by whom."""
 
-# ruff: noqa: SIM300 - `expected == actual` is the house order
-
 from __future__ import annotations
 
 import pytest

@@ -1,7 +1,5 @@
 """Recover: what time alone does, and how workers go."""
 
-# ruff: noqa: SIM300 - `expected == actual` is the house order
-
 from __future__ import annotations
 
 from millpond.core import control as orders

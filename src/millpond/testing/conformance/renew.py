@@ -1,7 +1,5 @@
 """Renew: one small write keeps everything a worker holds."""
 
-# ruff: noqa: SIM300 - `expected == actual` is the house order
-
 from __future__ import annotations
 
 from millpond.core import control as orders

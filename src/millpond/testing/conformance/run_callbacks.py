@@ -1,7 +1,5 @@
 """Callbacks of runs: the end of a run and the call that waits for it are one step."""
 
-# ruff: noqa: SIM300 - `expected == actual` is the house order
-
 from __future__ import annotations
 
 import msgspec

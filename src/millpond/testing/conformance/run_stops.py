@@ -1,7 +1,5 @@
 """Runs that stop: failures, budgets and cancels."""
 
-# ruff: noqa: SIM300 - `expected == actual` is the house order
-
 from __future__ import annotations
 
 from collections.abc import Callable

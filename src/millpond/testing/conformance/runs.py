@@ -1,7 +1,5 @@
 """Runs: a seed of tasks and everything they submit, watched to its end."""
 
-# ruff: noqa: SIM300 - `expected == actual` is the house order
-
 from __future__ import annotations
 
 import pytest

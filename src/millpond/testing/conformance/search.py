@@ -1,7 +1,5 @@
 """Search: lists of tasks, pools, workers, keys and runs for people, in bounded steps."""
 
-# ruff: noqa: SIM300 - `expected == actual` is the house order
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING

@@ -1,7 +1,5 @@
 """Settle: how attempts end, each only with its current fence."""
 
-# ruff: noqa: SIM300 - `expected == actual` is the house order
-
 from __future__ import annotations
 
 from collections.abc import Callable

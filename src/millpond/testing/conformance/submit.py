@@ -1,7 +1,5 @@
 """Submit: stored before it is answered, whole or not at all, and within the bound."""
 
-# ruff: noqa: SIM300 - `expected == actual` is the house order
-
 from __future__ import annotations
 
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The story of one task: its audit records, found near its moments, and its follow-ups."""
 
-# ruff: noqa: SIM300 - `expected == actual` is the house order
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING

@@ -1,7 +1,5 @@
 """Triggers: what a store must know of them, and the pools of the system that events are in."""
 
-# ruff: noqa: SIM300 - `expected == actual` is the house order
-
 from __future__ import annotations
 
 from millpond.core import control as orders

@@ -1,7 +1,5 @@
 """Arguments that do not fit: a task waits for a worker whose function takes them."""
 
-# ruff: noqa: SIM300 - `expected == actual` is the house order
-
 from __future__ import annotations
 
 import msgspec

@@ -1,7 +1,5 @@
 """Updates: a task that waits is changed, moved or replaced, and keeps its sequence."""
 
-# ruff: noqa: SIM300 - `expected == actual` is the house order
-
 from __future__ import annotations
 
 from typing import TYPE_CHECKING

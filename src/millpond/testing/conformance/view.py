@@ -1,7 +1,5 @@
 """View: reading, which changes nothing."""
 
-# ruff: noqa: SIM300 - `expected == actual` is the house order
-
 from __future__ import annotations
 
 import pytest

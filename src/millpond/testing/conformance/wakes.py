@@ -1,7 +1,5 @@
 """Wakes: whatever makes something startable says so, and says when."""
 
-# ruff: noqa: SIM300 - `expected == actual` is the house order
-
 from __future__ import annotations
 
 import math

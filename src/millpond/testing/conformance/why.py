@@ -1,7 +1,5 @@
 """Why: what a store knows about a task that does not run, and the sentence for it."""
 
-# ruff: noqa: SIM300 - `expected == actual` is the house order
-
 from __future__ import annotations
 
 import pytest
