@@ -47,6 +47,7 @@ class Heartbeat:
         self._at = clock()
         self.beat = Beat(STARTING)
         self._worker: Worker | None = None
+        self._draining = False
         self._listeners: list[Callable[[Beat], None]] = []
 
     @property
@@ -65,35 +66,31 @@ class Heartbeat:
 
     def write(self) -> None:
         """Write down the state now."""
-        self.beat = Beat(STARTING) if self._worker is None else _beat_of(self._worker)
+        running = 0 if self._worker is None else len(self._worker.jobs)
+        self.beat = Beat(self._state(), running)
         self._at = self._clock()
         for listener in self._listeners:
             listener(self.beat)
 
+    def _state(self) -> str:
+        worker = self._worker
+        if self._draining or (worker is not None and worker.stopping):
+            return DRAINING
+        if worker is None:
+            return STARTING
+        is_ready = worker.joined and worker.may_lease and worker.services.outages.reachable
+        return READY if is_ready else AWAY
+
     def drain(self) -> None:
         """Write down that the process starts no more tasks."""
-        self._at = self._clock()
-        running = 0 if self._worker is None else len(self._worker.jobs)
-        self.beat = Beat(DRAINING, running)
-        for listener in self._listeners:
-            listener(self.beat)
+        self._draining = True
+        self.write()
 
     async def keep_writing(self) -> None:
         """Write down the state once a second."""
         while True:
             await asyncio.sleep(EVERY)
-            if self.beat.state == DRAINING:
-                self.drain()
-            else:
-                self.write()
-
-
-def _beat_of(worker: Worker) -> Beat:
-    running = len(worker.jobs)
-    if worker.stopping:
-        return Beat(DRAINING, running)
-    is_ready = worker.joined and worker.may_lease and worker.services.outages.reachable
-    return Beat(READY if is_ready else AWAY, running)
+            self.write()
 
 
 class StatusPipe:
