@@ -27,7 +27,7 @@ from millpond.cli.store_options import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import Callable, Sequence
 
     from millpond.cli.open_store import OpenStore
     from millpond.core.control import Command
@@ -384,7 +384,7 @@ async def _redrive_all(store: OpenStore, options: dict[str, Any]) -> int:
         **{name: options[name] for name in NARROWING},
         callbacks=options["callbacks"],
     )
-    tasks = [task async for task in _ids(store, selection)]
+    tasks = [task.new.id async for task, _ in iterate_tasks(store, selection)]
     pools = ", ".join(await store.pools(options["pools"]))
     found = f"{len(tasks):,} {state} {'task' if len(tasks) == 1 else 'tasks'} of {pools}"
     if tasks:
@@ -398,11 +398,6 @@ async def _redrive_all(store: OpenStore, options: dict[str, Any]) -> int:
         as_json=options["as_json"],
     )
     return Exit.NOTHING if left else Exit.CLEAN
-
-
-async def _ids(store: OpenStore, selection: TaskSelection) -> AsyncIterator[int]:
-    async for task, _ in iterate_tasks(store, selection):
-        yield task.new.id
 
 
 async def _redrive(store: OpenStore, tasks: Sequence[int]) -> int:

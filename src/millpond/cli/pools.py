@@ -64,7 +64,8 @@ def _show(pools: list[Facts], place: str, *, as_json: bool) -> None:
             say("", *sentences)
     for pool in pools:
         if pool.get("lane_states"):
-            _show_lanes(pool)
+            say("", f"lanes of {plain(pool['name'])}:")
+            table(_LANE_COLUMNS, pool["lane_states"])
 
 
 def holds(pool: Facts) -> list[str]:
@@ -90,15 +91,6 @@ def times(quantiles: Facts) -> str:
     return f"{short(quantiles['p50'])}/{short(quantiles['p90'])}"
 
 
-def _show_lanes(pool: Facts) -> None:
-    say("", f"lanes of {plain(pool['name'])}:")
-    table(_LANE_COLUMNS, pool["lane_states"])
-
-
-def _current(lane: Facts) -> str:
-    return "" if lane["current_sequence"] is None else str(lane["current_sequence"])
-
-
 _COLUMNS = (
     Column("POOL", lambda pool: pool["name"]),
     Column("STATE", lambda pool: pool["state"], uncut=True),
@@ -122,5 +114,5 @@ _LANE_COLUMNS = (
     Column("STATE", lambda lane: lane["state"]),
     Column("PENDING", lambda lane: f"{lane['pending']:,}", right=True),
     Column("PROCESSED", lambda lane: f"{lane['processed']:,}", right=True),
-    Column("CURRENT", _current, right=True),
+    Column("CURRENT", lambda lane: str(lane["current_sequence"] or ""), right=True),
 )

@@ -107,11 +107,8 @@ class TopScreen:
         if self._selected not in names:
             self._selected = names[0] if names else None
             if self._selected is not None:
-                await self._poll_lanes()
-
-    async def _poll_lanes(self) -> None:
-        with contextlib.suppress(MillpondError):
-            await self._poller.poll(self._selected)
+                with contextlib.suppress(MillpondError):
+                    await self._poller.poll(self._selected)
 
     # Keys
 

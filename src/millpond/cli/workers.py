@@ -10,7 +10,7 @@ from millpond.cli.render import Column, bare, emit, note, say, short, table
 from millpond.cli.store_options import command, on_store
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import AsyncIterator
 
     from millpond.cli.json_shapes import Facts
     from millpond.cli.open_store import OpenStore
@@ -59,6 +59,7 @@ def _facts(view: WorkerView, now: float) -> Facts:
     tasks = sorted(
         (_task_facts(task, now) for task in view.holding), key=lambda task: task["started_at"] or 0
     )
+    own = view.functions and [name for name in view.functions if not name.startswith("~")]
     return {
         "name": view.id,
         "state": "late" if view.expires_at < now else "live",
@@ -68,17 +69,12 @@ def _facts(view: WorkerView, now: float) -> Facts:
         "seen_ago": max(now - (view.expires_at - view.lease), 0.0),
         "expires_at": view.expires_at,
         "lease": view.lease,
-        "functions": None if view.functions is None else _own(view.functions),
+        "functions": own,
         "prefetched": view.ahead,
         "running": view.running,
         "longest": tasks[0]["running_for"] if tasks else None,
         "tasks": tasks,
     }
-
-
-def _own(functions: Sequence[str]) -> list[str]:
-    """Return the functions of the application, without those of Millpond."""
-    return [name for name in functions if not name.startswith("~")]
 
 
 def _task_facts(task: Held, now: float) -> Facts:

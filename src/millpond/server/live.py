@@ -150,7 +150,7 @@ class Live:
             self._poller = asyncio.get_running_loop().create_task(self._poll())
 
     async def _poll(self) -> None:
-        while not self._closed and (self._listening or self._is_awake()):
+        while not self._closed and (self._listening or _now() - self._asked_at < ASLEEP_AFTER):
             try:
                 await self._tick()
                 self._failing = False
@@ -172,9 +172,6 @@ class Live:
                 extra=about("dashboard.sample_failed", reason=str(error)),
             )
         self._failing = True
-
-    def _is_awake(self) -> bool:
-        return _now() - self._asked_at < ASLEEP_AFTER
 
     async def _tick(self) -> None:
         """Sample, and wake the streams that send the changes."""

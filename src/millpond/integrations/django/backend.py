@@ -35,7 +35,6 @@ from millpond.pool.snapshot import TaskInfo
 
 if TYPE_CHECKING:
     from millpond.core.task import Task as Record
-    from millpond.pool.pool import Pool
     from millpond.pool.task import TaskFunction
 
 FUNCTION = "django.tasks"
@@ -109,7 +108,7 @@ class MillpondBackend(BaseTaskBackend):  # type: ignore[misc] # Django has no ty
         }
         if task.run_after is not None:
             options["run_at"] = _aware(task.run_after)
-        handle = self._pool(task.queue_name).sync.submit(
+        handle = mp.get_pool(task.queue_name).sync.submit(
             call, connection=self._transaction(), **options
         )
         object.__setattr__(result, "id", str(handle.id))
@@ -168,9 +167,6 @@ class MillpondBackend(BaseTaskBackend):  # type: ignore[misc] # Django has no ty
             return None
         connection = connections[self.database]
         return connection if connection.in_atomic_block else None
-
-    def _pool(self, queue: str) -> Pool:
-        return self.millpond.get_pool(queue)
 
 
 def backends() -> Iterator[MillpondBackend]:

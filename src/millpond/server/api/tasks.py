@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 from fastapi import APIRouter, Query
@@ -247,12 +247,8 @@ def _result(task: Task, end: TaskResult | None) -> contract.TaskResult:
         id=str(task.new.id),
         status=str(task.status),
         done=ended,
-        result=_plain(task.result) if ended else None,
+        # Unmasked: the client that waits for it may read it.
+        result=msgspec.Raw(task.result) if ended and task.result else None,
         error=shapes.error_of(task.error) if ended else None,
         reason=task.reason,
     )
-
-
-def _plain(stored: bytes | None) -> Any:  # noqa: ANN401 - any JSON
-    """Return a result as plain data, unmasked: the client that waits for it may read it."""
-    return None if not stored else msgspec.Raw(stored)
