@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fastapi import Depends, FastAPI
 from fastapi.exceptions import RequestValidationError
@@ -38,14 +38,9 @@ from millpond.server.security import Guard, content_policy
 from millpond.server.site import Site, answer
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, MutableMapping
-
     from millpond.pool.millpond import Millpond
+    from millpond.server.security import Message, Receive, Send
     from millpond.server.settings import Settings
-
-    Message = MutableMapping[str, Any]
-    Receive = Callable[[], Awaitable[Message]]
-    Send = Callable[[Message], Awaitable[None]]
 
 log = logging.getLogger("millpond.server")
 

@@ -20,15 +20,12 @@ from millpond.server import contract, shapes
 from millpond.server.history import History
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, MutableMapping
+    from collections.abc import Awaitable, Callable
 
     from millpond.bulkhead.permit import Permit
+    from millpond.server.security import Message, Receive, Send
     from millpond.server.site import Site
     from millpond.store.protocol import PoolInFull, PoolView
-
-    Message = MutableMapping[str, Any]
-    Receive = Callable[[], Awaitable[Message]]
-    Send = Callable[[Message], Awaitable[None]]
 
 log = logging.getLogger("millpond.server")
 
