@@ -13,7 +13,6 @@ from millpond.demo.fleet_app import LEASH
 from millpond.demo.scenes import CannotGoOn
 
 if TYPE_CHECKING:
-    from types import TracebackType
     from typing import Self
 
 PATIENCE = 5.0
@@ -106,12 +105,7 @@ class WorkerProcesses:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_error: object) -> None:
         self._dismiss(PATIENCE if kind is None else 0.0)
 
     def _dismiss(self, patience: float) -> None:

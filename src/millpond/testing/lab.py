@@ -36,7 +36,6 @@ from millpond.testing.fault_injection import Fault, FaultyStore, Raised, Verb, W
 
 if TYPE_CHECKING:
     from concurrent.futures import Executor
-    from types import TracebackType
     from typing import Self, Unpack
 
     from millpond.core.audit import Record
@@ -128,12 +127,7 @@ class Lab:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self._faults.clear()
         try:
             if self._life is not None:

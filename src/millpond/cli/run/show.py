@@ -9,7 +9,7 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -28,8 +28,6 @@ from millpond.runtime.error_info import read
 
 if TYPE_CHECKING:
     from millpond.core.task import Task
-
-State = Literal["completed", "failed", "cancelled", "queued", "running", "rejected"]
 
 
 class Shown(msgspec.Struct, kw_only=True):
