@@ -14,7 +14,7 @@ from verify import mutants
 from millpond.errors import IllegalTransition
 from millpond.store.memory import MemoryStore
 from millpond.store.protocol import Store
-from millpond.testing.conformance import StoreConformance
+from millpond.testing.conformance import Lab, StoreConformance, StoreSuite, scenario
 
 THIRD_PARTY = """
 from millpond.store.memory import MemoryStore
@@ -60,6 +60,31 @@ def test_a_backend_must_say_how_to_make_a_store() -> None:
     suite: Any = Forgetful()
     with pytest.raises(NotImplementedError, match="Forgetful must say how to make a store"):
         suite.test_a_claim_is_a_start()
+
+
+def test_tests_of_ones_own_are_coroutines_that_take_a_lab() -> None:
+    """A part of the suite needs no decorator; with it a test is the same."""
+    ran: list[str] = []
+
+    class Own(StoreSuite):
+        async def make_store(self) -> Store:
+            return MemoryStore(audit_limit=None)
+
+        async def test_plain(self, lab: Lab) -> None:
+            ran.append(f"plain, worker {[*await lab.view.workers()]}")
+
+        @scenario
+        async def test_decorated(self, lab: Lab) -> None:
+            ran.append(f"decorated, worker {[*await lab.view.workers()]}")
+
+        async def test_without_a_lab(self) -> None:
+            raise NotImplementedError
+
+    own: Any = Own()
+    assert own.test_plain() is None
+    assert own.test_decorated() is None
+    own.test_without_a_lab().close()
+    assert ["plain, worker ['worker']", "decorated, worker ['worker']"] == ran
 
 
 FOUND = [
