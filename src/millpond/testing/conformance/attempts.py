@@ -8,7 +8,7 @@ from millpond.core import control as orders
 from millpond.core.lifecycle import Status
 from millpond.core.task import Fence
 from millpond.errors import ConfigError
-from millpond.testing.conformance.lab import Lab, completed, failed, released, retried
+from millpond.testing.conformance.lab import Lab
 from millpond.testing.conformance.scenario import StoreSuite
 
 
@@ -26,7 +26,7 @@ class AttemptsConformance(StoreSuite):
         began = lab.now
         first = await lab.one()
         assert first.first_started_at in (None, began)
-        await lab.applied(retried(first))
+        await lab.retry(first)
         lab.later(5.0)
         again = await lab.one(worker="w2")
         assert began == again.first_started_at
@@ -34,11 +34,11 @@ class AttemptsConformance(StoreSuite):
         lab.later(5.0)
         third = await lab.one()
         assert began == third.first_started_at
-        await lab.applied(released(third))
+        await lab.release(third)
         lab.later(5.0)
         last = await lab.one()
         assert began == last.first_started_at
-        await lab.applied(failed(last))
+        await lab.fail(last)
         await lab.control(orders.Redrive((task,)))
         assert (await lab.one()).first_started_at in (None, lab.now)
 
@@ -61,9 +61,9 @@ class AttemptsConformance(StoreSuite):
         task = await lab.put()
         leased = await lab.one()
         await lab.control(orders.Progress(leased.fence, 0.5, "half"))
-        await lab.applied(retried(leased))
+        await lab.retry(leased)
         assert (0.5, "half") == (await lab.task(task)).progress
-        await lab.applied(failed(await lab.one()))
+        await lab.fail(await lab.one())
         assert (0.5, "half") == (await lab.task(task)).progress
         await lab.control(orders.Redrive((task,)))
         assert (await lab.task(task)).progress is None
@@ -83,11 +83,11 @@ class AttemptsConformance(StoreSuite):
         leased = await lab.one()
         assert {} == leased.steps
         assert 1 == (await lab.control(orders.SaveStep(leased.fence, "charge", b"42"))).count
-        await lab.applied(retried(leased))
+        await lab.retry(leased)
         again = await lab.one()
         assert {"charge": b"42"} == again.steps
         await lab.control(orders.SaveStep(again.fence, "send", b""))
-        await lab.applied(released(again))
+        await lab.release(again)
         assert {"charge": b"42", "send": b""} == (await lab.one()).steps
 
     async def test_a_step_outlasts_a_lost_lease(self, lab: Lab) -> None:
@@ -115,7 +115,7 @@ class AttemptsConformance(StoreSuite):
         task = await lab.put()
         leased = await lab.one()
         await lab.control(orders.SaveStep(leased.fence, "charge", b"42"))
-        await lab.applied(failed(leased))
+        await lab.fail(leased)
         await lab.control(orders.Redrive((task,)))
         assert {} == (await lab.one()).steps
 
@@ -138,7 +138,7 @@ class AttemptsConformance(StoreSuite):
         read = (await lab.task(task)).steps
         assert read is not None
         read.clear()
-        await lab.applied(retried(leased))
+        await lab.retry(leased)
         again = await lab.one()
         again.steps.clear()
         assert {"charge": b"42"} == (await lab.task(task)).steps
@@ -157,7 +157,7 @@ class AttemptsConformance(StoreSuite):
             case "forged":
                 fence = Fence(fence.task, fence.attempt, fence.token + 1)
             case "settled":
-                await lab.applied(completed(leased))
+                await lab.complete(leased)
             case "lost":
                 await lab.control(orders.DeclareDead("w2"))
             case "claimed by another":

@@ -9,15 +9,7 @@ from millpond.core.audit import Record, RecordKind
 from millpond.core.lifecycle import Status, Transition
 from millpond.core.run import NewRun
 from millpond.core.spec import bounded
-from millpond.testing.conformance.lab import (
-    POOL,
-    Lab,
-    completed,
-    corrupt,
-    failed,
-    released,
-    retried,
-)
+from millpond.testing.conformance.lab import POOL, Lab, completed, corrupt, retried
 from millpond.testing.conformance.scenario import StoreSuite, mark
 
 
@@ -31,9 +23,9 @@ class AuditConformance(StoreSuite):
         """A life with a retry, a release and a completion reads as it was lived."""
         await lab.declare()
         task = await lab.put()
-        await lab.applied(retried(await lab.one()))
-        await lab.applied(released(await lab.one()))
-        await lab.applied(completed(await lab.one()))
+        await lab.retry(await lab.one())
+        await lab.release(await lab.one())
+        await lab.complete(await lab.one())
         queued, running = Status.QUEUED, Status.RUNNING
         assert [
             (None, Transition.SUBMIT, queued),
@@ -49,8 +41,8 @@ class AuditConformance(StoreSuite):
         """Submit, dequeue, retry, dequeue, settle."""
         await lab.declare()
         task = await lab.put()
-        await lab.applied(retried(await lab.one()))
-        await lab.applied(failed(await lab.one()))
+        await lab.retry(await lab.one())
+        await lab.fail(await lab.one())
         assert [
             RecordKind.SUBMIT,
             RecordKind.DEQUEUE,
@@ -101,7 +93,7 @@ class AuditConformance(StoreSuite):
         task = await lab.put()
         leased = await lab.one()
         await lab.control(orders.Cancel((task,)))
-        await lab.applied(retried(leased))
+        await lab.retry(leased)
         assert [
             RecordKind.SUBMIT,
             RecordKind.DEQUEUE,
@@ -179,7 +171,7 @@ class AuditConformance(StoreSuite):
         await lab.declare()
         task = await lab.put()
         follow_up = lab.new()
-        await lab.applied(completed(await lab.one(), follow_up))
+        await lab.complete(await lab.one(), follow_up)
         added, ended = (await lab.records())[-2:]
         assert (follow_up.id, Transition.SUBMIT) == (added.task, added.event)
         assert (task, Transition.COMPLETE) == (ended.task, ended.event)

@@ -11,7 +11,7 @@ from millpond.core.rate import Rate
 from millpond.core.spec import fail_fast
 from millpond.core.why import explain
 from millpond.errors import ConfigError
-from millpond.testing.conformance.lab import INSTANT, Lab, completed, names_of, retried
+from millpond.testing.conformance.lab import INSTANT, Lab, completed, names_of
 from millpond.testing.conformance.scenario import StoreSuite
 
 
@@ -44,7 +44,7 @@ class BudgetsConformance(StoreSuite):
         held = await lab.one(pool="a")
         answer = await lab.ask(pool="b")
         assert ((), None) == (answer.leased, answer.next_at)
-        await lab.applied(completed(held))
+        await lab.complete(held)
         assert "b" in lab.wakes
         assert 1 == len(await lab.lease(pool="b"))
 
@@ -57,7 +57,7 @@ class BudgetsConformance(StoreSuite):
         held = await lab.one(pool=mine)
         for _ in range(6):
             assert [] == await lab.lease(pool=other)
-            await lab.applied(completed(held))
+            await lab.complete(held)
             assert [] == await lab.lease(pool=mine)
             held = await lab.one(pool=other)
             order += other
@@ -71,7 +71,7 @@ class BudgetsConformance(StoreSuite):
         await self._put(lab, "b", 2)
         held = await lab.one(pool="a")
         assert [] == await lab.lease(pool="b")
-        await lab.applied(completed(held))
+        await lab.complete(held)
         answer = await lab.ask(pool="a")
         assert ((), lab.now + STARVED_FOR) == (answer.leased, answer.next_at)
         lab.now = (answer.next_at or 0.0) - INSTANT
@@ -151,7 +151,7 @@ class BudgetsConformance(StoreSuite):
         await self._share(lab, 1)
         await self._put(lab, "a", 1)
         await self._put(lab, "b", 1)
-        await lab.applied(retried(await lab.one(pool="a"), 60.0))
+        await lab.retry(await lab.one(pool="a"), 60.0)
         assert 1 == len(await lab.lease(pool="b"))
 
     async def test_a_lost_worker_gives_its_part_back(self, lab: Lab) -> None:
@@ -172,7 +172,7 @@ class BudgetsConformance(StoreSuite):
         await self._put(lab, "a", 9)
         held = await lab.lease(pool="a")
         await lab.control(orders.ResizeBudget("both", 1))
-        await lab.applied(completed(held[0]))
+        await lab.complete(held[0])
         assert [] == await lab.lease(pool="a")
         await lab.control(orders.ResizeBudget("both"))
         assert "a" in lab.wakes
@@ -258,12 +258,12 @@ class BudgetsConformance(StoreSuite):
         await lab.declare("b", budgets=("both",))
         await self._put(lab, "a", 2)
         await self._put(lab, "b", 1)
-        await lab.applied(completed(await lab.one(pool="a")))
+        await lab.complete(await lab.one(pool="a"))
         held = await lab.one(pool="b")
         answer = await lab.ask(pool="a")
         assert ((), lab.now + 10.0) == (answer.leased, answer.next_at)
         lab.later(10.0)
         assert [] == await lab.lease(pool="a")
-        await lab.applied(completed(held))
+        await lab.complete(held)
         assert "a" in lab.wakes
         assert 1 == len(await lab.lease(pool="a"))

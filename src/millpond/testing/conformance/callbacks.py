@@ -11,15 +11,7 @@ from millpond.core.settle import Ending, Settled
 from millpond.core.spec import bounded
 from millpond.core.task import Call
 from millpond.errors import ConfigError
-from millpond.testing.conformance.lab import (
-    CALLBACKS,
-    POOL,
-    Lab,
-    completed,
-    failed,
-    retried,
-    stopped,
-)
+from millpond.testing.conformance.lab import CALLBACKS, POOL, Lab, completed, failed, stopped
 from millpond.testing.conformance.scenario import StoreSuite, mark
 
 NOTIFY = Call("notify", b"ops")
@@ -50,7 +42,7 @@ class CallbacksConformance(StoreSuite):
         """It gets the result as the handler returned it."""
         await lab.declare()
         await lab.put(on_complete=NOTIFY)
-        await lab.applied(completed(await lab.one(), result=b"\x00out"))
+        await lab.complete(await lab.one(), result=b"\x00out")
         assert b"\x00out" == (await self._callback_ending(lab)).result
 
     async def test_a_waiting_task_that_is_cancelled_calls_back(self, lab: Lab) -> None:
@@ -104,7 +96,7 @@ class CallbacksConformance(StoreSuite):
         """Only the terminal outcome calls back."""
         await lab.declare()
         await lab.put(on_complete=NOTIFY)
-        await lab.applied(retried(await lab.one()))
+        await lab.retry(await lab.one())
         assert 0 == (await lab.pool(CALLBACKS)).queued
 
     async def test_a_stale_settle_submits_no_callback(self, lab: Lab) -> None:
@@ -112,7 +104,7 @@ class CallbacksConformance(StoreSuite):
         await lab.declare()
         await lab.put(on_complete=NOTIFY)
         leased = await lab.one()
-        await lab.applied(completed(leased))
+        await lab.complete(leased)
         assert [Settled.STALE] == await lab.settle(completed(leased))
         assert 1 == (await lab.pool(CALLBACKS)).queued
 
@@ -120,7 +112,7 @@ class CallbacksConformance(StoreSuite):
         """A second end is a second outcome."""
         await lab.declare()
         task = await lab.put(on_complete=NOTIFY)
-        await lab.applied(failed(await lab.one()))
+        await lab.fail(await lab.one())
         await lab.control(orders.Redrive((task,)))
         await lab.run_one()
         assert 2 == (await lab.pool(CALLBACKS)).queued
@@ -129,7 +121,7 @@ class CallbacksConformance(StoreSuite):
         """A paused, full and saturated pool still calls back."""
         await lab.declare(max_concurrent=1, backpressure=bounded(1, "fail_submitter"))
         await lab.put(on_complete=NOTIFY)
-        await lab.applied(completed(await lab.one()))
+        await lab.complete(await lab.one())
         await lab.put()
         await lab.one()
         await lab.put()
@@ -150,8 +142,8 @@ class CallbacksConformance(StoreSuite):
         """A callback is retried as a task of its own; its ending stays the same."""
         await lab.declare()
         task = await lab.put(on_complete=NOTIFY)
-        await lab.applied(completed(await lab.one()))
-        await lab.applied(retried(await lab.one(pool=CALLBACKS)))
+        await lab.complete(await lab.one())
+        await lab.retry(await lab.one(pool=CALLBACKS))
         assert Status.COMPLETED == await lab.status(task)
         assert 2 == (await lab.one(pool=CALLBACKS)).fence.attempt
 

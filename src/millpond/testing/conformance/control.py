@@ -96,7 +96,7 @@ class ControlConformance(StoreSuite):
         for _ in range(2):
             renewed = await lab.renew(WORKER)
             assert ((hit, found), (hit,)) == (renewed.cancelled, renewed.interrupted)
-        await lab.applied(stopped(first))
+        await lab.stop(first)
         renewed = await lab.renew(WORKER)
         assert ((found,), ()) == (renewed.cancelled, renewed.interrupted)
         ended = await lab.task(hit)
@@ -256,7 +256,7 @@ class ControlConformance(StoreSuite):
         """Where the newest is first, the redriven one is."""
         await lab.declare(order=lifo(), max_concurrent=1)
         task = await lab.put("again")
-        await lab.applied(failed(await lab.one()))
+        await lab.fail(await lab.one())
         await lab.put("other")
         await lab.control(orders.Redrive((task,)))
         assert "again other" == await lab.serve(2)
@@ -273,7 +273,7 @@ class ControlConformance(StoreSuite):
         """It waits as any other does."""
         await lab.declare()
         task = await lab.put(key="A")
-        await lab.applied(failed(await lab.one()))
+        await lab.fail(await lab.one())
         await lab.control(orders.Redrive((task,)))
         assert 1 == (await lab.control(orders.Purge(POOL, "A"))).count
         assert Status.CANCELLED == await lab.status(task)
@@ -297,14 +297,14 @@ class ControlConformance(StoreSuite):
         await lab.declare()
         await lab.join("w2", owner="mine")
         closure = await lab.put(owner="mine")
-        await lab.applied(failed(await lab.one(worker="w2")))
+        await lab.fail(await lab.one(worker="w2"))
         assert 0 == (await lab.control(orders.Redrive((closure,)))).count
 
     async def test_a_redrive_respects_who_has_the_key_now(self, lab: Lab) -> None:
         """A task whose idempotency key passed to another is not queued beside it."""
         await lab.declare()
         dead = await lab.put(idempotency_key="k", dedupe=Dedupe.INFLIGHT)
-        await lab.applied(failed(await lab.one()))
+        await lab.fail(await lab.one())
         await lab.put(idempotency_key="k", dedupe=Dedupe.INFLIGHT)
         assert 0 == (await lab.control(orders.Redrive((dead,)))).count
 
@@ -312,7 +312,7 @@ class ControlConformance(StoreSuite):
         """While it is queued again, a submit of its key is a duplicate."""
         await lab.declare()
         dead = await lab.put(idempotency_key="k", dedupe=Dedupe.INFLIGHT)
-        await lab.applied(failed(await lab.one()))
+        await lab.fail(await lab.one())
         await lab.control(orders.Redrive((dead,)))
         answer = (
             await lab.submit(lab.new(idempotency_key="k", dedupe=Dedupe.INFLIGHT))
@@ -390,7 +390,7 @@ class ControlConformance(StoreSuite):
         """Queued again is not ended."""
         await lab.declare()
         task = await lab.put()
-        await lab.applied(failed(await lab.one()))
+        await lab.fail(await lab.one())
         await lab.control(orders.Redrive((task,)))
         lab.later(10.0)
         assert 0 == (await lab.control(orders.Prune(POOL, lab.now, lab.now))).count
@@ -405,7 +405,7 @@ class ControlConformance(StoreSuite):
         """Submit, lease, fail, redrive, lease, complete."""
         await lab.declare()
         task = await lab.put()
-        await lab.applied(failed(await lab.one()))
+        await lab.fail(await lab.one())
         await lab.control(orders.Redrive((task,)))
         await lab.run_one()
         life = [

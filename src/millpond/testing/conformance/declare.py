@@ -12,13 +12,7 @@ from millpond.core.rate import Rate
 from millpond.core.retention import Retention
 from millpond.core.spec import bounded, fair_round_robin, fifo, lifo, priority
 from millpond.errors import ConfigConflict, ConfigError
-from millpond.testing.conformance.lab import (
-    CALLBACKS,
-    POOL,
-    Lab,
-    completed,
-    names_of,
-)
+from millpond.testing.conformance.lab import CALLBACKS, POOL, Lab, names_of
 from millpond.testing.conformance.scenario import StoreSuite, mark
 
 
@@ -279,7 +273,7 @@ class DeclareConformance(StoreSuite):
         for pool in (POOL, "other"):
             await lab.declare(pool)
             await lab.put(pool=pool, idempotency_key="k")
-            await lab.applied(completed(await lab.one(pool=pool)))
+            await lab.complete(await lab.one(pool=pool))
         lab.later(10.0)
         await lab.control(orders.Prune(POOL, lab.now, lab.now, keys_before=lab.now))
         assert [0, 1] == [(await lab.pool(pool)).kept for pool in (POOL, "other")]

@@ -91,7 +91,7 @@ class EndingsConformance(StoreSuite):
         run = NewRun(id=lab.serial(), pool=POOL, on_error=OnError.FAIL)
         seed = [lab.new(run=run.id) for _ in range(3)]
         await lab.submit(*seed, run=run)
-        answer = await lab.applied(failed(await lab.one()))
+        answer = await lab.fail(await lab.one())
         assert {new.id for new in seed} == set(answer.ended)
 
     async def test_a_submit_names_what_it_evicted(self, lab: Lab) -> None:
@@ -151,18 +151,18 @@ class EndingsConformance(StoreSuite):
         """Reported by the verb that ends the last task, with the number of tasks ever."""
         await lab.declare(lanes=1)
         await lab.put_keys("aab")
-        assert () == (await lab.applied(completed(await lab.one()))).emptied
-        assert () == (await lab.applied(completed(await lab.one()))).emptied
-        assert (dry("0", 3),) == (await lab.applied(completed(await lab.one()))).emptied
+        assert () == (await lab.complete(await lab.one())).emptied
+        assert () == (await lab.complete(await lab.one())).emptied
+        assert (dry("0", 3),) == (await lab.complete(await lab.one())).emptied
 
     async def test_a_lane_that_waits_for_a_retry_is_not_dry(self, lab: Lab) -> None:
         """A task that comes back keeps its lane alive, and so does one that is scheduled."""
         await lab.declare(lanes=1)
         await lab.put()
-        assert () == (await lab.applied(retried(await lab.one(), 5.0))).emptied
+        assert () == (await lab.retry(await lab.one(), 5.0)).emptied
         lab.later(5.0)
         await lab.put(delay=60.0)
-        assert () == (await lab.applied(completed(await lab.one()))).emptied
+        assert () == (await lab.complete(await lab.one())).emptied
 
     async def test_each_time_a_lane_runs_dry_is_reported(self, lab: Lab) -> None:
         """Filled and emptied again, it is reported again, and the count goes on."""
@@ -185,21 +185,21 @@ class EndingsConformance(StoreSuite):
         """In an ordered pool a task without a key is in no lane."""
         await lab.declare(ordered=True)
         await lab.put()
-        assert () == (await lab.applied(completed(await lab.one()))).emptied
+        assert () == (await lab.complete(await lab.one())).emptied
 
     async def test_a_pool_is_dry_as_a_whole(self, lab: Lab) -> None:
         """Without lanes it is the pool that runs dry, once, not each of its keys."""
         await lab.declare()
         await lab.put_keys("ab")
         first, second = await lab.lease()
-        assert () == (await lab.applied(completed(first))).emptied
-        assert (dry(None, 2),) == (await lab.applied(failed(second))).emptied
+        assert () == (await lab.complete(first)).emptied
+        assert (dry(None, 2),) == (await lab.fail(second)).emptied
 
     async def test_a_follow_up_keeps_a_pool_from_running_dry(self, lab: Lab) -> None:
         """What an attempt submits is there before the attempt is over."""
         await lab.declare()
         await lab.put()
-        assert () == (await lab.applied(completed(await lab.one(), lab.new()))).emptied
+        assert () == (await lab.complete(await lab.one(), lab.new())).emptied
 
     async def test_what_is_filled_again_in_the_same_step_is_not_dry(self, lab: Lab) -> None:
         """Only how it stands at the end of the step counts."""
@@ -219,7 +219,7 @@ class EndingsConformance(StoreSuite):
         leased = await lab.one()
         await lab.declare("other")
         two = (lab.new(pool="other", run=run.id), lab.new(pool="other", run=run.id))
-        answer = await lab.applied(completed(leased, *two))
+        answer = await lab.complete(leased, *two)
         assert {leased.fence.task, *(new.id for new in two)} == set(answer.ended)
         assert (dry(None, 1),) == answer.emptied
 
@@ -227,9 +227,9 @@ class EndingsConformance(StoreSuite):
         """The queue of a pool's callbacks is no pool of its own and keeps no pool full."""
         await lab.declare()
         await lab.put(on_complete=Call("notify"))
-        assert (dry(None, 1),) == (await lab.applied(completed(await lab.one()))).emptied
+        assert (dry(None, 1),) == (await lab.complete(await lab.one())).emptied
         callback = await lab.one(pool=f"{POOL}~callbacks")
-        assert () == (await lab.applied(completed(callback))).emptied
+        assert () == (await lab.complete(callback)).emptied
 
     # When recovery is worth calling
 

@@ -11,15 +11,7 @@ from millpond.core.lifecycle import Status, Transition
 from millpond.core.rate import Rate
 from millpond.core.settle import Settled, Settlement
 from millpond.core.task import Fence
-from millpond.testing.conformance.lab import (
-    POOL,
-    Lab,
-    completed,
-    failed,
-    released,
-    retried,
-    with_fence,
-)
+from millpond.testing.conformance.lab import POOL, Lab, completed, failed, retried, with_fence
 from millpond.testing.conformance.scenario import StoreSuite, mark
 from millpond.testing.conformance.settle import ENDS, End
 
@@ -50,7 +42,7 @@ class FencesConformance(StoreSuite):
         await lab.declare()
         await lab.put()
         old = await lab.one()
-        await lab.applied(retried(old))
+        await lab.retry(old)
         await lab.one()
         await self._refused(lab, end(old))
 
@@ -91,7 +83,7 @@ class FencesConformance(StoreSuite):
         for each in late:
             in_time = msgspec.structs.replace(each, fence=now)
             assert 1 == (await lab.control(in_time)).count
-        await lab.applied(completed(current))
+        await lab.complete(current)
 
     @mark.rows("CX-16")
     @ENDS
@@ -109,7 +101,7 @@ class FencesConformance(StoreSuite):
         await lab.declare()
         await lab.put()
         old = await lab.one()
-        await lab.applied(released(old))
+        await lab.release(old)
         await self._refused(lab, end(old))
 
     @mark.rows("CX-T23")
@@ -119,7 +111,7 @@ class FencesConformance(StoreSuite):
         await lab.declare()
         await lab.put()
         leased = await lab.one()
-        await lab.applied(completed(leased, result=b"first"))
+        await lab.complete(leased, result=b"first")
         await self._refused(lab, end(leased))
 
     async def test_the_second_settle_within_a_batch_is_stale(self, lab: Lab) -> None:
@@ -147,7 +139,7 @@ class FencesConformance(StoreSuite):
         await lab.declare()
         task = await lab.put()
         old = await lab.one()
-        await lab.applied(failed(old))
+        await lab.fail(old)
         await lab.control(orders.Redrive((task,)))
         await self._refused(lab, completed(old))
         new = await lab.one()
@@ -160,7 +152,7 @@ class FencesConformance(StoreSuite):
         await lab.declare()
         task = await lab.put()
         leased = await lab.one()
-        await lab.applied(completed(leased))
+        await lab.complete(leased)
         lab.later(1.0)
         await lab.control(orders.Prune(POOL, lab.now, lab.now))
         assert [Settled.STALE] == await lab.settle(completed(leased))
@@ -171,7 +163,7 @@ class FencesConformance(StoreSuite):
         await lab.declare()
         await lab.put()
         leased = await lab.one()
-        await lab.applied(retried(leased, 60.0))
+        await lab.retry(leased, 60.0)
         follow_up = lab.new()
         await self._refused(lab, completed(leased, follow_up))
         assert await lab.view.task(follow_up.id) is None

@@ -11,15 +11,7 @@ from millpond.core.adaptive import adaptive
 from millpond.core.lifecycle import Status, Transition
 from millpond.core.rate import Rate
 from millpond.core.settle import Settled, Settlement
-from millpond.testing.conformance.lab import (
-    POOL,
-    Lab,
-    completed,
-    failed,
-    names_of,
-    released,
-    retried,
-)
+from millpond.testing.conformance.lab import POOL, Lab, completed, names_of, retried
 from millpond.testing.conformance.scenario import StoreSuite, mark
 
 if TYPE_CHECKING:
@@ -112,7 +104,7 @@ class FlowConformance(StoreSuite):
         await lab.declare(rates=(TOKENS,))
         await lab.put(weight=60)
         first = await lab.one()
-        await lab.applied(completed(first))
+        await lab.complete(first)
         await lab.put(weight=60)
         assert [Settled.STALE] == await lab.settle(used(completed(first), 0))
         assert [] == await lab.lease()
@@ -177,7 +169,7 @@ class FlowConformance(StoreSuite):
             await lab.applied(throttled(await lab.one(), 1.0, "pool"))
             lab.later(1.0)
         assert (Status.QUEUED, 0) == (await lab.status(task), (await lab.task(task)).attempt)
-        await lab.applied(completed(await lab.one()))
+        await lab.complete(await lab.one())
         assert Status.COMPLETED == await lab.status(task)
 
     @mark.rows("TR-04")
@@ -220,9 +212,9 @@ class FlowConformance(StoreSuite):
         await lab.declare()
         await lab.put_many(3)
         first, second, third = (await lab.ask(want=3)).leased
-        await lab.applied(failed(first))
-        await lab.applied(failed(second))
-        await lab.applied(completed(third))
+        await lab.fail(first)
+        await lab.fail(second)
+        await lab.complete(third)
         view = await lab.pool()
         assert (2, 3) == (view.dead, view.kept)
         await lab.control(orders.Redrive((first.fence.task,)))
@@ -251,7 +243,7 @@ class FlowConformance(StoreSuite):
         await lab.declare()
         await lab.put("a")
         first = await lab.one()
-        await lab.applied(completed(first))
+        await lab.complete(first)
         assert [Settled.STALE] == await lab.settle(throttled(first, 60.0, "pool"))
         await lab.put("b")
         assert "b" == names_of(await lab.lease())
@@ -315,7 +307,7 @@ class FlowConformance(StoreSuite):
         for _ in range(40):
             for one in await lab.lease():
                 lab.later(0.1)
-                await lab.applied(released(one))
+                await lab.release(one)
         assert 1 == (await lab.pool()).spec.max_concurrent
 
     async def test_an_operator_rules_over_a_limit_that_adapts(self, lab: Lab) -> None:

@@ -223,5 +223,5 @@ class IdempotencyConformance(StoreSuite):
         await lab.put(idempotency_key="k")
         seed = await lab.put()
         leased = {each.fence.task: each for each in await lab.lease()}
-        await lab.applied(completed(leased[seed], lab.new(idempotency_key="k")))
+        await lab.complete(leased[seed], lab.new(idempotency_key="k"))
         assert 0 == (await lab.pool()).queued

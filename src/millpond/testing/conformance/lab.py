@@ -260,10 +260,36 @@ class Lab:
         assert [Settled.APPLIED] * len(settlements) == list(answer.settled)
         return answer
 
+    async def complete(
+        self, leased: Leased, *follow_ups: NewTask, result: bytes | None = None
+    ) -> SettleAnswer:
+        """Settle an attempt as completed, which must be accepted, as with the other ends below."""
+        return await self.applied(completed(leased, *follow_ups, result=result))
+
+    async def fail(self, leased: Leased) -> SettleAnswer:
+        """Settle an attempt as failed for the last time."""
+        return await self.applied(failed(leased))
+
+    async def retry(
+        self, leased: Leased, delay: float = 0.0, *, spend: bool = True
+    ) -> SettleAnswer:
+        """Settle an attempt that is to be tried again."""
+        return await self.applied(retried(leased, delay, spend=spend))
+
+    async def release(
+        self, leased: Leased, *, parked: bool = False, begun: bool = True
+    ) -> SettleAnswer:
+        """Give a task back."""
+        return await self.applied(released(leased, parked=parked, begun=begun))
+
+    async def stop(self, leased: Leased) -> SettleAnswer:
+        """Settle an attempt that ended because it was cancelled."""
+        return await self.applied(stopped(leased))
+
     async def run_one(self, *, pool: str = POOL) -> int:
         """Lease the next task and complete it; return its id."""
         leased = await self.one(pool=pool)
-        await self.applied(completed(leased))
+        await self.complete(leased)
         return leased.fence.task
 
     async def serve(self, count: int, *, pool: str = POOL) -> str:
@@ -272,7 +298,7 @@ class Lab:
         for _ in range(count):
             leased = await self.one(pool=pool)
             names.append(name_of(leased))
-            await self.applied(completed(leased))
+            await self.complete(leased)
         return " ".join(names)
 
     async def renew(self, worker: str, lease: float = 30.0) -> RenewAnswer:

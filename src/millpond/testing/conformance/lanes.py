@@ -13,16 +13,7 @@ from millpond.core.order.rank import lane_of
 from millpond.core.spec import bounded, fail_fast, fair_round_robin
 from millpond.core.task import Call
 from millpond.errors import ConfigError
-from millpond.testing.conformance.lab import (
-    POOL,
-    Lab,
-    completed,
-    failed,
-    name_of,
-    names_of,
-    released,
-    retried,
-)
+from millpond.testing.conformance.lab import POOL, Lab, completed, name_of, names_of, retried
 from millpond.testing.conformance.scenario import StoreSuite, mark
 
 LANE_OF = {"acme": "6", "bolt": "7", "cord": "1", "dune": "5", "\u00fcn\u00efcode": "2"}
@@ -41,7 +32,7 @@ class LanesConformance(StoreSuite):
         for name in "abc":
             running = await lab.lease()
             assert name == names_of(running)
-            await lab.applied(completed(running[0]))
+            await lab.complete(running[0])
 
     @mark.rows("DE-02")
     async def test_a_key_leads_to_the_same_lane_everywhere(self, lab: Lab) -> None:
@@ -123,7 +114,7 @@ class LanesConformance(StoreSuite):
         """A worker that finds only a backing-off head gets the time at which it is due."""
         await lab.declare(ordered=True)
         await lab.put_keys("AA")
-        await lab.applied(retried(await lab.one(), 5.0))
+        await lab.retry(await lab.one(), 5.0)
         answer = await lab.ask()
         assert ((), lab.now + 5.0) == (answer.leased, answer.next_at)
 
@@ -161,14 +152,14 @@ class LanesConformance(StoreSuite):
         await lab.declare(lanes=1)
         await lab.put("a")
         await lab.put("b")
-        await lab.applied(failed(await lab.one()))
+        await lab.fail(await lab.one())
         assert "b" == names_of(await lab.lease())
 
     async def test_a_redriven_task_enters_at_the_tail(self, lab: Lab) -> None:
         """It gets the next number of its lane and runs behind what waits there."""
         await lab.declare(ordered=True)
         dead = await lab.put("A1", key="A")
-        await lab.applied(failed(await lab.one()))
+        await lab.fail(await lab.one())
         await lab.put("A2", key="A")
         await lab.control(orders.Redrive((dead,)))
         assert ("A", 3) == ((await lab.task(dead)).lane, (await lab.task(dead)).sequence)
@@ -179,7 +170,7 @@ class LanesConformance(StoreSuite):
         await lab.declare(ordered=True)
         await lab.put("A1", key="A")
         await lab.put("A2", key="A")
-        await lab.applied(released(await lab.one()))
+        await lab.release(await lab.one())
         again = await lab.one()
         assert ("A1", 1) == (name_of(again), again.sequence)
 
@@ -280,7 +271,7 @@ class LanesConformance(StoreSuite):
         await lab.join("w2", owner="mine")
         await lab.put(key="bolt")
         closure = lab.new(owner="mine", key="acme")
-        answer = await lab.applied(completed(await lab.one(), closure))
+        answer = await lab.complete(await lab.one(), closure)
         assert (Status.CANCELLED, Reason.CLOSURE_IN_LANES) == (
             answer.follow_ups[0][0].status,
             answer.follow_ups[0][0].reason,

@@ -10,16 +10,7 @@ from millpond.core.settle import Settled
 from millpond.core.spec import fair_round_robin, priority
 from millpond.core.task import Call
 from millpond.errors import UnknownPool
-from millpond.testing.conformance.lab import (
-    DAY,
-    POOL,
-    WORKER,
-    Lab,
-    completed,
-    ids_of,
-    names_of,
-    released,
-)
+from millpond.testing.conformance.lab import DAY, POOL, WORKER, Lab, completed, ids_of, names_of
 from millpond.testing.conformance.scenario import StoreSuite, mark
 
 
@@ -129,7 +120,7 @@ class LeaseConformance(StoreSuite):
         await lab.declare()
         await lab.put()
         first = await lab.one()
-        await lab.applied(released(first))
+        await lab.release(first)
         second = await lab.one()
         assert first.fence.attempt == second.fence.attempt
         assert first.fence != second.fence

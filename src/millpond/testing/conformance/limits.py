@@ -9,15 +9,7 @@ from millpond.core.lease import Leased, LeaseRequest
 from millpond.core.rate import Rate
 from millpond.core.spec import fifo
 from millpond.errors import ConfigError, StaleRevision
-from millpond.testing.conformance.lab import (
-    INSTANT,
-    POOL,
-    Lab,
-    completed,
-    ids_of,
-    names_of,
-    retried,
-)
+from millpond.testing.conformance.lab import INSTANT, POOL, Lab, completed, ids_of, names_of
 from millpond.testing.conformance.scenario import StoreSuite, mark
 
 
@@ -31,7 +23,7 @@ class LimitsConformance(StoreSuite):
         await lab.put_many(7)
         running = await lab.lease()
         assert (3, 4) == ((await lab.pool()).running, (await lab.pool()).queued)
-        await lab.applied(completed(running[1]))
+        await lab.complete(running[1])
         assert 1 == len(await lab.lease())
 
     @mark.rows("CX-T121")
@@ -47,7 +39,7 @@ class LimitsConformance(StoreSuite):
         await lab.declare(max_concurrent=1)
         await lab.put("a")
         await lab.put("b")
-        await lab.applied(retried(await lab.one(), 60.0))
+        await lab.retry(await lab.one(), 60.0)
         assert "b" == names_of(await lab.lease())
 
     async def test_at_most_so_many_of_one_key_run(self, lab: Lab) -> None:
@@ -62,7 +54,7 @@ class LimitsConformance(StoreSuite):
         await lab.put_keys("AA")
         first = await lab.one()
         assert [] == await lab.lease()
-        await lab.applied(completed(first))
+        await lab.complete(first)
         assert 1 == len(await lab.lease())
 
     async def test_tasks_without_a_key_have_no_key_limit(self, lab: Lab) -> None:
@@ -83,7 +75,7 @@ class LimitsConformance(StoreSuite):
         assert 3 == (await lab.pool()).running
         await lab.applied(completed(running[0]), completed(running[1]))
         assert [] == await lab.lease()
-        await lab.applied(completed(running[2]))
+        await lab.complete(running[2])
         assert 1 == len(await lab.lease())
 
     async def test_a_raised_limit_lets_more_start(self, lab: Lab) -> None:
@@ -101,7 +93,7 @@ class LimitsConformance(StoreSuite):
         await lab.put()
         running = await lab.one()
         await lab.control(orders.Resize(POOL, 0))
-        await lab.applied(completed(running))
+        await lab.complete(running)
         assert [] == await lab.lease()
         await lab.control(orders.Resize(POOL, 1))
         assert 1 == len(await lab.lease())
@@ -145,9 +137,9 @@ class LimitsConformance(StoreSuite):
         await lab.put("retried")
         await lab.put("completed")
         retry, complete = await lab.lease()
-        await lab.applied(retried(retry, 5.0))
+        await lab.retry(retry, 5.0)
         await lab.control(orders.Pause(POOL))
-        await lab.applied(completed(complete))
+        await lab.complete(complete)
         lab.later(5.0)
         await lab.control(orders.Resume(POOL))
         assert "retried" == names_of(await lab.lease())
@@ -241,7 +233,7 @@ class LimitsConformance(StoreSuite):
         """A retry is a start like the first."""
         await lab.declare(rates=(Rate(1, per=10.0),))
         await lab.put()
-        await lab.applied(retried(await lab.one()))
+        await lab.retry(await lab.one())
         assert [] == await lab.lease()
         lab.later(10.0)
         assert 1 == len(await lab.lease())
@@ -289,7 +281,7 @@ class LimitsConformance(StoreSuite):
         await lab.put_many(9)
         held = await lab.lease(worker="w1")
         assert [] == await lab.lease(worker="w2")
-        await lab.applied(completed(held[0]))
+        await lab.complete(held[0])
         assert [] == await lab.lease(worker="w1")
         assert 1 == len(await lab.lease(worker="w2"))
 
@@ -313,7 +305,7 @@ class LimitsConformance(StoreSuite):
         await lab.put_many(9)
         held = await lab.lease(worker="w1")
         assert [] == await lab.lease(worker="w2")
-        await lab.applied(completed(held[0]))
+        await lab.complete(held[0])
         answer = await lab.ask(9, worker="w1")
         assert () == answer.leased
         assert answer.next_at is not None
@@ -327,7 +319,7 @@ class LimitsConformance(StoreSuite):
 
     async def _takes_every_free_slot(self, lab: Lab, held: Leased) -> None:
         """Check that w1 is held to no share: it refills the slot it just freed."""
-        await lab.applied(completed(held))
+        await lab.complete(held)
         assert 1 == len(await lab.lease(worker="w1"))
 
     async def test_a_worker_that_was_served_no_longer_claims_a_share(self, lab: Lab) -> None:
@@ -336,7 +328,7 @@ class LimitsConformance(StoreSuite):
         await lab.put_many(20)
         held = await lab.lease(worker="w1")
         await lab.lease(worker="w2")
-        await lab.applied(completed(held[0]))
+        await lab.complete(held[0])
         assert 1 == len(await lab.lease(1, worker="w2"))
         await self._takes_every_free_slot(lab, held[1])
 
@@ -354,10 +346,10 @@ class LimitsConformance(StoreSuite):
         await self._two_workers(lab, slots=2)
         await lab.put_many(9)
         before = (await lab.lease(1, worker="w2"))[0]
-        await lab.applied(completed(before))
+        await lab.complete(before)
         held = await lab.lease(worker="w1")
         assert [] == await lab.lease(worker="w2")
-        await lab.applied(completed(held[0]))
+        await lab.complete(held[0])
         assert [] == await lab.lease(worker="w1")
         assert 1 == len(await lab.lease(worker="w2"))
 
@@ -412,7 +404,7 @@ class LimitsConformance(StoreSuite):
         held = await lab.one(worker="w1")
         assert [] == await lab.lease(worker="w2")
         lab.later(0.3)
-        await lab.applied(completed(held))
+        await lab.complete(held)
         moment = (await lab.ask(worker="w1")).next_at
         assert moment is not None
         lab.now = moment - INSTANT
@@ -441,6 +433,6 @@ class LimitsConformance(StoreSuite):
                     started[worker] += 1
                     await lab.lease(worker="w1")
                     await lab.lease(worker="w3")
-                    await lab.applied(completed(leased))
+                    await lab.complete(leased)
             lab.later(0.1)
         assert min(started.values()) >= 5

@@ -6,7 +6,7 @@ import pytest
 
 from millpond.core import control as orders
 from millpond.core.spec import Order, fair_round_robin, fifo, lifo, priority
-from millpond.testing.conformance.lab import POOL, Lab, completed, names_of, released, retried
+from millpond.testing.conformance.lab import POOL, Lab, completed, names_of
 from millpond.testing.conformance.scenario import StoreSuite, mark
 
 
@@ -68,7 +68,7 @@ class OrderConformance(StoreSuite):
         """When its backoff is over a task stands where its submit had put it."""
         await lab.declare(order=order, max_concurrent=1)
         await lab.put("a")
-        await lab.applied(retried(await lab.one(), 5.0))
+        await lab.retry(await lab.one(), 5.0)
         await lab.put("b")
         await lab.put("c")
         assert early == await lab.serve(1)
@@ -90,7 +90,7 @@ class OrderConformance(StoreSuite):
         await lab.declare(max_concurrent=1)
         for name in "ab":
             await lab.put(name)
-        await lab.applied(released(await lab.one()))
+        await lab.release(await lab.one())
         assert "a b" == await lab.serve(2)
 
     # The fair ring

@@ -21,7 +21,6 @@ from millpond.testing.conformance.lab import (
     completed,
     corrupt,
     failed,
-    released,
     retried,
     stopped,
 )
@@ -119,7 +118,7 @@ class PagesConformance(StoreSuite):
         await lab.declare(lanes=lanes, max_concurrent=2)
         await lab.put_keys("abc" * 3)
         for leased in await lab.lease():
-            await lab.applied(failed(leased))
+            await lab.fail(leased)
         await lab.lease()
         everything = (await lab.view.tasks(POOL)).tasks
         for key in "abc":
@@ -142,7 +141,7 @@ class PagesConformance(StoreSuite):
             await lab.put()
             lab.later(1.0)
         for leased in await lab.lease():
-            await lab.applied(completed(leased))
+            await lab.complete(leased)
         await lab.lease()
         everything = (await lab.view.tasks(POOL, status=status)).tasks
         for since, before in ((1, 5), (0, 3), (None, 4), (2, None)):
@@ -164,7 +163,7 @@ class PagesConformance(StoreSuite):
         """It is read once, behind those that came before its redrive."""
         await lab.declare()
         first, second = await lab.put(), await lab.put()
-        await lab.applied(failed(await lab.one()))
+        await lab.fail(await lab.one())
         await lab.control(orders.Redrive((first,)))
         assert [second, first] == ids(await lab.view.tasks(POOL))
         assert [second, first] == ids(await lab.view.tasks(POOL, status=Status.QUEUED))
@@ -215,7 +214,7 @@ class PagesConformance(StoreSuite):
         await lab.declare(lanes=11, max_concurrent=2)
         await lab.put_many(12)
         first, second = await lab.lease()
-        await lab.applied(completed(first))
+        await lab.complete(first)
         lanes = await lab.view.lanes(POOL)
         assert [str(number) for number in range(11)] == [lane.lane for lane in lanes]
         shown = (
@@ -253,7 +252,7 @@ class PagesConformance(StoreSuite):
         """Its head waits, so it is pending and nothing is current."""
         await lab.declare(lanes=1)
         await lab.put()
-        await lab.applied(retried(await lab.one(), 5.0))
+        await lab.retry(await lab.one(), 5.0)
         lane = (await lab.view.lanes(POOL))[0]
         assert ("idle", 1, None, 0) == (
             lane.state,
@@ -306,7 +305,7 @@ class PagesConformance(StoreSuite):
         seed = [lab.new(run=run.id, on_complete=Call("notify")), lab.new(run=run.id)]
         await lab.submit(*seed, lab.new(run=run.id), run=run)
         follow_up = lab.new(run=run.id, pool="other")
-        await lab.applied(completed(await lab.one(), follow_up))
+        await lab.complete(await lab.one(), follow_up)
         running = await lab.one()
         left = await lab.view.run_tasks(run.id)
         assert ["other", POOL, POOL, CALLBACKS] == [task.new.pool for task in left]
@@ -320,7 +319,7 @@ class PagesConformance(StoreSuite):
         """Not due is scheduled: by delay or by backing off; at its moment it no longer is."""
         await lab.declare()
         await lab.put()
-        await lab.applied(retried(await lab.one(), 5.0))
+        await lab.retry(await lab.one(), 5.0)
         await lab.put(delay=3.0)
         await lab.put()
         pool = await lab.pool()
@@ -368,7 +367,7 @@ class PagesConformance(StoreSuite):
         assert start == (await lab.pool()).oldest_queued_at
         leased = await lab.one()
         assert start + 1.0 == (await lab.pool()).oldest_queued_at
-        await lab.applied(retried(leased, 60.0))
+        await lab.retry(leased, 60.0)
         assert start == (await lab.pool()).oldest_queued_at
         await lab.control(orders.Cancel((leased.fence.task,)))
         await lab.run_one()
@@ -408,10 +407,10 @@ class PagesConformance(StoreSuite):
         await lab.declare()
         await lab.put()
         ended = await lab.one()
-        await lab.applied(failed(ended))
+        await lab.fail(ended)
         await lab.control(orders.Redrive((ended.fence.task,)))
         assert 0 == (await lab.pool()).kept
-        await lab.applied(failed(await lab.one()))
+        await lab.fail(await lab.one())
         assert 1 == (await lab.pool()).kept
 
     async def test_of_those_that_ended_at_one_moment_the_first_in_line_is_removed_first(
@@ -422,7 +421,7 @@ class PagesConformance(StoreSuite):
         await lab.put_many(3)
         held = [await lab.one() for _ in range(3)]
         for one in reversed(held):
-            await lab.applied(completed(one))
+            await lab.complete(one)
         lab.later(1.0)
         await lab.control(orders.Prune(POOL, lab.now, lab.now, limit=1))
         left = [one.fence.task for one in held[1:]]
@@ -472,6 +471,6 @@ class PagesConformance(StoreSuite):
         """An attempt that never really ran says nothing about how long they take."""
         await lab.declare()
         await lab.put()
-        await lab.applied(released(await lab.one()))
+        await lab.release(await lab.one())
         await lab.applied(corrupt(await lab.one()))
         assert 0 == (await lab.pool()).run_times.samples

@@ -107,7 +107,7 @@ class AheadConformance(HoldsAhead):
         assert ("A", "A B") == (names_of(answer.leased), names_of(answer.claimed))
         await lab.join("w2")
         assert [] == await lab.lease(worker="w2")
-        await lab.applied(released(answer.claimed[0]))
+        await lab.release(answer.claimed[0])
         assert "A" == names_of(await lab.lease(worker="w2"))
 
     async def test_claims_ahead_count_for_the_rate(self, lab: Lab) -> None:
@@ -120,7 +120,7 @@ class AheadConformance(HoldsAhead):
         assert (Settled.APPLIED,) == (
             await lab.applied(handing_over(completed(first), second))
         ).started
-        await lab.applied(completed(second))
+        await lab.complete(second)
         assert [] == await lab.lease()
         lab.later(30.0)
         assert 1 == len(await lab.lease())
@@ -137,7 +137,7 @@ class AheadConformance(HoldsAhead):
         (claim,) = await lab.claims()
         await lab.join("w2")
         assert [] == await lab.lease(worker="w2")
-        await lab.applied(released(claim))
+        await lab.release(claim)
         assert [claim.fence.task] == ids_of(await lab.lease(worker="w2"))
         assert [] == await lab.lease(worker="w2")
 
@@ -149,7 +149,7 @@ class AheadConformance(HoldsAhead):
         await lab.declare(prefetch=1, rates=(Rate(1, per=60.0),))
         await lab.join("w2")
         assert 1 == len(await lab.lease(1, worker="w2"))
-        await lab.applied(released(claim))
+        await lab.release(claim)
         assert [] == await lab.lease(worker="w2")
 
     async def test_what_is_claimed_ahead_is_not_evicted(self, lab: Lab) -> None:
@@ -159,7 +159,7 @@ class AheadConformance(HoldsAhead):
         (claim,) = await lab.claims()
         assert 0 == (await lab.pool()).fresh
         await lab.put()
-        await lab.applied(released(claim))
+        await lab.release(claim)
         waiting = await lab.put()
         assert [Status.QUEUED] * 2 == await lab.statuses(held, waiting)
 
@@ -178,7 +178,7 @@ class AheadConformance(HoldsAhead):
         one, two = await lab.claims()
         lab.later(5.0)
         assert 0 == (await lab.recover()).moved
-        await lab.applied(released(one))
+        await lab.release(one)
         await lab.recover()
         assert Status.FAILED == await lab.status(late)
         assert [two.fence] == [leased.fence for leased in await lab.lease()]
@@ -204,7 +204,7 @@ class AheadConformance(HoldsAhead):
         assert [Transition.SUBMIT, Transition.CLAIM, Transition.LEASE] == await lab.events(
             claim.fence.task
         )
-        await lab.applied(completed(claim))
+        await lab.complete(claim)
 
     async def test_generations_are_reported_in_one_step(self, lab: Lab) -> None:
         """Each starts in the slot of the one before; at no record do more run than may."""
@@ -243,7 +243,7 @@ class AheadConformance(HoldsAhead):
             case "forged":
                 fence = Fence(fence.task, fence.attempt, fence.token + 1)
             case "given back":
-                await lab.applied(released(claim))
+                await lab.release(claim)
             case "lost":
                 await lab.control(orders.DeclareDead("w2"))
             case "over":
@@ -293,7 +293,7 @@ class AheadConformance(HoldsAhead):
         await lab.put(attempts=2)
         leased = await lab.one()
         await lab.control(orders.SaveStep(leased.fence, "charge", b"42"))
-        await lab.applied(retried(leased))
+        await lab.retry(leased)
         (claim,) = await lab.claims()
         assert (2, {"charge": b"42"}) == (claim.fence.attempt, claim.steps)
         assert 1 == (await lab.task(claim.fence.task)).attempt
@@ -323,7 +323,7 @@ class AheadConformance(HoldsAhead):
         assert [Transition.SUBMIT, Transition.CLAIM, Transition.RELEASE] == await lab.events(
             one.fence.task
         )
-        await lab.applied(completed(running))
+        await lab.complete(running)
         assert "1 2 last" == await lab.serve(3)
 
     async def test_a_claim_that_goes_back_wakes_its_pool(self, lab: Lab) -> None:
@@ -331,7 +331,7 @@ class AheadConformance(HoldsAhead):
         await lab.declare(prefetch=1)
         await lab.put()
         (claim,) = await lab.claims()
-        await lab.applied(released(claim))
+        await lab.release(claim)
         assert {POOL: lab.now} == lab.wakes
 
     async def test_a_claim_of_an_unknown_function_is_parked(self, lab: Lab) -> None:
@@ -340,7 +340,7 @@ class AheadConformance(HoldsAhead):
         await lab.join("w2")
         task = await lab.put(call=Call("rare"))
         (claim,) = await lab.claims()
-        await lab.applied(released(claim, parked=True))
+        await lab.release(claim, parked=True)
         assert (1, 1) == ((await lab.pool()).parked, (await lab.pool()).queued)
         assert [] == await lab.lease()
         assert [task] == ids_of(await lab.lease(worker="w2"))

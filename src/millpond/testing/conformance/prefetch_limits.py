@@ -15,13 +15,10 @@ from millpond.testing.conformance.lab import (
     WORKER,
     Lab,
     completed,
-    failed,
     handing_over,
     ids_of,
     names_of,
-    released,
     retried,
-    stopped,
 )
 from millpond.testing.conformance.prefetch import HoldsAhead
 
@@ -52,7 +49,7 @@ class AheadLimitsConformance(HoldsAhead):
         assert not await lab.view.ready(POOL, WORKER, now=lab.now)
         answer = await lab.ask(1, ahead=1)
         assert ((), what != "key") == (answer.leased, answer.give_back)
-        await lab.applied(released(claim))
+        await lab.release(claim)
         assert () == (await lab.renew(WORKER)).give_back
 
     async def test_claims_go_back_when_fewer_may_run_than_do(self, lab: Lab) -> None:
@@ -84,7 +81,7 @@ class AheadLimitsConformance(HoldsAhead):
         answer = await lab.applied(handing_over(completed(running), claim))
         assert (Settled.APPLIED,) == answer.started
         assert 1 == (await lab.pool()).running
-        await lab.applied(completed(claim))
+        await lab.complete(claim)
         assert Status.COMPLETED == await lab.status(claim.fence.task)
 
     async def test_a_held_key_lets_its_claim_start_later(self, lab: Lab) -> None:
@@ -109,7 +106,7 @@ class AheadLimitsConformance(HoldsAhead):
         assert Status.QUEUED == await lab.status(task)
         assert 0 == (await lab.control(orders.Cancel((task,)))).count
         assert (task,) == (await lab.renew(WORKER)).cancelled
-        ended = await lab.applied(released(claim))
+        ended = await lab.release(claim)
         assert ((Status.CANCELLED,), (task,)) == (ended.after, ended.ended)
         found = await lab.task(task)
         assert ("cancelled", 0) == (found.reason, found.runs)
@@ -155,7 +152,7 @@ class AheadLimitsConformance(HoldsAhead):
         await lab.put()
         answer = await lab.control(orders.Purge(POOL))
         assert (2, 1) == (answer.count, len(answer.ended))
-        await lab.applied(released(claim))
+        await lab.release(claim)
         found = await lab.task(claim.fence.task)
         assert (Status.CANCELLED, "purged") == (found.status, found.reason)
 
@@ -167,11 +164,11 @@ class AheadLimitsConformance(HoldsAhead):
         await lab.submit(*(lab.new(run=run.id) for _ in range(3)), run=run)
         held = await lab.ask(1, ahead=1)
         if how == "failed":
-            await lab.applied(failed(held.leased[0]))
+            await lab.fail(held.leased[0])
         else:
             assert 3 == (await lab.control(orders.CancelRun(run.id))).count
-            await lab.applied(stopped(held.leased[0]))
-        answer = await lab.applied(released(held.claimed[0]))
+            await lab.stop(held.leased[0])
+        answer = await lab.release(held.claimed[0])
         assert ((Status.CANCELLED,), (run.id,)) == (answer.after, answer.finished_runs)
         reason = "run_failed" if how == "failed" else "cancelled"
         assert reason == (await lab.task(held.claimed[0].fence.task)).reason
@@ -187,7 +184,7 @@ class AheadLimitsConformance(HoldsAhead):
         assert [] == await lab.lease(worker="w2")
         assert (POOL,) == (await lab.renew(WORKER)).give_back
         assert [] == await lab.claims()
-        await lab.applied(released(one))
+        await lab.release(one)
         assert [one.fence.task] == ids_of(await lab.lease(worker="w2"))
         assert () == (await lab.renew(WORKER)).give_back
         assert [two.fence.task] == ids_of(await lab.lease())
@@ -200,7 +197,7 @@ class AheadLimitsConformance(HoldsAhead):
         running = await lab.one()
         assert [] == await lab.lease(worker="w2")
         assert [] == await lab.claims()
-        await lab.applied(completed(running))
+        await lab.complete(running)
         assert [] == await lab.lease()
         assert 1 == len(await lab.lease(worker="w2"))
 
@@ -214,7 +211,7 @@ class AheadLimitsConformance(HoldsAhead):
         (claim,) = await lab.claims(worker="w2")
         assert [] == await lab.lease(worker="w2")
         await lab.put()
-        await lab.applied(completed(running))
+        await lab.complete(running)
         assert [] == await lab.lease()
         assert [claim.fence.task] == ids_of(await lab.lease(worker="w2"))
 
@@ -245,6 +242,6 @@ class AheadLimitsConformance(HoldsAhead):
         _, (claim,) = await self._hold(lab)
         task = claim.fence.task
         await lab.control(orders.Cancel((task,)))
-        await lab.applied(released(claim))
+        await lab.release(claim)
         await lab.control(orders.Redrive((task,)))
         assert claim.fence.token == (await lab.task(task)).token

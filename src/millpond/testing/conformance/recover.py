@@ -6,15 +6,7 @@ from millpond.core import control as orders
 from millpond.core.lifecycle import Status, Transition
 from millpond.core.settle import Settled
 from millpond.core.task import Call
-from millpond.testing.conformance.lab import (
-    DAY,
-    INSTANT,
-    WORKER,
-    Lab,
-    completed,
-    ids_of,
-    released,
-)
+from millpond.testing.conformance.lab import DAY, INSTANT, WORKER, Lab, completed, ids_of, released
 from millpond.testing.conformance.scenario import StoreSuite, mark
 
 
@@ -103,7 +95,7 @@ class RecoverConformance(StoreSuite):
         assert {Status.QUEUED} == set(await lab.statuses(*ids_of(lost)))
         assert Status.COMPLETED == await lab.status(ended.fence.task)
         assert again.fence == (await lab.task(again.fence.task)).fence
-        await lab.applied(completed(again))
+        await lab.complete(again)
 
     @mark.rows("CX-20", "DE-R16")
     async def test_a_renewed_lease_is_not_lost(self, lab: Lab) -> None:
@@ -140,7 +132,7 @@ class RecoverConformance(StoreSuite):
         leased = await lab.one()
         lab.later(60.0)
         await lab.recover()
-        await lab.applied(completed(leased))
+        await lab.complete(leased)
         assert Status.COMPLETED == await lab.status(task)
 
     async def test_recovery_works_in_pages(self, lab: Lab) -> None:
@@ -270,7 +262,7 @@ class RecoverConformance(StoreSuite):
         heir = await lab.one()
         assert [Settled.STALE] == await lab.settle(completed(zombie))
         assert Status.RUNNING == await lab.status(task)
-        await lab.applied(completed(heir, result=b"mine"))
+        await lab.complete(heir, result=b"mine")
         assert b"mine" == (await lab.task(task)).result
 
     async def test_a_dead_worker_frees_its_slots(self, lab: Lab) -> None:

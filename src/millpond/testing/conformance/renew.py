@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from millpond.core import control as orders
 from millpond.core.lifecycle import Status
-from millpond.testing.conformance.lab import INSTANT, Lab, completed
+from millpond.testing.conformance.lab import INSTANT, Lab
 from millpond.testing.conformance.scenario import StoreSuite, mark
 
 
@@ -23,7 +23,7 @@ class RenewConformance(StoreSuite):
             assert (await lab.renew("w2", 30.0)).alive
             await lab.recover()
         assert Status.RUNNING == await lab.status(task)
-        await lab.applied(completed(leased))
+        await lab.complete(leased)
 
     async def test_one_renewal_keeps_everything_a_worker_holds(self, lab: Lab) -> None:
         """Leases of one worker live and die together, whenever each was taken."""
@@ -90,7 +90,7 @@ class RenewConformance(StoreSuite):
         task = await lab.put()
         leased = await lab.one()
         await lab.control(orders.Cancel((task,)))
-        await lab.applied(completed(leased))
+        await lab.complete(leased)
         assert () == (await lab.renew("worker")).cancelled
 
     async def test_a_late_worker_that_asks_is_kept(self, lab: Lab) -> None:

@@ -12,7 +12,7 @@ from millpond.core.run import OnError
 from millpond.core.settle import RunEnding, Settled
 from millpond.core.spec import bounded, ring_buffer
 from millpond.core.task import Call
-from millpond.testing.conformance.lab import CALLBACKS, POOL, Lab, completed, failed
+from millpond.testing.conformance.lab import CALLBACKS, POOL, Lab, completed
 from millpond.testing.conformance.runs import OpensRuns
 from millpond.testing.conformance.scenario import mark
 
@@ -38,9 +38,9 @@ class RunCallbacksConformance(OpensRuns):
         await lab.declare()
         run = await self._open(lab, 2, name="nightly", on_complete=NOTIFY)
         first, second = await lab.lease()
-        await lab.applied(failed(second))
+        await lab.fail(second)
         assert 0 == await self._callbacks(lab)
-        answer = await lab.applied(completed(first, result=b"\x00out"))
+        answer = await lab.complete(first, result=b"\x00out")
         assert ((run,), 1) == (answer.finished_runs, await self._callbacks(lab))
         assert lab.now == lab.wakes.get(CALLBACKS)
         ending = await self._run_ending(lab)
@@ -57,7 +57,7 @@ class RunCallbacksConformance(OpensRuns):
         run = await self._open(lab, on_complete=NOTIFY)
         await lab.run_one()
         assert (True, 1) == ((found := await lab.run_of(run)).finished, found.total)
-        await lab.applied(failed(await lab.one(pool=CALLBACKS)))
+        await lab.fail(await lab.one(pool=CALLBACKS))
         assert {"completed": 1} == (await lab.run_of(run)).ended
 
     @mark.rows("DP-24")
@@ -66,7 +66,7 @@ class RunCallbacksConformance(OpensRuns):
         await lab.declare()
         await self._open(lab, on_complete=NOTIFY)
         leased = await lab.one()
-        await lab.applied(failed(leased))
+        await lab.fail(leased)
         assert [Settled.STALE] == await lab.settle(completed(leased))
         await lab.control(orders.Redrive((leased.fence.task,)))
         await lab.run_one()
@@ -102,7 +102,7 @@ class RunCallbacksConformance(OpensRuns):
         await lab.declare(max_concurrent=1)
         run = await self._open(lab, 2, on_error=OnError.FAIL, on_complete=NOTIFY)
         if how == "failed":
-            await lab.applied(failed(await lab.one()))
+            await lab.fail(await lab.one())
         else:
             await lab.control(orders.CancelRun(run))
         ending = await self._run_ending(lab)
@@ -139,8 +139,8 @@ class RunCallbacksConformance(OpensRuns):
         run = await self._open(lab, on_complete=NOTIFY)
         follow_up = lab.new(pool="other", run=run)
         seed = await lab.one()
-        await lab.applied(completed(seed, follow_up, result=b"1"))
-        await lab.applied(completed(await lab.one(pool="other"), result=b"2"))
+        await lab.complete(seed, follow_up, result=b"1")
+        await lab.complete(await lab.one(pool="other"), result=b"2")
         ending = await self._run_ending(lab)
         assert [(seed.fence.task, b"1"), (follow_up.id, b"2")] == [
             (task.task, task.result) for task in ending.tasks
@@ -220,7 +220,7 @@ class RunCallbacksConformance(OpensRuns):
         await lab.declare()
         run = await self._open(lab, on_complete=NOTIFY)
         leased = await lab.one()
-        await lab.applied(failed(leased))
+        await lab.fail(leased)
         await lab.control(orders.Redrive((leased.fence.task,)))
         for call, count in ((Call("other"), 0), (NOTIFY, 1)):
             assert count == (await lab.control(orders.CallWhenOver(run, call))).count
@@ -244,7 +244,7 @@ class RunCallbacksConformance(OpensRuns):
         task = await lab.task(leased.fence.task)
         assert (Status.RUNNING, f"run:{run}") == (task.status, task.new.submitted_by)
         assert [task.new.id] == [one.new.id for one in (await lab.view.tasks(CALLBACKS)).tasks]
-        await lab.applied(completed(leased))
+        await lab.complete(leased)
         assert run == next(
             record.cause for record in await lab.records() if record.pool == CALLBACKS
         )

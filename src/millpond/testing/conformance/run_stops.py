@@ -13,16 +13,7 @@ from millpond.core.lifecycle import Status, Transition
 from millpond.core.run import NewRun, OnError
 from millpond.core.settle import Settlement
 from millpond.core.task import Call
-from millpond.testing.conformance.lab import (
-    CALLBACKS,
-    POOL,
-    Lab,
-    completed,
-    failed,
-    released,
-    retried,
-    stopped,
-)
+from millpond.testing.conformance.lab import CALLBACKS, POOL, Lab, failed, released, retried
 from millpond.testing.conformance.runs import OpensRuns
 from millpond.testing.conformance.scenario import mark
 
@@ -37,7 +28,7 @@ class RunStopsConformance(OpensRuns):
         """The rest of the run goes on."""
         await lab.declare(max_concurrent=1)
         run = await self._open(lab, 2)
-        await lab.applied(failed(await lab.one()))
+        await lab.fail(await lab.one())
         assert 1 == len(await lab.lease())
         assert (await lab.run_of(run)).failed_task is None
 
@@ -47,7 +38,7 @@ class RunStopsConformance(OpensRuns):
         stranger = await lab.put(delay=60.0)
         run = await self._open(lab, 4, on_error=OnError.FAIL)
         first, second = await lab.lease()
-        await lab.applied(failed(first))
+        await lab.fail(first)
         answer = await lab.run_of(run)
         assert (first.fence.task, 1, False) == (answer.failed_task, answer.live, answer.finished)
         assert {"failed": 1, "cancelled": 2} == answer.ended
@@ -56,7 +47,7 @@ class RunStopsConformance(OpensRuns):
         assert [("run_failed", first.fence.task)] * 2 == [
             (each.reason, each.cause) for each in cancelled
         ]
-        assert (run,) == (await lab.applied(completed(second))).finished_runs
+        assert (run,) == (await lab.complete(second)).finished_runs
 
     async def test_a_run_that_may_not_fail_goes_on_after_a_success(self, lab: Lab) -> None:
         """Only a failure cancels the rest."""
@@ -65,7 +56,7 @@ class RunStopsConformance(OpensRuns):
         await lab.run_one()
         waiting = await lab.one()
         await lab.control(orders.Cancel((waiting.fence.task,)))
-        await lab.applied(retried(waiting))
+        await lab.retry(waiting)
         answer = await lab.run_of(run)
         assert (None, 1) == (answer.failed_task, answer.live)
         assert 1 == len(await lab.lease())
@@ -105,11 +96,11 @@ class RunStopsConformance(OpensRuns):
         await lab.declare()
         run = await self._open(lab)
         leased = await lab.one()
-        await lab.applied(failed(leased))
+        await lab.fail(leased)
         await lab.control(orders.Redrive((leased.fence.task,)))
         answer = await lab.run_of(run)
         assert (False, 1, 1) == (answer.finished, answer.live, answer.total)
-        assert (run,) == (await lab.applied(completed(await lab.one()))).finished_runs
+        assert (run,) == (await lab.complete(await lab.one())).finished_runs
 
     # A run that stops
 
@@ -119,7 +110,7 @@ class RunStopsConformance(OpensRuns):
         run = await self._open(lab, 3, on_error=OnError.FAIL)
         assert (await lab.run_of(run)).stopped is None
         leased = await lab.one()
-        assert (run,) == (await lab.applied(failed(leased))).finished_runs
+        assert (run,) == (await lab.fail(leased)).finished_runs
         answer = await lab.run_of(run)
         assert (Reason.RUN_FAILED, leased.fence.task) == (answer.stopped, answer.failed_task)
         assert {"failed": 1, "cancelled": 2} == answer.ended
@@ -142,9 +133,9 @@ class RunStopsConformance(OpensRuns):
         await lab.declare("other")
         run = await self._open(lab, 2, on_error=OnError.FAIL)
         first, second = await lab.lease()
-        await lab.applied(failed(first))
+        await lab.fail(first)
         here, there = lab.new(run=run), lab.new(run=run, pool="other")
-        answer = await lab.applied(completed(second, here, there))
+        answer = await lab.complete(second, here, there)
         assert (run,) == answer.finished_runs
         assert [(Status.CANCELLED, Reason.RUN_FAILED)] * 2 == [
             (found.status, found.reason) for found in answer.follow_ups[0]
@@ -165,7 +156,7 @@ class RunStopsConformance(OpensRuns):
         await lab.join("w2")
         run = await self._open(lab, 2, on_error=OnError.FAIL)
         first, second = await lab.one(), await lab.one(worker="w2")
-        await lab.applied(failed(first))
+        await lab.fail(first)
         if callable(end):
             finished = (await lab.applied(end(second))).finished_runs
         else:
@@ -180,7 +171,7 @@ class RunStopsConformance(OpensRuns):
         """Although it is still held open, a submit to it is refused."""
         await lab.declare()
         run = await self._open(lab, on_error=OnError.FAIL, holder="mine")
-        await lab.applied(failed(await lab.one()))
+        await lab.fail(await lab.one())
         assert Reason.RUN_NOT_OPEN == (await lab.refusal(lab.new(run=run))).reason
         found = await lab.run_of(run)
         assert (False, Reason.RUN_FAILED) == (found.finished, found.stopped)
@@ -192,14 +183,14 @@ class RunStopsConformance(OpensRuns):
         seed = [lab.new(run=run.id, on_complete=Call("notify")) for _ in range(3)]
         await lab.submit(*seed, run=run)
         await lab.run_one()
-        assert () == (await lab.applied(failed(await lab.one()))).finished_runs
+        assert () == (await lab.fail(await lab.one())).finished_runs
         assert (False, 3) == (
             (found := await lab.run_of(run.id)).finished,
             found.live,
         )
-        assert () == (await lab.applied(retried(await lab.one(pool=CALLBACKS)))).finished_runs
+        assert () == (await lab.retry(await lab.one(pool=CALLBACKS))).finished_runs
         for last in (False, False, True):
-            answer = await lab.applied(completed(await lab.one(pool=CALLBACKS)))
+            answer = await lab.complete(await lab.one(pool=CALLBACKS))
             assert ((run.id,) if last else ()) == answer.finished_runs
 
     async def test_a_failed_callback_does_not_stop_a_run(self, lab: Lab) -> None:
@@ -209,10 +200,10 @@ class RunStopsConformance(OpensRuns):
         answer = lab.new(run=run.id, on_complete=Call("notify"))
         await lab.submit(answer, lab.new(run=run.id), run=run)
         await lab.run_one()
-        await lab.applied(failed(await lab.one(pool=CALLBACKS)))
+        await lab.fail(await lab.one(pool=CALLBACKS))
         seen = await lab.run_of(run.id)
         assert (None, None, 1) == (seen.stopped, seen.failed_task, seen.live)
-        assert (run.id,) == (await lab.applied(completed(await lab.one()))).finished_runs
+        assert (run.id,) == (await lab.complete(await lab.one())).finished_runs
 
     # A run that is cancelled
 
@@ -228,7 +219,7 @@ class RunStopsConformance(OpensRuns):
         seen = await lab.run_of(run)
         assert (False, Reason.CANCELLED, 1) == (seen.finished, seen.stopped, seen.live)
         assert Status.QUEUED == await lab.status(outside)
-        assert (run,) == (await lab.applied(stopped(leased))).finished_runs
+        assert (run,) == (await lab.stop(leased)).finished_runs
         assert {"cancelled": 3} == (await lab.run_of(run)).ended
 
     async def test_nothing_follows_in_a_cancelled_run(self, lab: Lab) -> None:
@@ -238,7 +229,7 @@ class RunStopsConformance(OpensRuns):
         leased = await lab.one()
         await lab.control(orders.CancelRun(run))
         follow_up = lab.new(run=run)
-        answer = await lab.applied(completed(leased, follow_up))
+        answer = await lab.complete(leased, follow_up)
         assert (run,) == answer.finished_runs
         found = await lab.task(follow_up.id)
         assert (Status.CANCELLED, "cancelled") == (found.status, found.reason)
@@ -253,7 +244,7 @@ class RunStopsConformance(OpensRuns):
         before = await lab.records()
         assert 0 == (await lab.control(orders.CancelRun(run))).count
         assert before == await lab.records()
-        await lab.applied(stopped(leased))
+        await lab.stop(leased)
         before = await lab.records()
         assert 0 == (await lab.control(orders.CancelRun(run))).count
         assert 0 == (await lab.control(orders.CancelRun(12345))).count
@@ -276,7 +267,7 @@ class RunStopsConformance(OpensRuns):
         await lab.run_one()
         callback = await lab.one(pool=CALLBACKS)
         assert 0 == (await lab.control(orders.CancelRun(run.id))).count
-        assert (run.id,) == (await lab.applied(completed(callback))).finished_runs
+        assert (run.id,) == (await lab.complete(callback)).finished_runs
 
     # Budgets
 
@@ -284,16 +275,16 @@ class RunStopsConformance(OpensRuns):
         """The last task that max_tasks allows starts as any other."""
         await lab.declare()
         run = await self._open(lab, max_tasks=2)
-        await lab.applied(completed(await lab.one(), lab.new(run=run)))
+        await lab.complete(await lab.one(), lab.new(run=run))
         assert (None, 2) == ((await lab.run_of(run)).stopped, (await lab.run_of(run)).total)
-        assert (run,) == (await lab.applied(completed(await lab.one()))).finished_runs
+        assert (run,) == (await lab.complete(await lab.one())).finished_runs
 
     async def test_a_follow_up_beyond_the_budget_stops_the_run(self, lab: Lab) -> None:
         """All that waits of it is cancelled, and the run, its tasks and the answer say why."""
         await lab.declare(max_concurrent=1)
         run = await self._open(lab, 2, max_tasks=2)
         over = lab.new(run=run)
-        answer = await lab.applied(completed(await lab.one(), over))
+        answer = await lab.complete(await lab.one(), over)
         assert (run,) == answer.finished_runs
         assert (Status.CANCELLED, Reason.OVER_BUDGET) == (
             answer.follow_ups[0][0].status,

@@ -12,15 +12,7 @@ from millpond.core.run import NewRun, OnError
 from millpond.core.spec import bounded, ring_buffer
 from millpond.core.task import Call
 from millpond.store.protocol import Batch
-from millpond.testing.conformance.lab import (
-    CALLBACKS,
-    POOL,
-    WORKER,
-    Lab,
-    completed,
-    failed,
-    retried,
-)
+from millpond.testing.conformance.lab import CALLBACKS, POOL, WORKER, Lab, completed
 from millpond.testing.conformance.scenario import StoreSuite, mark
 
 
@@ -63,9 +55,9 @@ class RunsConformance(OpensRuns):
         await lab.declare()
         run = await self._open(lab, 2)
         first, second = await lab.lease()
-        assert () == (await lab.applied(completed(first))).finished_runs
+        assert () == (await lab.complete(first)).finished_runs
         assert not (await lab.run_of(run)).finished
-        assert (run,) == (await lab.applied(failed(second))).finished_runs
+        assert (run,) == (await lab.fail(second)).finished_runs
         answer = await lab.run_of(run)
         assert (True, 0, 2) == (answer.finished, answer.live, answer.total)
         assert {"completed": 1, "failed": 1} == answer.ended
@@ -74,7 +66,7 @@ class RunsConformance(OpensRuns):
         """Queued for a retry is not ended."""
         await lab.declare()
         run = await self._open(lab)
-        await lab.applied(retried(await lab.one(), 60.0))
+        await lab.retry(await lab.one(), 60.0)
         assert (False, 1) == ((await lab.run_of(run)).finished, (await lab.run_of(run)).live)
 
     async def test_follow_ups_keep_a_run_open(self, lab: Lab) -> None:
@@ -83,9 +75,9 @@ class RunsConformance(OpensRuns):
         run = await self._open(lab)
         for _ in range(3):
             leased = await lab.one()
-            answer = await lab.applied(completed(leased, lab.new(run=run)))
+            answer = await lab.complete(leased, lab.new(run=run))
             assert () == answer.finished_runs
-        last = await lab.applied(completed(await lab.one()))
+        last = await lab.complete(await lab.one())
         assert (run,) == last.finished_runs
         assert 4 == (await lab.run_of(run)).total
 
@@ -104,7 +96,7 @@ class RunsConformance(OpensRuns):
         run = await self._open(lab)
         seed = await lab.one()
         await lab.put()
-        assert (run,) == (await lab.applied(completed(seed))).finished_runs
+        assert (run,) == (await lab.complete(seed)).finished_runs
 
     async def test_a_run_goes_on_in_other_pools(self, lab: Lab) -> None:
         """Follow-ups belong to the run wherever they are queued."""
@@ -112,20 +104,20 @@ class RunsConformance(OpensRuns):
         await lab.declare("other")
         run = await self._open(lab)
         seed = await lab.one()
-        answer = await lab.applied(completed(seed, lab.new(pool="other", run=run)))
+        answer = await lab.complete(seed, lab.new(pool="other", run=run))
         assert () == answer.finished_runs
         leased = await lab.one(pool="other")
         assert run == leased.run
-        assert (run,) == (await lab.applied(completed(leased))).finished_runs
+        assert (run,) == (await lab.complete(leased)).finished_runs
 
     async def test_a_callback_keeps_its_run_open_and_is_not_counted(self, lab: Lab) -> None:
         """A run is over when its callbacks are, and they are none of its tasks."""
         await lab.declare()
         run = NewRun(id=lab.serial(), pool=POOL)
         await lab.submit(lab.new(run=run.id, on_complete=Call("notify")), run=run)
-        assert () == (await lab.applied(completed(await lab.one()))).finished_runs
+        assert () == (await lab.complete(await lab.one())).finished_runs
         callback = await lab.one(pool=CALLBACKS)
-        assert (run.id,) == (await lab.applied(completed(callback))).finished_runs
+        assert (run.id,) == (await lab.complete(callback)).finished_runs
         answer = await lab.run_of(run.id)
         assert (1, {"completed": 1}) == (answer.total, answer.ended)
 
@@ -145,7 +137,7 @@ class RunsConformance(OpensRuns):
         """With nothing left a run stays open until its holder says that no more will come."""
         await lab.declare()
         run = await self._open(lab, holder="mine")
-        assert () == (await lab.applied(completed(await lab.one()))).finished_runs
+        assert () == (await lab.complete(await lab.one())).finished_runs
         assert (run,) == (await lab.control(orders.Seal(run, "mine"))).finished_runs
 
     async def test_a_sealed_run_ends_with_its_tasks(self, lab: Lab) -> None:
@@ -153,7 +145,7 @@ class RunsConformance(OpensRuns):
         await lab.declare()
         run = await self._open(lab, holder="mine")
         assert () == (await lab.control(orders.Seal(run, "mine"))).finished_runs
-        assert (run,) == (await lab.applied(completed(await lab.one()))).finished_runs
+        assert (run,) == (await lab.complete(await lab.one())).finished_runs
 
     async def test_only_its_holder_seals_a_run(self, lab: Lab) -> None:
         """A stranger's seal, a second seal and one of an unknown run change nothing."""
@@ -296,7 +288,7 @@ class RunsConformance(OpensRuns):
             then = LeaseRequest(pool=POOL, worker=WORKER, want=1)
             finished = (await lab.settle_all([completed(held)], then=then)).finished_runs
         else:
-            await lab.applied(completed(held))
+            await lab.complete(held)
             finished = (await lab.ask()).finished_runs
         assert (run.id,) == finished
 
@@ -313,7 +305,7 @@ class RunsConformance(OpensRuns):
         """Follow-ups over the run's budget are reported as cancelled."""
         await lab.declare()
         run = await self._open(lab, max_tasks=2)
-        answer = await lab.applied(completed(await lab.one(), lab.new(run=run), lab.new(run=run)))
+        answer = await lab.complete(await lab.one(), lab.new(run=run), lab.new(run=run))
         found = answer.follow_ups[0]
         assert [Status.CANCELLED] * 2 == await lab.statuses(*(one.task for one in found))
         assert [Status.CANCELLED] * 2 == [one.status for one in found]

@@ -15,14 +15,7 @@ from millpond.core.spec import fair_round_robin
 from millpond.core.task import CALLBACKS, Call
 from millpond.core.task_filter import TaskFilter
 from millpond.errors import UnknownPool
-from millpond.testing.conformance.lab import (
-    POOL,
-    WORKER,
-    Lab,
-    completed,
-    failed,
-    released,
-)
+from millpond.testing.conformance.lab import POOL, WORKER, Lab, completed, failed
 from millpond.testing.conformance.scenario import StoreSuite
 
 if TYPE_CHECKING:
@@ -119,7 +112,7 @@ class SearchConformance(StoreSuite):
         """It is queued again, and no longer among those that failed."""
         await lab.declare()
         task = await lab.put("a")
-        await lab.applied(failed(await lab.one()))
+        await lab.fail(await lab.one())
         await lab.control(orders.Redrive((task,)))
         assert "" == await _names(lab, TaskFilter(state="failed"))
         assert "a" == await _names(lab, TaskFilter())
@@ -129,7 +122,7 @@ class SearchConformance(StoreSuite):
         await lab.declare()
         await lab.put("a", call=Call("rare"))
         await lab.put("b")
-        await lab.applied(released(await lab.one(), parked=True, begun=False))
+        await lab.release(await lab.one(), parked=True, begun=False)
         assert "a" == await _names(lab, TaskFilter(state="parked"))
         assert "a b" == await _names(lab, TaskFilter(state="queued"))
         assert "" == await _names(lab, TaskFilter(state="scheduled"))
@@ -199,7 +192,7 @@ class SearchConformance(StoreSuite):
         )
         assert [first] == list(await lab.view.worker_list(limit=1))
         assert [second] == list(await lab.view.worker_list(after=first.number))
-        await lab.applied(completed(leased))
+        await lab.complete(leased)
         assert 0 == (await lab.view.worker_list())[1].running
 
     async def test_keys_with_their_tasks(self, lab: Lab) -> None:

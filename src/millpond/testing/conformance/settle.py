@@ -45,7 +45,7 @@ class SettleConformance(StoreSuite):
         task = await lab.put()
         leased = await lab.one()
         lab.later(2.0)
-        await lab.applied(completed(leased, result=b"\x00out\xff"))
+        await lab.complete(leased, result=b"\x00out\xff")
         answer = await lab.task(task)
         assert (Status.COMPLETED, b"\x00out\xff") == (answer.status, answer.result)
         assert (lab.now, None, None) == (answer.finished_at, answer.worker, answer.reason)
@@ -57,7 +57,7 @@ class SettleConformance(StoreSuite):
         """A failure ends the task, whatever attempts were left."""
         await lab.declare()
         task = await lab.put(attempts=9)
-        await lab.applied(failed(await lab.one()))
+        await lab.fail(await lab.one())
         answer = await lab.task(task)
         assert (Status.FAILED, b"broken", None) == (answer.status, answer.error, answer.reason)
         assert [] == await lab.lease()
@@ -67,7 +67,7 @@ class SettleConformance(StoreSuite):
         """The task is queued again, due after the delay and not an instant before."""
         await lab.declare()
         task = await lab.put()
-        await lab.applied(retried(await lab.one(), 8.0))
+        await lab.retry(await lab.one(), 8.0)
         found = await lab.task(task)
         assert (Status.QUEUED, lab.now + 8.0, b"again") == (found.status, found.due, found.error)
         lab.later(7.75)
@@ -84,7 +84,7 @@ class SettleConformance(StoreSuite):
         for attempt in (1, 2, 3):
             leased = await lab.one()
             assert attempt == leased.fence.attempt
-            await lab.applied(retried(leased))
+            await lab.retry(leased)
         assert Status.FAILED == await lab.status(task)
         assert Transition.FAIL == (await lab.events(task))[-1]
 
@@ -95,14 +95,14 @@ class SettleConformance(StoreSuite):
         for _ in range(3):
             leased = await lab.one()
             assert 1 == leased.fence.attempt
-            await lab.applied(retried(leased, spend=False))
+            await lab.retry(leased, spend=False)
 
     @mark.rows("CX-T109")
     async def test_a_released_task_is_not_charged(self, lab: Lab) -> None:
         """Given back is recorded as a run and costs no attempt."""
         await lab.declare()
         task = await lab.put(attempts=2)
-        await lab.applied(released(await lab.one()))
+        await lab.release(await lab.one())
         answer = await lab.task(task)
         assert (Status.QUEUED, 0, 1) == (answer.status, answer.attempt, answer.runs)
         assert 1 == len(await lab.lease())
@@ -112,7 +112,7 @@ class SettleConformance(StoreSuite):
         """At most once: giving back such an attempt ends its task as failed: stopped."""
         await lab.declare()
         task = await lab.put(attempts=1)
-        await lab.applied(released(await lab.one()))
+        await lab.release(await lab.one())
         answer = await lab.task(task)
         assert (Status.FAILED, "stopped", 1) == (answer.status, answer.reason, answer.attempt)
         assert not await lab.lease()
@@ -124,7 +124,7 @@ class SettleConformance(StoreSuite):
         """Nothing was done yet, so nothing would be done twice."""
         await lab.declare()
         task = await lab.put(attempts=1)
-        await lab.applied(released(await lab.one(), begun=False))
+        await lab.release(await lab.one(), begun=False)
         assert Status.QUEUED == await lab.status(task)
         assert 1 == (await lab.one()).fence.attempt
 
@@ -135,14 +135,14 @@ class SettleConformance(StoreSuite):
         task = await lab.put(attempts=1)
         leased = await lab.one()
         await lab.control(orders.Cancel((task,)))
-        await lab.applied(released(leased))
+        await lab.release(leased)
         assert Status.CANCELLED == await lab.status(task)
 
     async def test_a_task_released_as_unknown_is_parked(self, lab: Lab) -> None:
         """A worker that cannot run it puts it aside for one that can."""
         await lab.declare()
         task = await lab.put()
-        await lab.applied(released(await lab.one(), parked=True))
+        await lab.release(await lab.one(), parked=True)
         answer = await lab.task(task)
         assert (Status.QUEUED, True, 0) == (answer.status, answer.parked, answer.attempt)
         assert 1 == (await lab.pool()).parked
@@ -153,7 +153,7 @@ class SettleConformance(StoreSuite):
         task = await lab.put()
         leased = await lab.one()
         await lab.control(orders.Cancel((task,)))
-        await lab.applied(stopped(leased))
+        await lab.stop(leased)
         answer = await lab.task(task)
         assert (Status.CANCELLED, "cancelled") == (answer.status, answer.reason)
 
@@ -201,7 +201,7 @@ class SettleConformance(StoreSuite):
         task = await lab.put()
         leased = await lab.one()
         await lab.control(orders.Cancel((task,)))
-        await lab.applied(completed(leased, result=b"done"))
+        await lab.complete(leased, result=b"done")
         assert Status.COMPLETED == await lab.status(task)
 
     # Follow-ups
@@ -214,7 +214,7 @@ class SettleConformance(StoreSuite):
         await lab.put()
         leased = await lab.one()
         first, second, elsewhere = lab.new("1"), lab.new("2"), lab.new("3", pool="other")
-        await lab.applied(completed(leased, first, second, elsewhere))
+        await lab.complete(leased, first, second, elsewhere)
         assert "1 2" == names_of(await lab.lease())
         assert "3" == names_of(await lab.lease(pool="other"))
 
@@ -238,7 +238,7 @@ class SettleConformance(StoreSuite):
         await lab.put()
         leased = await lab.one()
         await lab.control(orders.Close(POOL))
-        await lab.applied(completed(leased, lab.new("more")))
+        await lab.complete(leased, lab.new("more"))
         assert "more" == names_of(await lab.lease())
 
     async def test_an_unknown_pool_of_a_follow_up_changes_nothing(self, lab: Lab) -> None:
@@ -320,7 +320,7 @@ class SettleConformance(StoreSuite):
         with pytest.raises(UnknownPool):
             await lab.settle_all([completed(leased)], then=self._ask(pool="nowhere"))
         assert Status.RUNNING == await lab.status(task)
-        await lab.applied(completed(leased))
+        await lab.complete(leased)
 
     @mark.rows("CX-T118")
     async def test_an_empty_settle_changes_nothing(self, lab: Lab) -> None:
@@ -357,7 +357,7 @@ class SettleConformance(StoreSuite):
         leased = await lab.one()
         fresh, again = lab.new(), lab.new(idempotency_key="k")
         other = lab.new(idempotency_key="k", fingerprint=9)
-        answer = await lab.applied(completed(leased, fresh, again, other))
+        answer = await lab.complete(leased, fresh, again, other)
         assert [
             (fresh.id, Status.QUEUED, False, None),
             (known, Status.QUEUED, True, None),
@@ -382,7 +382,7 @@ class SettleConformance(StoreSuite):
         await lab.declare()
         await lab.put()
         one, two = lab.new(idempotency_key="k"), lab.new(idempotency_key="k")
-        answer = await lab.applied(completed(await lab.one(), one, two))
+        answer = await lab.complete(await lab.one(), one, two)
         assert [(one.id, False), (one.id, True)] == [
             (found.task, found.duplicate) for found in answer.follow_ups[0]
         ]
@@ -393,7 +393,7 @@ class SettleConformance(StoreSuite):
         await lab.declare(rates=(Rate(4, per=1.0, of="weight"),))
         await lab.put()
         heavy, light = lab.new("heavy", weight=5), lab.new("light")
-        answer = await lab.applied(completed(await lab.one(), heavy, light))
+        answer = await lab.complete(await lab.one(), heavy, light)
         assert [(Status.CANCELLED, Reason.WEIGHT_LIMIT), (Status.QUEUED, None)] == [
             (found.status, found.reason) for found in answer.follow_ups[0]
         ]
@@ -409,7 +409,7 @@ class SettleConformance(StoreSuite):
         """It claimed to know everything; the task waits for another worker, and none spins."""
         await lab.declare()
         await lab.put("a", call=Call("rare"))
-        await lab.applied(released(await lab.one(), parked=True))
+        await lab.release(await lab.one(), parked=True)
         await lab.put("b", call=Call("rare"))
         await lab.put("c", call=Call("common"))
         assert "c" == names_of(await lab.lease())

@@ -16,16 +16,7 @@ from millpond.core.spec import bounded, fail_fast, ring_buffer
 from millpond.core.task import Call, Dedupe
 from millpond.errors import ConfigError
 from millpond.store.protocol import Batch
-from millpond.testing.conformance.lab import (
-    POOL,
-    WORKER,
-    Lab,
-    completed,
-    failed,
-    ids_of,
-    released,
-    retried,
-)
+from millpond.testing.conformance.lab import POOL, WORKER, Lab, completed, ids_of, released, retried
 from millpond.testing.conformance.scenario import StoreSuite, mark
 
 WHOLE = pytest.mark.parametrize("policy", ["block_submitter", "fail_submitter"])
@@ -318,14 +309,14 @@ class SubmitConformance(StoreSuite):
         await lab.put()
         leased = await lab.one()
         await lab.put()
-        await lab.applied(completed(leased, lab.new(), lab.new()))
+        await lab.complete(leased, lab.new(), lab.new())
         assert (3, 1) == ((await lab.pool()).queued, (await lab.pool()).fresh)
 
     async def test_a_redriven_task_is_not_counted(self, lab: Lab) -> None:
         """An operator's redrive needs no room under the bound."""
         await lab.declare(backpressure=bounded(1, "fail_submitter"))
         dead = await lab.put()
-        await lab.applied(failed(await lab.one()))
+        await lab.fail(await lab.one())
         await lab.put()
         await lab.control(orders.Redrive((dead,)))
         assert (2, 1) == ((await lab.pool()).queued, (await lab.pool()).fresh)

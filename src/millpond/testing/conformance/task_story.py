@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from millpond.core.lifecycle import Transition
 from millpond.core.task import CALLBACKS, Call
 from millpond.store.story import MOST_RECORDS
-from millpond.testing.conformance.lab import POOL, Lab, completed, failed, retried
+from millpond.testing.conformance.lab import POOL, Lab, completed, retried
 from millpond.testing.conformance.scenario import StoreSuite
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ class TaskStoryConformance(StoreSuite):
         first, other = await lab.lease()
         await lab.applied(retried(first), completed(other))
         lab.later(60.0)
-        await lab.applied(failed(await lab.one()))
+        await lab.fail(await lab.one())
         story = await _story(lab, task)
         assert await lab.events(task) == [record.event for record in story.records]
         assert all(record.task == task for record in story.records)
@@ -40,7 +40,7 @@ class TaskStoryConformance(StoreSuite):
         lab.later(1.0)
         await _crowd(lab)
         lab.later(1.0)
-        await lab.applied(completed(leased))
+        await lab.complete(leased)
         story = await _story(lab, task)
         expected = [Transition.SUBMIT, Transition.LEASE, Transition.COMPLETE]
         assert expected == [record.event for record in story.records]

@@ -7,7 +7,7 @@ from millpond.core.admit import Reason
 from millpond.core.event import EVENTS, TRIGGERS, TriggerSpec
 from millpond.core.spec import PoolSpec, fifo
 from millpond.core.task import Dedupe
-from millpond.testing.conformance.lab import POOL, Lab, completed, failed
+from millpond.testing.conformance.lab import POOL, Lab
 from millpond.testing.conformance.scenario import StoreSuite, mark
 
 ROUTER = TRIGGERS + "router"
@@ -64,7 +64,7 @@ class TriggersConformance(StoreSuite):
         await lab.declare()
         await declare(lab)
         task = await lab.put(idempotency_key="router#hook#1")
-        await lab.applied(completed(await lab.one(pool=POOL)))
+        await lab.complete(await lab.one(pool=POOL))
         lab.later(10.0)
         await lab.control(orders.Prune(POOL, lab.now, lab.now, keys_before=lab.now - 100.0))
         assert await lab.view.task(task) is None
@@ -77,7 +77,7 @@ class TriggersConformance(StoreSuite):
         """As those of any pool; a pause of it is a pause of its own pool."""
         await declare(lab)
         task = await lab.put(pool=ROUTER, idempotency_key="hook#1")
-        await lab.applied(failed(await lab.one(pool=ROUTER)))
+        await lab.fail(await lab.one(pool=ROUTER))
         await lab.control(orders.Pause(ROUTER))
         assert 1 == (await lab.control(orders.Redrive((task,), ROUTER))).count
         assert [] == await lab.lease(pool=ROUTER)

@@ -19,7 +19,6 @@ from millpond.testing.conformance.lab import (
     ids_of,
     names_of,
     released,
-    retried,
 )
 from millpond.testing.conformance.scenario import StoreSuite, mark
 
@@ -124,7 +123,7 @@ class MisfitsConformance(StoreSuite):
         await join(lab, "new", "2")
         task = await lab.put()
         await lab.applied(misfit(await lab.one(worker="old")))
-        await lab.applied(retried(await lab.one(worker="new")))
+        await lab.retry(await lab.one(worker="new"))
         lab.later(60)
         assert [] == await lab.lease(worker="old")
         answer = await lab.task(task)

@@ -16,16 +16,7 @@ from millpond.core.spec import bounded, fair_round_robin, lifo, priority
 from millpond.core.task import Call, Dedupe, Fence
 from millpond.errors import ConfigError, NotWaiting, StaleRevision, UnknownTask
 from millpond.store.protocol import Batch
-from millpond.testing.conformance.lab import (
-    CALLBACKS,
-    POOL,
-    Lab,
-    completed,
-    name_of,
-    names_of,
-    released,
-    retried,
-)
+from millpond.testing.conformance.lab import CALLBACKS, POOL, Lab, completed, name_of, names_of
 from millpond.testing.conformance.scenario import StoreSuite
 
 if TYPE_CHECKING:
@@ -90,7 +81,7 @@ class ReplaceConformance(StoreSuite):
         second = await lab.put(idempotency_key="k", dedupe=mode)
         third = (await lab.submit(lab.new(idempotency_key="k", dedupe=mode))).admissions[0]
         assert (second, True) == (third.task, third.duplicate)
-        await lab.applied(completed(running))
+        await lab.complete(running)
         assert [Status.COMPLETED, Status.QUEUED] == await lab.statuses(first, second)
 
     @pytest.mark.parametrize("mode", [Dedupe.WAITING, Dedupe.REPLACE])
@@ -189,7 +180,7 @@ class ReplaceConformance(StoreSuite):
         first = await lab.put(idempotency_key="k", attempts=2)
         leased = await lab.one()
         await lab.control(orders.SaveStep(leased.fence, "step", b"1"))
-        await lab.applied(retried(leased, 60.0))
+        await lab.retry(leased, 60.0)
         await lab.submit(replacing(lab, call=arguments(b"2"), attempts=1))
         again = await lab.one()
         assert (first, 1, 1, {}) == (
@@ -208,7 +199,7 @@ class ReplaceConformance(StoreSuite):
         leased = await lab.one()
         good = replacing(lab, call=arguments(b"2"), delay=30.0)
         bad = replacing(lab, call=Call("other"))
-        answer = await lab.applied(completed(leased, good, bad))
+        answer = await lab.complete(leased, good, bad)
         assert [(first, None), (first, Reason.CONFLICT)] == [
             (one.task, one.reason) for one in answer.follow_ups[0]
         ]
@@ -269,7 +260,7 @@ class UpdateConformance(StoreSuite):
         """Whatever process leases it, and whatever attempt it is: it is new work."""
         await lab.declare()
         task = await lab.put(call=arguments(b"1"), attempts=2)
-        await lab.applied(retried(await lab.one(), 10.0))
+        await lab.retry(await lab.one(), 10.0)
         await lab.control(orders.Update(task=task, call=arguments(b"2")))
         assert [] == await lab.lease()
         lab.later(10.0)
@@ -415,7 +406,7 @@ class UpdateConformance(StoreSuite):
         else:
             leased = await lab.one()
             if status == "completed":
-                await lab.applied(completed(leased))
+                await lab.complete(leased)
         before = await lab.task(task)
         with pytest.raises(NotWaiting, match=status):
             await lab.control(orders.Update(task=task, priority=2))
@@ -450,7 +441,7 @@ class UpdateConformance(StoreSuite):
         """It returns to its place in the queue, also as the head of a lane."""
         await lab.declare(lanes=lanes)
         task = await lab.put(key="a")
-        await lab.applied(released(await lab.one(), parked=True))
+        await lab.release(await lab.one(), parked=True)
         assert 1 == (await lab.pool()).parked
         await lab.control(orders.Update(task=task, call=arguments(b"2"), key="a"))
         assert 0 == (await lab.pool()).parked
@@ -463,7 +454,7 @@ class UpdateConformance(StoreSuite):
         await lab.put(on_complete=Call("notify"))
         await lab.run_one()
         leased = await lab.one(pool=CALLBACKS)
-        await lab.applied(retried(leased, 60.0))
+        await lab.retry(leased, 60.0)
         await lab.control(orders.Update(task=leased.fence.task, delay=0.0, of=POOL))
         assert 2 == (await lab.one(pool=CALLBACKS)).fence.attempt
 

@@ -10,14 +10,7 @@ from millpond.core.rate import Rate
 from millpond.core.spec import PoolSpec, bounded, fair_round_robin, fifo
 from millpond.core.task import CALLBACKS, Call
 from millpond.errors import StoreClosed
-from millpond.testing.conformance.lab import (
-    A_LONG_LEASE,
-    POOL,
-    WORKER,
-    Lab,
-    completed,
-    failed,
-)
+from millpond.testing.conformance.lab import A_LONG_LEASE, POOL, WORKER, Lab, completed, failed
 from millpond.testing.conformance.scenario import StoreSuite
 
 
@@ -237,7 +230,7 @@ class ViewConformance(StoreSuite):
                 await lab.put_many(5)
                 held = await lab.lease(worker="w1")
                 assert [] == await lab.lease(worker="w2")
-                await lab.applied(completed(held[0]))
+                await lab.complete(held[0])
 
     async def test_pools_are_found_by_how_their_names_begin(self, lab: Lab) -> None:
         """In order of their names, without the queues of their callbacks."""

@@ -7,7 +7,7 @@ import math
 from millpond.core import control as orders
 from millpond.core.spec import ring_buffer
 from millpond.core.task import Call
-from millpond.testing.conformance.lab import POOL, Lab, completed, released, retried
+from millpond.testing.conformance.lab import POOL, Lab
 from millpond.testing.conformance.scenario import StoreSuite, mark
 
 
@@ -65,7 +65,7 @@ class WakesConformance(StoreSuite):
         await lab.put()
         leased = await lab.one()
         await lab.put()
-        await lab.applied(completed(leased))
+        await lab.complete(leased)
         assert lab.now == lab.wakes.get(POOL)
 
     @mark.rows("TRAP-3", "CX-T28")
@@ -73,7 +73,7 @@ class WakesConformance(StoreSuite):
         """The wake of the settle or the answer of the next lease names the due time."""
         await lab.declare(max_concurrent=1)
         await lab.put()
-        await lab.applied(retried(await lab.one(), 5.0))
+        await lab.retry(await lab.one(), 5.0)
         assert lab.wakes.get(POOL, math.inf) <= lab.now + 5.0
         assert lab.now + 5.0 == (await lab.ask()).next_at
 
@@ -81,7 +81,7 @@ class WakesConformance(StoreSuite):
         """Another worker can start a task that was given back."""
         await lab.declare()
         await lab.put()
-        await lab.applied(released(await lab.one()))
+        await lab.release(await lab.one())
         assert lab.now == lab.wakes.get(POOL)
 
     async def test_a_follow_up_wakes_its_own_pool(self, lab: Lab) -> None:
@@ -89,7 +89,7 @@ class WakesConformance(StoreSuite):
         await lab.declare()
         await lab.declare("other")
         await lab.put()
-        await lab.applied(completed(await lab.one(), lab.new(pool="other")))
+        await lab.complete(await lab.one(), lab.new(pool="other"))
         assert lab.now == lab.wakes.get("other")
 
     async def test_a_raised_limit_wakes(self, lab: Lab) -> None:
@@ -187,6 +187,6 @@ class WakesConformance(StoreSuite):
         await lab.declare()
         await lab.join("w2")
         await lab.put(call=Call("rare"))
-        await lab.applied(released(await lab.one(worker="w2"), parked=True))
+        await lab.release(await lab.one(worker="w2"), parked=True)
         assert {POOL: lab.now} == lab.wakes
         assert 1 == len(await lab.lease())

@@ -9,15 +9,7 @@ from millpond.core.rate import Rate
 from millpond.core.spec import Order, fair_round_robin, fifo, lifo, priority
 from millpond.core.task import Call
 from millpond.core.why import Facts, explain
-from millpond.testing.conformance.lab import (
-    A_LONG_LEASE,
-    POOL,
-    WORKER,
-    Lab,
-    completed,
-    failed,
-    retried,
-)
+from millpond.testing.conformance.lab import A_LONG_LEASE, POOL, WORKER, Lab
 from millpond.testing.conformance.scenario import StoreSuite
 
 
@@ -57,8 +49,8 @@ class WhyConformance(StoreSuite):
         """Its status, and the reason where its handler had no say."""
         await lab.declare()
         done, dead, purged = [await lab.put() for _ in range(3)]
-        await lab.applied(completed(await lab.one()))
-        await lab.applied(failed(await lab.one()))
+        await lab.complete(await lab.one())
+        await lab.fail(await lab.one())
         await lab.control(orders.Purge(POOL))
         assert ["completed", "failed", "cancelled: purged"] == [
             await why(lab, task) for task in (done, dead, purged)
@@ -112,7 +104,7 @@ class WhyConformance(StoreSuite):
         task = await lab.put(delay=12.0, attempts=3)
         assert "scheduled for 12 s from now" == await why(lab, task)
         lab.later(12.0)
-        await lab.applied(retried(await lab.one(), 4.0))
+        await lab.retry(await lab.one(), 4.0)
         assert "retry in 4 s (attempt 1 of 3 failed: again)" == await why(lab, task)
 
     async def test_a_parked_task_names_its_function(self, lab: Lab) -> None:
