@@ -109,10 +109,16 @@ _COLUMNS = (
         }.items()
     ),
 )
+
+
+def _current(lane: Facts) -> str:
+    return "" if lane["current_sequence"] is None else str(lane["current_sequence"])
+
+
 _LANE_COLUMNS = (
     Column("LANE", lambda lane: lane["lane"]),
     Column("STATE", lambda lane: lane["state"]),
     Column("PENDING", lambda lane: f"{lane['pending']:,}", right=True),
     Column("PROCESSED", lambda lane: f"{lane['processed']:,}", right=True),
-    Column("CURRENT", lambda lane: str(lane["current_sequence"] or ""), right=True),
+    Column("CURRENT", _current, right=True),
 )

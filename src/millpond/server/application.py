@@ -176,8 +176,11 @@ def _refusal_for(error: Exception, request: Request) -> Refused:
         case MillpondError():
             refused = refusal_of(error)
             if refused.status >= 500:
-                reason = about("server.request_failed", reason=error.code)
-                log.warning("a request failed: %s", error, extra=reason)
+                log.warning(
+                    "a request failed: %s",
+                    error,
+                    extra=about("server.request_failed", reason=error.code),
+                )
             return refused
         case RequestValidationError():
             fields = {".".join(map(str, one["loc"][1:])): one["msg"] for one in error.errors()}
