@@ -42,7 +42,7 @@ def follow_ups(job: Job, calls: list[Invocation], pool: DeclaredPool | None) -> 
     tasks: list[SubmittedTask] = []
     for target, group in groupby(calls, partial(_target, job, pool)):
         same_pool = list(group)
-        with submission(runtime_of(job), target.spec.name, len(same_pool)) as watched:
+        with submission(runtime_of(job).hooks.probes, target.spec.name, len(same_pool)) as watched:
             for call in same_pool:
                 new = new_task(target, call, {"submitted_by": f"task:{job.id}"}, run=job.leased.run)
                 made.append(new)

@@ -26,7 +26,6 @@ from millpond.pool.map_progress import MapProgress, map_progress
 from millpond.pool.pool_submitter import PoolSubmitter
 from millpond.pool.task import BoundCall, Optioned, TaskFunction
 from millpond.pool.temporary_worker import serving
-from millpond.runtime.waiting.deadlock import waiting_for
 
 if TYPE_CHECKING:
     from millpond.pool.declared_pool import DeclaredPool
@@ -254,7 +253,7 @@ class ItemFlow:
         changed = self._changed = self._loop.create_future()
         first = next((item.task.id for item in self._line if not item.ended), None)
         try:
-            async with waiting_for(self._runtime, first):
+            async with self._runtime.waits.waiting_for(first):
                 await changed
         finally:
             self._changed = None

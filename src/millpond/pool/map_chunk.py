@@ -29,7 +29,6 @@ from millpond.runtime.jobs.job import current_job
 from millpond.runtime.jobs.outcome import may_retry
 from millpond.runtime.jobs.policy import DEFAULT_RETRY
 from millpond.runtime.jobs.stepping import as_coroutine, stepped
-from millpond.runtime.waiting.deadlock import waiting_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -274,7 +273,7 @@ class ChunkedMap:
     async def _wait_for_change(self) -> None:
         self._runtime.must_be_open()
         changed = self._changed = self._pool.loop.create_future()
-        async with waiting_for(self._runtime, next(iter(self._under_way), None)):
+        async with self._runtime.waits.waiting_for(next(iter(self._under_way), None)):
             await changed
 
     async def stop(self) -> None:

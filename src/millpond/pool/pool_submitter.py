@@ -102,7 +102,7 @@ class PoolSubmitter:
 
     async def try_submit(self, work: object, options: Options) -> SubmittedTask | Refusal:
         """Submit one without ever waiting; return the refusal of a pool that refuses."""
-        with submission(self.pool.runtime, self.pool.spec.name, 1) as watched:
+        with submission(self.pool.runtime.hooks.probes, self.pool.spec.name, 1) as watched:
             batch, tasks, closures = await self.prepare([work], checked(options))
             watched.made(batch.tasks)
             answer = watched.answered(await self.send(batch, closures, 0.0))
@@ -120,7 +120,7 @@ class PoolSubmitter:
         """Submit a batch with checked options, as tasks of a run if one is given."""
         if not works:
             return []
-        with submission(self.pool.runtime, self.pool.spec.name, len(works)) as watched:
+        with submission(self.pool.runtime.hooks.probes, self.pool.spec.name, len(works)) as watched:
             batch, tasks, closures = await self.prepare(works, options, run)
             watched.made(batch.tasks)
             limit = None if wait is None else check.seconds("wait", wait)
@@ -220,7 +220,7 @@ class PoolSubmitter:
     ) -> list[SubmittedTask]:
         """Submit inside a transaction of the caller's, in its thread and at once."""
         checked_options = checked(options)
-        with submission(self.pool.runtime, self.pool.spec.name, len(works)) as watched:
+        with submission(self.pool.runtime.hooks.probes, self.pool.spec.name, len(works)) as watched:
             made = [self._make(work, checked_options) for work in works]
             watched.made([new for new, _, _ in made])
             return submit_within(self.pool, made, connection, watched)
@@ -229,7 +229,7 @@ class PoolSubmitter:
         self, works: list[Any], options: Options, connection: object
     ) -> list[SubmittedTask]:
         checked_options = checked(options)
-        with submission(self.pool.runtime, self.pool.spec.name, len(works)) as watched:
+        with submission(self.pool.runtime.hooks.probes, self.pool.spec.name, len(works)) as watched:
             made = [self._make(work, checked_options) for work in works]
             watched.made([new for new, _, _ in made])
             tasks = await submit_joined(self.pool, made, connection, watched)

@@ -15,7 +15,6 @@ from millpond.errors import TaskCancelled, TaskFailed, TaskRejected, UnknownTask
 from millpond.pool.outcome import closure_result, read_result, unknown_here
 from millpond.runtime.error_info import ErrorInfo, read
 from millpond.runtime.jobs.job import current_job
-from millpond.runtime.waiting.deadlock import end_of
 from millpond.runtime.waiting.task_result import TaskResult
 
 if TYPE_CHECKING:
@@ -196,7 +195,7 @@ class SubmittedTask:
                 return recalled
             timer = self.watch_pool()
             try:
-                self.end = await end_of(runtime, self.id, self._era)
+                self.end = await runtime.waits.end_of(self.id, self._era)
             finally:
                 if timer is not None:
                     timer.cancel()

@@ -14,7 +14,6 @@ from millpond.core.lifecycle import Status
 from millpond.core.task import Dedupe
 from millpond.errors import TaskRejected
 from millpond.runtime.error_info import read
-from millpond.runtime.waiting.deadlock import end_of
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -167,12 +166,12 @@ class Emission:
         dedupe = Dedupe.FOREVER
         task = await runtime.view.holder(EVENTS, self.event.key, run=None, dedupe=dedupe)
         if task is not None:
-            await end_of(runtime, task)
+            await runtime.waits.end_of(task)
         record = None if task is None else await runtime.view.task(task)
         return {} if record is None else EventInfo.of(record).deliveries
 
     async def _receipt(self, trigger: str, task: int) -> Receipt:
-        return receipt_of(trigger, self.event, task, await end_of(self._owner.runtime, task))
+        return receipt_of(trigger, self.event, task, await self._owner.runtime.waits.end_of(task))
 
     def __repr__(self) -> str:
         return f"<event {self.event.name} {self.event.id}>"

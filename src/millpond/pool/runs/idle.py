@@ -10,7 +10,6 @@ from millpond.core.task import CALLBACKS
 from millpond.errors import StoreClosed, WouldDeadlock
 from millpond.pool.runs.report import RunReport
 from millpond.pool.runs.watch import BETWEEN_DRAWINGS, STUCK_AFTER, wait_at_most
-from millpond.runtime.waiting.deadlock import job_that_waits
 
 if TYPE_CHECKING:
     from millpond.pool.declared_pool import DeclaredPool
@@ -30,7 +29,7 @@ async def drain_idle(
 ) -> RunReport:
     """Wait until no task of a pool is queued or running, its callbacks included."""
     runtime = pool.runtime
-    job = job_that_waits(runtime)
+    job = runtime.waits.waiting_job()
     if job is not None and job.leased.pool.removesuffix(CALLBACKS) == pool.spec.name:
         message = (
             f"task {job.id} waits for pool {pool.name!r} to be idle, but the task itself runs in "

@@ -73,7 +73,7 @@ async def _open(
     pool: DeclaredPool, new: NewRun, seed: Sequence[BoundCall[Any]]
 ) -> tuple[RunView, list[SubmittedTask], BatchAnswer]:
     submitter = PoolSubmitter(pool)
-    with submission(pool.runtime, pool.spec.name, len(seed)) as watched:
+    with submission(pool.runtime.hooks.probes, pool.spec.name, len(seed)) as watched:
         batch, tasks, closures = await submitter.prepare(list(seed), {}, new.id, new)
         watched.made(batch.tasks)
         answer = watched.answered(await submitter.send(batch, closures, None))

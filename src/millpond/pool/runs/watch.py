@@ -17,7 +17,6 @@ from millpond.pool.runs.opening import new_run, open_run
 from millpond.pool.runs.progress_bar import ProgressBar
 from millpond.pool.runs.report import RunReport, report_of
 from millpond.runtime.error_info import read
-from millpond.runtime.waiting.deadlock import job_that_waits, waiting_for
 
 if TYPE_CHECKING:
     from millpond.core.task import Task
@@ -108,7 +107,7 @@ async def finish(pool: DeclaredPool, run: int, bar: ProgressBar | None = None) -
                 still = runtime.steady(), view
             elif runtime.steady() - still[0] >= STUCK_AFTER:
                 raise await _stuck(runtime, view)
-            async with waiting_for(runtime, await _queued_task(runtime, view)):
+            async with runtime.waits.waiting_for(await _queued_task(runtime, view)):
                 await wait_at_most(over, STUCK_AFTER if not bar else BETWEEN_DRAWINGS)
             if over.is_set():
                 over.clear()
@@ -127,7 +126,7 @@ async def finish(pool: DeclaredPool, run: int, bar: ProgressBar | None = None) -
 
 async def _queued_task(runtime: Runtime, view: RunView) -> int | None:
     """Return a queued task of a run, if a handler is what waits for the run."""
-    if job_that_waits(runtime) is None:
+    if runtime.waits.waiting_job() is None:
         return None
     left = await runtime.view.run_tasks(view.id, limit=50)
     return next((task.new.id for task in left if task.status is Status.QUEUED), None)

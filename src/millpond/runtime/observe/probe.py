@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections import Counter
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import msgspec
 
@@ -313,25 +313,8 @@ class _Unwatched(Submission):
 _UNWATCHED = _Unwatched()
 
 
-class HasProbes(Protocol):
-    """Hooks, as far as telemetry is concerned."""
-
-    @property
-    def probes(self) -> Probes | None:
-        """What calls the telemetry; None = there is none."""
-
-
-class HasHooks(Protocol):
-    """The runtime, as far as telemetry is concerned."""
-
-    @property
-    def hooks(self) -> HasProbes:
-        """Its hooks."""
-
-
-def submission(runtime: HasHooks, pool: str, count: int) -> Submission:
+def submission(probes: Probes | None, pool: str, count: int) -> Submission:
     """Return the block around a submit; without a probe it does nothing."""
-    probes = runtime.hooks.probes
     return _UNWATCHED if probes is None else Submission(probes, pool, count)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import asynccontextmanager, contextmanager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from millpond.core.deadlock import Holder, Limit, waits_for_itself
 from millpond.core.lifecycle import Status
@@ -13,22 +13,12 @@ from millpond.runtime.jobs.job import current_job, job_of
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-    from contextlib import AbstractAsyncContextManager
 
     from millpond.core.task import Task
     from millpond.runtime.environment import Environment
     from millpond.runtime.jobs.job import Job, WorkerProtocol
     from millpond.runtime.waiting.results import Waiting
     from millpond.runtime.waiting.task_result import TaskResult
-
-
-class HasWaits(Protocol):
-    """The runtime, as code that waits needs it."""
-
-    @property
-    def waits(self) -> Waits:
-        """Which jobs wait for which tasks."""
-        ...
 
 
 class Waits(Service):
@@ -132,21 +122,6 @@ class Waits(Service):
             if most is None or not taken or taken < most or elsewhere:
                 room.add((pool, unit))
         return room
-
-
-async def end_of(runtime: HasWaits, task: int, era: object = None) -> TaskResult:
-    """Wait for the end of a task; check for a deadlock if a handler waits."""
-    return await runtime.waits.end_of(task, era)
-
-
-def job_that_waits(runtime: HasWaits) -> Job | None:
-    """Return the job whose handler is about to wait here, or None."""
-    return runtime.waits.waiting_job()
-
-
-def waiting_for(runtime: HasWaits, task: int | None) -> AbstractAsyncContextManager[None]:
-    """Note that the running handler waits for a task; WouldDeadlock if that could never end."""
-    return runtime.waits.waiting_for(task)
 
 
 def limits_of(task: Task) -> tuple[Limit, ...]:
