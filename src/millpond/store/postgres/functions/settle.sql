@@ -13,8 +13,8 @@ DECLARE
     ending constant integer := cardinality(settled);
     following constant integer := coalesce(cardinality(array_remove(successors, NULL)), 0);
     l millpond_lease;
-    s record;
     e millpond_ends;
+    odd boolean;
 BEGIN
     IF outcomes IS NULL AND cardinality(settled_tokens) = 1 AND successors IS NULL THEN
         -- Mostly it is one whole lease.
@@ -43,24 +43,16 @@ BEGIN
         e := millpond_end_rows(moment, settled, settled_tokens, one_result, results, outcomes, errors,
                                successors, successor_tokens, the_pool);
     ELSIF e.pool IS NULL THEN
-        SELECT * INTO s
+        SELECT the_pool, s.worker, s.begun, CASE WHEN s.begun > 0 THEN s.starts END, s.ids, s.places, s.due, s.tokens,
+               s.keys, s.plain, s.times, s.timed,
+               s.ended <> ending OR s.begun <> following OR s.worker <> s.last_worker
+          INTO e.pool, e.worker, e.begun, e.starts, e.ids, e.places, e.due, e.tokens, e.keys, e.plain, e.times, e.timed,
+               odd
           FROM millpond_end_some(moment, settled, settled_tokens, one_result, results, successors,
-                                 successor_tokens, the_pool, lease_number);
-        IF s.ended <> ending OR s.begun <> following OR s.worker <> s.last_worker THEN
+                                 successor_tokens, the_pool, lease_number) AS s;
+        IF odd THEN
             RAISE EXCEPTION 'not plain' USING ERRCODE = 'MP001';
         END IF;
-        e.pool := the_pool;
-        e.worker := s.worker;
-        e.begun := s.begun;
-        e.starts := CASE WHEN s.begun > 0 THEN s.starts END;
-        e.ids := s.ids;
-        e.places := s.places;
-        e.due := s.due;
-        e.tokens := s.tokens;
-        e.keys := s.keys;
-        e.plain := s.plain;
-        e.times := s.times;
-        e.timed := s.timed;
     END IF;
     IF e.events IS NULL THEN
         e.over := ending;

@@ -8,7 +8,8 @@ LANGUAGE plpgsql VOLATILE AS $$
 #variable_conflict use_column
 DECLARE
     n millpond_next;
-    found record;
+    first_served bigint[];
+    odd boolean;
 BEGIN
     WITH seats AS MATERIALIZED (
         -- Until the turn of the last of so many seats, each may be served so often.
@@ -56,8 +57,11 @@ BEGIN
                           FROM reach AS x WHERE x.nth <= x.cap
                          ORDER BY service, x.joined, x.rank, x.place LIMIT slots) AS y) AS o
     )
-    SELECT s.*, m.*, (SELECT bool_or(coalesce(NOT x.alone OR x.cap < 1 OR x.spot IS NULL, true)) FROM reach AS x)
-           AS odd INTO found
+    SELECT s.spots, s.groups, s.units, s.taken, s.entered, s.next_ranks, s.next_seqs, s.next_dues, s.ready_then,
+           s.waiting, m.seats, m.turns, m.resting, s.last[1], s.last[2], s.first,
+           (SELECT bool_or(coalesce(NOT x.alone OR x.cap < 1 OR x.spot IS NULL, true)) FROM reach AS x)
+      INTO n.spots, n.groups, n.units, n.taken, n.entered, n.next_ranks, n.next_seqs, n.next_dues, n.ready_then,
+           n.waiting, n.seats, n.turns, n.resting, n.last_turn, n.last_joined, first_served, odd
       FROM (SELECT array_agg(x.spot ORDER BY x.n) AS spots,
                    min(ARRAY[x.service, x.joined]) AS first, max(ARRAY[x.service, x.joined]) AS last,
                    array_agg(x.grp) FILTER (WHERE x.is_last) AS groups,
@@ -76,25 +80,10 @@ BEGIN
               FROM (SELECT x.seat, max(x.service + x.stride) AS turn,
                            count(*) FILTER (WHERE x.is_last AND NOT x.ready_then) = min(x.groups) AS rests
                       FROM served AS x GROUP BY x.seat) AS x) AS m;
-    n.spots := found.spots;
-    n.groups := found.groups;
-    n.units := found.units;
-    n.taken := found.taken;
-    n.entered := found.entered;
-    n.next_ranks := found.next_ranks;
-    n.next_seqs := found.next_seqs;
-    n.next_dues := found.next_dues;
-    n.ready_then := found.ready_then;
-    n.waiting := found.waiting;
-    n.seats := found.seats;
-    n.turns := found.turns;
-    n.resting := found.resting;
-    n.last_turn := found.last[1];
-    n.last_joined := found.last[2];
     n := millpond_read_tasks(n, r);
-    IF r.fair AND (found.first[1], found.first[2]) <= (p.passed_turn, p.passed_join) THEN
+    IF r.fair AND (first_served[1], first_served[2]) <= (p.passed_turn, p.passed_join) THEN
         n.refused := 'turns';
-    ELSIF found.odd OR NOT n.simple THEN
+    ELSIF odd OR NOT n.simple THEN
         n.refused := 'not simple';
     END IF;
     RETURN n;
