@@ -97,17 +97,22 @@ class Drained(msgspec.Struct, frozen=True, kw_only=True):
     """How many of its tasks were ever completed or failed."""
 
 
-class SubmitAnswer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One answer per batch, in order."""
+class Effects(msgspec.Struct, frozen=True, kw_only=True):
+    """What a verb has caused beside its own answer."""
 
-    batches: tuple[BatchAnswer, ...]
     finished_runs: tuple[int, ...] = ()
     wakes: tuple[Wake, ...] = ()
     ended: tuple[int, ...] = ()
     emptied: tuple[Drained, ...] = ()
 
 
-class LeaseAnswer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class SubmitAnswer(Effects, frozen=True, kw_only=True, gc=False):
+    """One answer per batch, in order."""
+
+    batches: tuple[BatchAnswer, ...]
+
+
+class LeaseAnswer(Effects, frozen=True, kw_only=True, gc=False):
     """The tasks that a worker runs now, and when it should ask again."""
 
     leased: tuple[Leased, ...] = ()
@@ -124,13 +129,9 @@ class LeaseAnswer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The store does not know the worker (any more): it must register under a new name."""
     unknown: tuple[str, ...] = ()
     """Functions of parked tasks that the worker does not know, by name; some of them, if many."""
-    finished_runs: tuple[int, ...] = ()
-    wakes: tuple[Wake, ...] = ()
-    ended: tuple[int, ...] = ()
-    emptied: tuple[Drained, ...] = ()
 
 
-class SettleAnswer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class SettleAnswer(Effects, frozen=True, kw_only=True, gc=False):
     """One answer per settlement, in order, and the next leases if they were asked for."""
 
     settled: tuple[Settled, ...]
@@ -141,10 +142,6 @@ class SettleAnswer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     follow_ups: tuple[tuple[Admission, ...], ...] = ()
     """Each settlement's follow-ups: stored, or a duplicate of a known key."""
     lease: LeaseAnswer | None = None
-    finished_runs: tuple[int, ...] = ()
-    wakes: tuple[Wake, ...] = ()
-    ended: tuple[int, ...] = ()
-    emptied: tuple[Drained, ...] = ()
 
 
 class RenewAnswer(msgspec.Struct, frozen=True, kw_only=True):
@@ -167,7 +164,7 @@ class LostAttempt(msgspec.Struct, frozen=True, kw_only=True):
     attempt: int
 
 
-class RecoverAnswer(msgspec.Struct, frozen=True, kw_only=True):
+class RecoverAnswer(Effects, frozen=True, kw_only=True):
     """How many tasks were moved; `more` if the limit left some for another call."""
 
     moved: int
@@ -176,14 +173,10 @@ class RecoverAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """When `recover` has something to do again; None = not before another verb."""
     deposed: bool = False
     """Nothing was done: this generation does not lead (any more)."""
-    finished_runs: tuple[int, ...] = ()
-    wakes: tuple[Wake, ...] = ()
-    ended: tuple[int, ...] = ()
-    emptied: tuple[Drained, ...] = ()
     lost: tuple[LostAttempt, ...] = ()
 
 
-class ControlAnswer(msgspec.Struct, frozen=True, kw_only=True):
+class ControlAnswer(Effects, frozen=True, kw_only=True):
     """How many tasks (or workers) a command changed, and the revision after it."""
 
     count: int = 0
@@ -194,10 +187,6 @@ class ControlAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """Tasks held by workers that this command asks to stop."""
     interrupted: tuple[int, ...] = ()
     """Those of them whose handlers are to be interrupted, and not only asked to stop."""
-    finished_runs: tuple[int, ...] = ()
-    wakes: tuple[Wake, ...] = ()
-    ended: tuple[int, ...] = ()
-    emptied: tuple[Drained, ...] = ()
     lost: tuple[LostAttempt, ...] = ()
 
 
