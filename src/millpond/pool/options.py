@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, Literal, Protocol, TypeAlias, TypedDict, get_args
 
 from millpond.core import bounds
@@ -127,22 +128,6 @@ def _known() -> str:
     return ", ".join(sorted(NAMES))
 
 
-def _integer(name: str, value: object) -> int:
-    return check.integer(name, value, least=bounds.MIN_PRIORITY)
-
-
-def _weight(name: str, value: object) -> int:
-    return check.integer(name, value, least=1)
-
-
-def _submitted_by(name: str, value: object) -> str | None:
-    return None if value is None else check.storable(name, value, bounds.MAX_SUBMITTED_BY, least=0)
-
-
-def _key(name: str, value: object) -> str | None:
-    return None if value is None else check.storable(name, value, bounds.MAX_KEY)
-
-
 def _labels(name: str, value: object) -> dict[str, str]:
     if not isinstance(value, Mapping):
         raise ConfigError(name, value, "must map names to strings")
@@ -152,14 +137,6 @@ def _labels(name: str, value: object) -> dict[str, str]:
 
 def _dedupe(name: str, value: object) -> str:
     return check.one_of(name, value, get_args(Dedupes))
-
-
-def _seconds(name: str, value: object) -> float | None:
-    return None if value is None else check.seconds(name, value)
-
-
-def _positive(name: str, value: object) -> float | None:
-    return None if value is None else check.seconds(name, value, above=0.0)
 
 
 def moment(name: str, value: object) -> float | None:
@@ -180,10 +157,6 @@ def policy(name: str, value: object) -> Policy | None:
     raise ConfigError(name, value, "must be a Retry or a function of (attempt, error)")
 
 
-def _on_complete(name: str, value: object) -> object:
-    return None if value is None else must_be_callback(name, value)
-
-
 def must_be_callback(name: str, value: object) -> object:
     """Return what a callback may be; ConfigError for anything else."""
     if not hasattr(value, "_as_callback"):
@@ -191,19 +164,25 @@ def must_be_callback(name: str, value: object) -> object:
     return value
 
 
+def _optional(of: Callable[..., Any], *most: int, **bound: float) -> Callable[[str, object], Any]:
+    """Return a check that also takes None."""
+    return lambda name, value: None if value is None else of(name, value, *most, **bound)
+
+
+_key = _optional(check.storable, bounds.MAX_KEY)
 _CHECKS: dict[str, Any] = {
-    "priority": _integer,
+    "priority": partial(check.integer, least=bounds.MIN_PRIORITY),
     "key": _key,
     "labels": _labels,
     "idempotency_key": _key,
     "dedupe": _dedupe,
     "idempotency": _dedupe,
-    "delay": _seconds,
+    "delay": _optional(check.seconds),
     "run_at": moment,
-    "expires_in": _positive,
-    "timeout": _positive,
+    "expires_in": _optional(check.seconds, above=0.0),
+    "timeout": _optional(check.seconds, above=0.0),
     "retry": policy,
-    "on_complete": _on_complete,
-    "weight": _weight,
-    "submitted_by": _submitted_by,
+    "on_complete": _optional(must_be_callback),
+    "weight": partial(check.integer, least=1),
+    "submitted_by": _optional(check.storable, bounds.MAX_SUBMITTED_BY, least=0),
 }
