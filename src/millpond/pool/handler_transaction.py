@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from millpond.core import validation as check
 from millpond.errors import AlreadySettled
 from millpond.runtime.fork_safety import must_not_be_child
-from millpond.runtime.worker.commit import commit_held, may_commit
+from millpond.runtime.worker.commit import attempt_fields, commit_held, may_commit
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -57,9 +57,7 @@ class _Transaction:
         if self._entered:
             raise AlreadySettled(
                 "a transaction is entered once; call ctx.transaction() for another",
-                pool=self._job.leased.pool,
-                task_id=self._job.id,
-                attempt=self._job.leased.fence.attempt,
+                **attempt_fields(self._job),
             )
         self._entered = True
 

@@ -64,21 +64,15 @@ class HookCaller(Service):
     def stalled(self, worker: str) -> None:
         """Report a worker whose turn the store does not answer."""
         if self._hooks.observers:
-            event = Observed(kind="stalled", pool="", worker=worker, at=self._env.clock())
-            self._call_observers(event)
+            self._call_observers(kind="stalled", pool="", worker=worker)
 
     def blocked(self, pool: str, batch: Batch) -> None:
         """Report a submitter that waits for room."""
         if self._hooks.observers:
             first = batch.tasks[0]
-            event = Observed(
-                kind="blocked",
-                pool=pool,
-                task_id=first.id,
-                function=first.call.function,
-                at=self._env.clock(),
+            self._call_observers(
+                kind="blocked", pool=pool, task_id=first.id, function=first.call.function
             )
-            self._call_observers(event)
 
     def ended_unseen(self, task: int) -> None:
         """Report a task that no handler ended: cancelled, dropped, expired, lost."""
@@ -91,16 +85,14 @@ class HookCaller(Service):
             return
         new = record.new
         if self._hooks.observers:
-            event = Observed(
+            self._call_observers(
                 kind=_kind(record.status),
                 pool=new.pool,
                 task_id=task,
                 function=new.call.function,
                 attempt=record.attempt,
-                at=self._env.clock(),
                 error=read(record.error),
             )
-            self._call_observers(event)
         if record.status is Status.FAILED:
             self._dead_letter(task, new, record, record)
 
@@ -145,19 +137,18 @@ class HookCaller(Service):
         error: bytes | None = None,
         delay: float | None = None,
     ) -> None:
-        event = Observed(
+        self._call_observers(
             kind=kind,
             pool=leased.pool.removesuffix(CALLBACKS),
             task_id=leased.fence.task,
             function=leased.call.function,
             attempt=leased.fence.attempt,
-            at=self._env.clock(),
             delay=delay,
             error=read(error),
         )
-        self._call_observers(event)
 
-    def _call_observers(self, event: Observed) -> None:
+    def _call_observers(self, **what: Any) -> None:  # noqa: ANN401 - fields of Observed
+        event = Observed(**what, at=self._env.clock())
         for observer in list(self._hooks.observers):
             try:
                 observer(event)

@@ -50,13 +50,10 @@ def may_commit(job: Job, feature: str) -> None:
 
 def _committed_before(job: Job) -> AlreadySettled:
     """Return the error for an attempt that wants to complete twice."""
-    leased = job.leased
     return AlreadySettled(
-        f"task {job.id} of pool {leased.pool!r} has committed its completion before: an attempt "
-        "does so once, and is over then",
-        pool=leased.pool,
-        task_id=job.id,
-        attempt=leased.fence.attempt,
+        f"task {job.id} of pool {job.leased.pool!r} has committed its completion before: an "
+        "attempt does so once, and is over then",
+        **attempt_fields(job),
     )
 
 
@@ -66,10 +63,14 @@ def lost(job: Job) -> LeaseLost:
     return LeaseLost(
         f"attempt {leased.fence.attempt} of task {job.id} in pool {leased.pool!r} has lost its "
         "lease, and another attempt may be running: nothing of this one was written; stop",
-        pool=leased.pool,
-        task_id=job.id,
-        attempt=leased.fence.attempt,
+        **attempt_fields(job),
     )
+
+
+def attempt_fields(job: Job) -> dict[str, Any]:
+    """Return the fields by which errors say which attempt they are about."""
+    leased = job.leased
+    return {"pool": leased.pool, "task_id": job.id, "attempt": leased.fence.attempt}
 
 
 def completion(job: Job, result: Any) -> Settlement:  # noqa: ANN401 - what the task returns
