@@ -67,7 +67,9 @@ class Bulkhead:
         gate: Gate[Waiter] = Gate(
             limiter.limit if limiter else check.integer("max_concurrent", max_concurrent, least=1),
             max_queue=check.integer("max_queue", max_queue),
-            max_weight=_whole_or_none("max_weight", max_weight),
+            max_weight=None
+            if max_weight is None
+            else check.integer("max_weight", max_weight, least=1),
             revision=check.integer("revision", revision),
         )
         hooks: dict[Kind, Hook] = {}
@@ -426,10 +428,6 @@ def _task_id() -> int:
         return id(asyncio.current_task())
     except RuntimeError:
         return 0
-
-
-def _whole_or_none(option: str, value: int | None) -> int | None:
-    return None if value is None else check.integer(option, value, least=1)
 
 
 def _checked_hook(option: str, hook: object) -> Hook:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any, Protocol
 
 
@@ -38,21 +39,11 @@ class MiddlewareStack:
     def call(self, ctx: object, handler: Callable[[], Any]) -> Any:  # noqa: ANN401
         """Call a plain handler inside all middlewares."""
         for middleware in reversed(self.installed):
-            handler = _inside(middleware, ctx, handler)
+            handler = partial(middleware.around, ctx, handler)
         return handler()
 
     def call_async(self, ctx: object, handler: Callable[[], Awaitable[Any]]) -> Awaitable[Any]:
         """Call an async handler inside all middlewares."""
         for middleware in reversed(self.installed):
-            handler = _inside_async(middleware, ctx, handler)
+            handler = partial(middleware.around_async, ctx, handler)
         return handler()
-
-
-def _inside(middleware: Around, ctx: object, handler: Callable[[], Any]) -> Callable[[], Any]:
-    return lambda: middleware.around(ctx, handler)
-
-
-def _inside_async(
-    middleware: Around, ctx: object, handler: Callable[[], Awaitable[Any]]
-) -> Callable[[], Awaitable[Any]]:
-    return lambda: middleware.around_async(ctx, handler)

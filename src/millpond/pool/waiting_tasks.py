@@ -113,8 +113,10 @@ class WaitingTasks:
             raise runtime.waiting.unknown(task)
         new = record.new
         call = self._as_call(new, arguments)
-        own = dict(call.options) if isinstance(call, Invocation) else {}
-        key = own.pop("key", None) or _derived_key(call) or new.key
+        own, derived = {}, None
+        if isinstance(call, Invocation):
+            own, derived = dict(call.options), call.key()
+        key = own.pop("key", None) or derived or new.key
         changes = checked_update(own)
         encoded = call.encode()
         return {
@@ -154,7 +156,3 @@ class WaitingTasks:
         if order.kind is not OrderKind.FAIR:
             return new.share
         return share_of(order.key, {"labels": new.labels, **options}, key, call)
-
-
-def _derived_key(call: Invocation | NamedCall) -> str | None:
-    return call.key() if isinstance(call, Invocation) else None

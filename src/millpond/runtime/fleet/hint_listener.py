@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from millpond.runtime.control import Control
     from millpond.runtime.environment import Environment
     from millpond.runtime.fleet.poll import Polling
-    from millpond.runtime.jobs.job import Closure, Job, WorkerProtocol
+    from millpond.runtime.jobs.job import Closure, WorkerProtocol
     from millpond.runtime.submit import Submitter
     from millpond.runtime.waiting.results import Waiting
 
@@ -187,7 +187,7 @@ class HintListener(Service):
         lookups = len(hint.finished_runs) + len(hint.cancelled) + -(-len(hint.ended) // AT_ONCE)
         self._allowance.spend(lookups + any_ended + hint.more)
         confirmed = [await self._check_cancel(task) for task in hint.cancelled]
-        confirmed += [await self._check_ends(tasks) for tasks in in_batches(hint.ended)]
+        confirmed += [bool(await self._waiting.check(some)) for some in in_batches(hint.ended)]
         confirmed += [await self._check_run(run) for run in hint.finished_runs]
         if any(confirmed):
             self._allowance.refill()
@@ -196,10 +196,6 @@ class HintListener(Service):
             self._waiting.stir()
         if hint.more:
             self._polling.poll_now()
-
-    async def _check_ends(self, tasks: Sequence[int]) -> bool:
-        """Call those who wait for tasks that have ended; return whether any has."""
-        return bool(await self._waiting.check(tasks))
 
     async def _check_run(self, run: int) -> bool:
         view = await self._env.view.run(run)
@@ -214,14 +210,10 @@ class HintListener(Service):
         if found is None:
             return False
         job = job_of(self._workers, task)
-        if job is not None and not _is_of(job, found.token):
+        if job is not None and job.leased.fence.token != found.token:
+            # It is another attempt than the one that the store knows.
             return False
         if not found.cancel_requested and not (job is None and found.status.terminal):
             return False
         self._control.cancelled_elsewhere((task,), (task,) if found.interrupt_requested else ())
         return True
-
-
-def _is_of(job: Job, token: int) -> bool:
-    """Return whether the attempt of this process is the one that the store knows."""
-    return job.leased.fence.token == token

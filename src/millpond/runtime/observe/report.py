@@ -49,16 +49,15 @@ class Report(Service):
         lines: dict[str, str] = {}
         for pool in list(self._specs):
             view = await self._env.view.pool(pool, measured=False)
-            if view is not None and self._has_changed(pool, view):
+            if view is None:
+                continue
+            if view.running or view.queued or view.totals != self._last_totals.get(pool, {}):
                 lines[pool] = self._line(pool, view)
                 self._last_totals[pool] = dict(view.totals)
         if lines:
             text = "; ".join(f"{pool}: {line}" for pool, line in lines.items())
             log.info("%s", text, extra=about("pools.reported", pools=tuple(lines)))
             self.begin()
-
-    def _has_changed(self, pool: str, view: PoolView) -> bool:
-        return bool(view.running or view.queued or view.totals != self._last_totals.get(pool, {}))
 
     def _line(self, pool: str, view: PoolView) -> str:
         before = self._last_totals.get(pool, {})

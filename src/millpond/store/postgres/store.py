@@ -294,6 +294,9 @@ class PostgresStore(FastPathStore, SharedStore):
             return None
         return partial(PostgresWorkerSession, where, self._address.schema)
 
+    def _note_moved(self, answer: SubmitAnswer) -> None:
+        self._moved.append(answer)
+
     def _time_moved(self, connection: PostgresConnection) -> None:
         connection.foresee_nothing()
         if connection.begun is not None:
@@ -388,9 +391,6 @@ class PostgresStore(FastPathStore, SharedStore):
         if not isinstance(self._wakes, PostgresHintChannel):
             return None
         return self._wakes.await_ends(wanted=wanted)
-
-    def _note_moved(self, answer: SubmitAnswer) -> None:
-        self._moved.append(answer)
 
     def _committed(self, answers: Sequence[Any]) -> float | None:
         moved, self._moved = self._moved, []

@@ -166,7 +166,11 @@ def decoded_lazily(stored: bytes, first: int = 0) -> Iterator[Record]:
     """Yield the records of a row from number `first` on, each made when it is asked for."""
     if stored.startswith(b"{"):
         row = _unpack_plain(stored)
-        records = _finished_runs(row) if row.event == RUN_FINISHED else _plain_records(row)
+        records = (
+            _finished_runs(row)
+            if row.event == RUN_FINISHED
+            else (_plain_record(row, arrow) for arrow in _arrows(row))
+        )
         yield from islice(records, first, None)
         return
     for raw in _split(stored):
@@ -291,10 +295,6 @@ _Arrow: TypeAlias = tuple[Transition, int, int, int, float, str | None, _Said, _
 def _finished_runs(packed: _Plain) -> Iterator[Record]:
     for run in packed.ids:
         yield command_record(packed.pool, RUN_FINISHED, at=packed.at, run=run)
-
-
-def _plain_records(packed: _Plain) -> Iterator[Record]:
-    return (_plain_record(packed, arrow) for arrow in _arrows(packed))
 
 
 def _arrows(packed: _Plain) -> list[_Arrow]:

@@ -104,7 +104,7 @@ class Endings:
         dried = [
             Drained(pool=name, lane=lane, processed=processed(pool, lane))
             for (name, lane), pool in self._ran_dry.items()
-            if _is_dry(pool, lane)
+            if not (pool.live if lane is None else pool.backlog.live_in(lane))
         ]
         return tuple(sorted(dried, key=_by_place)) if len(dried) > 1 else tuple(dried)
 
@@ -115,10 +115,6 @@ def processed(pool: PoolTable, lane: str | None) -> int:
         return pool.lanes.processed(lane)
     totals = pool.totals
     return totals.get(_COMPLETED, 0) + totals.get(_FAILED, 0)
-
-
-def _is_dry(pool: PoolTable, lane: str | None) -> bool:
-    return not pool.live if lane is None else not pool.backlog.live_in(lane)
 
 
 def _by_place(emptied: Drained) -> tuple[str, str]:

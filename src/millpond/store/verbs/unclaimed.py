@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from millpond.core.spec import OnFull
@@ -74,7 +75,7 @@ class UnclaimedTasks:
         """Apply another bound; one that needs more than the number lists all tasks: O(n)."""
         listed = asks_which(spec)
         if listed and not self.listed:
-            for task in sorted((task for task in queued if task.fresh), key=_by_seq):
+            for task in sorted((task for task in queued if task.fresh), key=attrgetter("seq")):
                 self._list(task)
         elif not listed:
             self._oldest, self._by_key, self._by_lane = _NONE, {}, {}
@@ -104,7 +105,3 @@ def asks_which(spec: PoolSpec) -> bool:
         return False
     bounds_parts = policy.per_key is not None or policy.per_lane is not None
     return bounds_parts or policy.on_full in _EVICTING
-
-
-def _by_seq(task: Task) -> int:
-    return task.seq

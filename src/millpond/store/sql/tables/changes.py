@@ -138,13 +138,6 @@ class TaskChanges:
         self._bodies.append((row[0], task.new))
         task.stored_at, task.stored_live, task.stored_started = row[0], True, False
 
-    def _depart(self, task: TaskRow) -> None:
-        """Remove a task from its old place."""
-        if task.stored is not None:
-            self._redriven.append((task.stored_at,))
-            if task.stored_live:
-                self._left.append(task.stored_at)
-
     def end(self, task: TaskRow, pool: int) -> None:
         """Add an ended task."""
         row = ended_row(task, pool)
@@ -170,7 +163,10 @@ class TaskChanges:
             send("add_live", self._new)
         if self._updated:
             send("update_task", [tables.body_row(task) for task in self._updated])
-            send("update_live", [_place_row(task) for task in self._updated])
+            send(
+                "update_live",
+                [(one.rank, one.expires_at, one.grp, one.stored_at) for one in self._updated],
+            )
         for started, places in self._started.items():
             _at_places(tables, "start", started, places)
         for claimed, tasks in self._claimed.items():
@@ -188,7 +184,7 @@ class TaskChanges:
 
     def _send_claimed(self, tables: SqlTables, claimed: Row, tasks: list[TaskRow]) -> None:
         """Write claims; those of one lease have consecutive numbers."""
-        tasks.sort(key=_by_claim)
+        tasks.sort(key=lambda task: task.claim or 0)
         first, last = tasks[0].claim or 0, tasks[-1].claim or 0
         if last - first == len(tasks) - 1:
             places = tables.listed([task.stored_at for task in tasks])
@@ -205,14 +201,6 @@ class TaskChanges:
         others = [(task.result, task.stored_at) for task in tasks if task.result != common]
         if others:
             tables.send("update_result", others)
-
-
-def _place_row(task: TaskRow) -> Row:
-    return (task.rank, task.expires_at, task.grp, task.stored_at)
-
-
-def _by_claim(task: TaskRow) -> int:
-    return task.claim or 0
 
 
 def _at_places(tables: SqlTables, what: str, before: Row, places: list[int]) -> None:
