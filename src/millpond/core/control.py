@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
@@ -12,12 +13,34 @@ from millpond.core.spec import BudgetSpec, PoolSpec
 from millpond.core.task import Call, Fence, NewTask, check_labels
 from millpond.errors import ConfigError
 
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
 # An order of a person says who gave it (`by`), such as `cli:ada`: the audit shows it.
 
+_CHECKS: Mapping[str, Callable[[str, Any], object]] = {
+    "unit": partial(check.storable, most=bounds.MAX_KEY),
+    "max_concurrent": check.integer,
+    "revision": partial(check.integer, most=bounds.MAX_NUMBER),
+    "seconds": check.seconds,
+    "before": check.moment,
+    "priority": partial(check.integer, least=bounds.MIN_PRIORITY),
+    "labels": check_labels,
+    "delay": check.seconds,
+    "run_at": check.moment,
+    "expires_in": partial(check.seconds, above=0.0),
+    "timeout": partial(check.seconds, above=0.0),
+    "lease": partial(check.seconds, above=0.0),
+}
 
-def _check_unit(unit: str | None) -> None:
-    if unit is not None:
-        check.storable("unit", unit, bounds.MAX_KEY)
+
+class _Checked(msgspec.Struct, frozen=True):
+    """A command whose fields have bounds, each the same in every command; None is always right."""
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            if name in _CHECKS and (value := getattr(self, name)) is not None:
+                _CHECKS[name](name, value)
 
 
 class Declare(msgspec.Struct, frozen=True, tag=True):
@@ -26,29 +49,23 @@ class Declare(msgspec.Struct, frozen=True, tag=True):
     spec: PoolSpec
 
 
-class Pause(msgspec.Struct, frozen=True, tag=True):
+class Pause(_Checked, frozen=True, tag=True):
     """Start no further tasks of the pool, or of one lane or key; running tasks go on."""
 
     pool: str
     unit: str | None = None
     by: str | None = None
 
-    def __post_init__(self) -> None:
-        _check_unit(self.unit)
 
-
-class Resume(msgspec.Struct, frozen=True, tag=True):
+class Resume(_Checked, frozen=True, tag=True):
     """Start work again."""
 
     pool: str
     unit: str | None = None
     by: str | None = None
 
-    def __post_init__(self) -> None:
-        _check_unit(self.unit)
 
-
-class Resize(msgspec.Struct, frozen=True, tag=True):
+class Resize(_Checked, frozen=True, tag=True):
     """Change the limit; running tasks above a lower one finish. 0 = pause, None = as declared."""
 
     pool: str
@@ -57,12 +74,6 @@ class Resize(msgspec.Struct, frozen=True, tag=True):
     """The number of this change; refused unless it is above the one in force."""
     by: str | None = None
 
-    def __post_init__(self) -> None:
-        if self.max_concurrent is not None:
-            check.integer("max_concurrent", self.max_concurrent)
-        if self.revision is not None:
-            check.integer("revision", self.revision, most=bounds.MAX_NUMBER)
-
 
 class DeclareBudget(msgspec.Struct, frozen=True, tag=True):
     """Declare a budget; the last declaration is in force."""
@@ -70,35 +81,27 @@ class DeclareBudget(msgspec.Struct, frozen=True, tag=True):
     spec: BudgetSpec
 
 
-class ResizeBudget(msgspec.Struct, frozen=True, tag=True):
+class ResizeBudget(_Checked, frozen=True, tag=True):
     """Change how many tasks may run in the pools of a budget; None = as declared."""
 
     budget: str
     max_concurrent: int | None = None
     by: str | None = None
 
-    def __post_init__(self) -> None:
-        if self.max_concurrent is not None:
-            check.integer("max_concurrent", self.max_concurrent)
 
-
-class Hold(msgspec.Struct, frozen=True, tag=True):
+class Hold(_Checked, frozen=True, tag=True):
     """Start no task of the pool, or of one lane or key, for `seconds`: a peer said slow down."""
 
     pool: str
     seconds: float
     unit: str | None = None
 
-    def __post_init__(self) -> None:
-        check.seconds("seconds", self.seconds)
-        _check_unit(self.unit)
-
 
 CommandPage: TypeAlias = tuple[int, int]
 """Where the next page of a command begins and ends: behind one place, up to another."""
 
 
-class Purge(msgspec.Struct, frozen=True, tag=True):
+class Purge(_Checked, frozen=True, tag=True):
     """Cancel one page of the waiting tasks of a pool, or of one lane or key."""
 
     pool: str
@@ -109,11 +112,8 @@ class Purge(msgspec.Struct, frozen=True, tag=True):
     """How many live tasks one page reads at most."""
     by: str | None = None
 
-    def __post_init__(self) -> None:
-        _check_unit(self.unit)
 
-
-class CancelAll(msgspec.Struct, frozen=True, tag=True):
+class CancelAll(_Checked, frozen=True, tag=True):
     """Cancel one page of the tasks submitted before a moment, waiting or running."""
 
     pool: str
@@ -124,11 +124,6 @@ class CancelAll(msgspec.Struct, frozen=True, tag=True):
     interrupt: bool = False
     """Whether the handlers of those that run are interrupted too, and not only asked to stop."""
     by: str | None = None
-
-    def __post_init__(self) -> None:
-        _check_unit(self.unit)
-        if self.before is not None:
-            check.moment("before", self.before)
 
 
 class Cancel(msgspec.Struct, frozen=True, tag=True):
@@ -157,7 +152,7 @@ class Redrive(msgspec.Struct, frozen=True, tag=True):
     by: str | None = None
 
 
-class Update(msgspec.Struct, frozen=True, tag=True, kw_only=True):
+class Update(_Checked, frozen=True, tag=True, kw_only=True):
     """Change a task that waits; it keeps its sequence. What is None stays as it is.
 
     Other arguments make it new work: it gets a new budget of attempts.
@@ -182,21 +177,6 @@ class Update(msgspec.Struct, frozen=True, tag=True, kw_only=True):
     of: str | None = None
     """Only a task of this pool; None = of any."""
     by: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.priority is not None:
-            check.integer("priority", self.priority, least=bounds.MIN_PRIORITY)
-        if self.labels is not None:
-            check_labels("labels", self.labels)
-        if self.delay is not None:
-            check.seconds("delay", self.delay)
-        if self.run_at is not None:
-            check.moment("run_at", self.run_at)
-        for name in ("expires_in", "timeout"):
-            if (limit := getattr(self, name)) is not None:
-                check.seconds(name, limit, above=0.0)
-        if self.revision is not None:
-            check.integer("revision", self.revision, most=bounds.MAX_NUMBER)
 
     @property
     def moves(self) -> bool:
@@ -260,7 +240,7 @@ class Close(msgspec.Struct, frozen=True, tag=True):
     by: str | None = None
 
 
-class Register(msgspec.Struct, frozen=True, tag=True):
+class Register(_Checked, frozen=True, tag=True):
     """Register a worker; it may hold leases as long as it renews.
 
     A registered worker may register again with more functions.
@@ -273,9 +253,6 @@ class Register(msgspec.Struct, frozen=True, tag=True):
     """The functions it knows; None = all; none at all = it runs closures of its owner only."""
     signatures: dict[str, str] = {}
     """A digest of the parameters of each function: a task may fit one worker and not another."""
-
-    def __post_init__(self) -> None:
-        check.seconds("lease", self.lease, above=0.0)
 
 
 class Deregister(msgspec.Struct, frozen=True, tag=True):
@@ -302,7 +279,7 @@ class DeclareDead(msgspec.Struct, frozen=True, tag=True):
     """Only if its lease ends then: a worker that has renewed since is alive."""
 
 
-class ClaimLeadership(msgspec.Struct, frozen=True, tag=True):
+class ClaimLeadership(_Checked, frozen=True, tag=True):
     """Claim or renew maintenance leadership for `lease` seconds.
 
     The answer is 1 if the process leads, and the generation, which grows with each new leader.
@@ -310,9 +287,6 @@ class ClaimLeadership(msgspec.Struct, frozen=True, tag=True):
 
     owner: str
     lease: float
-
-    def __post_init__(self) -> None:
-        check.seconds("lease", self.lease, above=0.0)
 
 
 class Seal(msgspec.Struct, frozen=True, tag=True):

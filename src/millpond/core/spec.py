@@ -110,12 +110,9 @@ class Backpressure(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         check.instance("on_full", self.on_full, OnFull)
-        if self.depth is not None:
-            check.integer("depth", self.depth, least=1)
-        if self.per_key is not None:
-            check.integer("per_key", self.per_key, least=1)
-        if self.per_lane is not None:
-            check.integer("per_lane", self.per_lane, least=1)
+        for name in ("depth", "per_key", "per_lane"):
+            if (bound := getattr(self, name)) is not None:
+                check.integer(name, bound, least=1)
 
 
 def bounded(
@@ -127,10 +124,6 @@ def bounded(
     """Keep at most `depth` waiting tasks, at most `per_key` of one key, `per_lane` of one lane."""
     choices = ("block_submitter", "drop_oldest", "drop_newest", "fail_submitter")
     check.integer("depth", depth, least=1)
-    if per_key is not None:
-        check.integer("per_key", per_key, least=1)
-    if per_lane is not None:
-        check.integer("per_lane", per_lane, least=1)
     policy = OnFull(check.one_of("on_full", on_full, choices))
     return Backpressure(on_full=policy, depth=depth, per_key=per_key, per_lane=per_lane)
 
