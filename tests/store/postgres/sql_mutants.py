@@ -469,8 +469,8 @@ MUTANTS = (
     ),
     Mutant(
         "not_simple_takes_its_turn",
-        "    ELSIF found.odd OR NOT n.simple THEN",
-        "    ELSIF found.odd THEN",
+        "    ELSIF odd OR NOT n.simple THEN",
+        "    ELSIF odd THEN",
         ("expires in turn",),
     ),
     Mutant(
