@@ -3,16 +3,16 @@
 from collections.abc import Iterator
 
 import pytest
+from tests.store.postgres.sql_histories import KINDS
 from tests.store.postgres.sql_mutants import (
     BY_NAME,
-    KINDS,
     MUTANTS,
-    SCENES,
     Mutant,
     function_with,
     holds,
     noticed,
 )
+from tests.store.postgres.sql_scenes import SCENES
 from verify.servers.schemas import Schema, Schemas
 
 CHEAP = (
@@ -21,6 +21,9 @@ CHEAP = (
     "key_is_not_charged",
     "one_more_of_a_key",
     "one_above_the_limit",
+    "simple_starts_beyond_the_limit",
+    "simple_counts_ends_twice",
+    "full_at_one_more",
     "paused_pool_starts",
     "no_fence_on_a_whole_lease",
     "no_fence_on_a_part",
