@@ -34,7 +34,7 @@ from millpond.store.verbs.tables import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Container, Sequence
 
     from millpond.store.protocol import Batch
 
@@ -61,7 +61,8 @@ def submit(tables: Tables, batch: Batch, now: float) -> BatchAnswer:
     if refusal is not None:
         return BatchAnswer(refusal=refusal)
     opened = _open_run(tables, batch.run, now) if batch.run else None
-    taken = [_take(tables, new, now, again=batch.again) for new in batch.tasks]
+    checked = {new.id for new in fresh}
+    taken = [_take(tables, new, now, checked, again=batch.again) for new in batch.tasks]
     if opened is not None:
         tables.touch_run(opened)
     # At the end: a later task of the batch may have evicted an earlier one.
@@ -98,7 +99,7 @@ def _take_plainly(
     for new in tasks:
         if stored(new.id) is not None:
             # Sent twice in one batch.
-            admissions.append(admission(tables, _take(tables, new, now)))
+            admissions.append(admission(tables, _take(tables, new, now, {new.id})))
             continue
         task = tables.insert(new, now, outside=True)
         admissions.append(
@@ -218,8 +219,14 @@ class Accepted(msgspec.Struct, frozen=True, gc=False):
     reason: str | None = None
 
 
-def _take(tables: Tables, new: NewTask, now: float, *, again: bool = False) -> Accepted:
-    """Accept one task of a batch: a duplicate, a drop or an insert."""
+def _take(
+    tables: Tables, new: NewTask, now: float, checked: Container[int], *, again: bool = False
+) -> Accepted:
+    """Accept one task of a batch: a duplicate, a drop or an insert.
+
+    A task that is not `checked` had a known key. A task before it in the batch may have evicted the
+    holder of that key.
+    """
     if again or new.idempotency_key is not None or tables.tasks.get(new.id) is not None:
         known = _known(tables, new, again=again)
         if known is not None:
@@ -234,7 +241,10 @@ def _take(tables: Tables, new: NewTask, now: float, *, again: bool = False) -> A
         if isinstance(verdict, Evict):
             _evict(tables, pool, new, verdict, now)
     task = store(tables, new, now, outside=True)
-    return Accepted(new.id, False, _position(pool, task), pool.queued)
+    accepted = Accepted(new.id, False, _position(pool, task), pool.queued)
+    if new.id not in checked:
+        _end_if_hopeless(tables, task, now)
+    return accepted
 
 
 def _position(pool: PoolTable, task: Task) -> int | None:

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import pytest
 
 from millpond.core import control as orders
 from millpond.core.admit import Reason
 from millpond.core.lifecycle import Status
+from millpond.core.rate import Rate
 from millpond.core.run import NewRun
 from millpond.core.spec import bounded
 from millpond.core.task import Call, Dedupe
 from millpond.testing.conformance.lab import POOL, Lab, completed, failed
 from millpond.testing.conformance.scenario import StoreSuite, mark
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 class IdempotencyConformance(StoreSuite):
@@ -187,6 +193,19 @@ class IdempotencyConformance(StoreSuite):
         await lab.put(idempotency_key="k")
         await lab.put()
         assert not (await lab.submit(lab.new(idempotency_key="k"))).admissions[0].duplicate
+
+    @pytest.mark.parametrize("one", [{"owner": "gone"}, {"weight": 3}], ids=["owner", "weight"])
+    async def test_a_batch_that_evicts_the_holder_of_its_key_takes_no_hopeless_task(
+        self, lab: Lab, one: Mapping[str, Any]
+    ) -> None:
+        """The key is known when the batch is checked, and free when the task comes."""
+        rates = (Rate(2, per=1.0, of="weight"),)
+        await lab.declare(backpressure=bounded(1, "drop_oldest"), rates=rates)
+        await lab.put(idempotency_key="k")
+        answer = await lab.submit(lab.new(), lab.new(idempotency_key="k", **one))
+        ended = answer.admissions[1]
+        reason = Reason.OWNER_GONE if "owner" in one else Reason.WEIGHT_LIMIT
+        assert (Status.CANCELLED, reason) == (ended.status, ended.reason)
 
     async def test_a_refused_batch_does_not_keep_its_keys(self, lab: Lab) -> None:
         """A key of a refused batch is as unknown as before."""
