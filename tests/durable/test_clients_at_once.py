@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate, product
 
 import psycopg
@@ -40,7 +41,9 @@ class Hand:
     """A connection to the tables of a store that belongs to no Millpond."""
 
     def __init__(self, url: str) -> None:
-        self._server = psycopg.connect(url, autocommit=True) if is_postgres(url) else None
+        # Nothing is prepared: a pooler may give the next statement to another session.
+        connect = partial(psycopg.connect, autocommit=True, prepare_threshold=None)
+        self._server = connect(url) if is_postgres(url) else None
         self._file = None if self._server else file_of(url)
         self._schema = address_of(url).schema if self._server else ""
 
