@@ -180,8 +180,10 @@ class Acting:
         raise Mishap("no luck")
 
     async def give_up(self) -> None:
-        """Fail for good."""
+        """Fail for good; some as if the stored arguments were damaged."""
         await self.quick()
+        if self.seed % 3 == 0:
+            raise Unreadable("damaged")
         raise GiveUp("never")
 
     async def later(self) -> None:
