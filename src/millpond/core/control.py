@@ -34,12 +34,19 @@ _CHECKS: Mapping[str, Callable[[str, Any], object]] = {
 }
 
 
+_REQUIRED = ("seconds", "lease")
+"""Fields that every command which has them needs; None is right for the others."""
+
+
 class _Checked(msgspec.Struct, frozen=True):
-    """A command whose fields have bounds, each the same in every command; None is always right."""
+    """A command whose fields have bounds, each the same in every command."""
 
     def __post_init__(self) -> None:
         for name in self.__struct_fields__:
-            if name in _CHECKS and (value := getattr(self, name)) is not None:
+            if name not in _CHECKS:
+                continue
+            value = getattr(self, name)
+            if value is not None or name in _REQUIRED:
                 _CHECKS[name](name, value)
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tests.store.postgres.test_fast_path import POOLS, Two
+from tests.store.postgres.test_fast_path import POOLS, Two, compare
 from verify.servers.schemas import InlinePostgresStore, Schema
 
 from millpond.core.rate import Rate
@@ -36,19 +36,6 @@ async def run_on_both(schema: Schema, kind: str, seed: int) -> None:
         await compare(two)
     finally:
         await server.close()
-
-
-async def compare(two: Two) -> None:
-    """See that both stores say the same of what happened and of how things stand."""
-    memory, server = two.stores
-    pages = [await store.view.audit(limit=100_000) for store in (memory, server)]
-    assert pages[0].records == pages[1].records
-    views = [await store.view.pool("p", now=two.now) for store in (memory, server)]
-    assert views[0] == views[1]
-    tasks = [(await store.view.tasks("p", limit=10_000)).tasks for store in (memory, server)]
-    assert tasks[0] == tasks[1]
-    for name in two.spec.budgets:
-        assert await memory.view.budget(name) == await server.view.budget(name)
 
 
 class Undaunted(InlinePostgresStore):

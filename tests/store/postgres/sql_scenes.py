@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 from tests.store.postgres import outcome_scenes as outcomes
 from tests.store.postgres import test_step_simple_guards as guards
-from tests.store.postgres.sql_histories import KINDS, Undaunted, compare
-from tests.store.postgres.test_fast_path import Two, days_work
+from tests.store.postgres.sql_histories import KINDS, Undaunted
+from tests.store.postgres.test_fast_path import Two, compare, days_work
 from tests.store.postgres.test_step_simple import test_a_callback_is_not_lost as with_callback
 from tests.store.postgres.test_step_simple import (
     test_a_task_that_was_tried_before_keeps_its_row as tried_before,

@@ -266,6 +266,19 @@ class Two:
                 await self.do("control", orders.Resize("p", changed))
 
 
+async def compare(two: Two) -> None:
+    """See that both stores say the same of what happened and of how things stand."""
+    memory, server = two.stores
+    pages = [await store.view.audit(limit=100_000) for store in (memory, server)]
+    assert pages[0].records == pages[1].records
+    views = [await store.view.pool("p", now=two.now) for store in (memory, server)]
+    assert views[0] == views[1]
+    tasks = [(await store.view.tasks("p", limit=10_000)).tasks for store in (memory, server)]
+    assert tasks[0] == tasks[1]
+    for name in two.spec.budgets:
+        assert await memory.view.budget(name) == await server.view.budget(name)
+
+
 @pytest.mark.parametrize(
     ("kind", "seed"),
     # The last one found a request before an unfolding that got another answer after it.
@@ -281,14 +294,7 @@ async def test_the_server_answers_and_records_what_the_verbs_do(
     await two.begin()
     for _ in range(60):
         await two.act()
-    pages = [await store.view.audit(limit=100_000) for store in (memory, server)]
-    assert pages[0].records == pages[1].records
-    views = [await store.view.pool("p", now=two.now) for store in (memory, server)]
-    assert views[0] == views[1]
-    tasks = [(await store.view.tasks("p", limit=10_000)).tasks for store in (memory, server)]
-    assert tasks[0] == tasks[1]
-    for name in two.spec.budgets:
-        assert await memory.view.budget(name) == await server.view.budget(name)
+    await compare(two)
     await server.close()
     assert steps[True] > 0
     assert "error" not in {reason for _, reason in server.detour_counts()}
