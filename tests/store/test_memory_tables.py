@@ -162,6 +162,26 @@ async def test_a_process_that_goes_leaves_no_closure_waiting() -> None:
     assert ["failed", "queued", "queued", "cancelled"] == [t and t.status for t in tasks]
 
 
+async def test_a_dead_worker_is_removed_once_its_closures_have_completed() -> None:
+    """Closures that completed together are no longer counted for their process."""
+    store = await opened()
+    await submit(store, *(new_task(number, owner="me") for number in (1, 2, 3)))
+    await run(store)
+    await store.control(DeclareDead("w"), now=4.0)
+    assert frozenset() == await store.view.workers()
+
+
+async def test_closures_start_together_unless_other_tasks_wait_as_well() -> None:
+    """In both cases the order is that of the queue."""
+    store = await opened(PoolSpec(name="p", max_concurrent=9, order=fifo()))
+    await store.control(Register("other", 1e6, owner="you"), now=0.0)
+    await submit(store, *(new_task(number, owner="me") for number in (1, 2)), new_task(3))
+    await submit(store, new_task(4, owner="me"), new_task(5, owner="you"), new_task(6))
+    assert [1, 2, 3, 4, 6] == [one.fence.task for one in await lease(store)]
+    await submit(store, *(new_task(number, owner="me") for number in (7, 8, 9)))
+    assert [7, 8, 9] == [one.fence.task for one in await lease(store, now=3.0)]
+
+
 @pytest.mark.parametrize("limit", [0, 1, 5])
 async def test_the_audit_keeps_its_limit_to_twice_that(limit: int) -> None:
     """Positions count every record ever written, also those that are gone."""

@@ -261,14 +261,18 @@ class Backlog(Placement):
     def take(self, owner: Owner, most: int, fits: Callable[[Task], bool]) -> list[Task]:
         """Move the next tasks from queued to running, while each fits.
 
-        Returns none where lanes or keys matter, or where a task of `owner` alone may come first:
-        use `peek` then.
+        Returns none where lanes or keys matter, or where tasks of `owner` alone and of all come in
+        turns: use `peek` then.
         """
         if self.grouped:
             return []
-        own = None if owner is None else self._line(owner)
         line = self._line(None)
-        if line is None or (own is not None and own.head() is not None):
+        own = None if owner is None else self._line(owner)
+        if own is not None and own.head() is not None:
+            if line is not None and line.head() is not None:
+                return []
+            line = own
+        if line is None:
             return []
         taken = line.take(most, fits)
         self._ready -= len(taken)

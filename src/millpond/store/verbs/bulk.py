@@ -1,6 +1,6 @@
 """Plain tasks in bulk: start and complete many tasks at once.
 
-Most tasks have no run, no callback and no owner, and their pool only counts them. A claim or its
+Most tasks have no run and no callback, and their pool only counts them. A claim or its
 settlements then change a sum and the tasks' own fields. Transitions, their order and their records
 are the same as task by task.
 """
@@ -46,8 +46,10 @@ def start(
             and task.expires_at is None
             and task.reason is None
             and not task.misfits
-            and (functions is None or function in functions)
-            and function not in unknown
+            and (
+                new.owner is not None
+                or ((functions is None or function in functions) and function not in unknown)
+            )
             and function != UNREADABLE
         )
 
@@ -99,7 +101,6 @@ def _completes_plainly(tables: Tables, task: Task, settlement: Settlement) -> bo
         and settlement.spend
         and settlement.weight is None
         and new.run is None
-        and new.owner is None
         and new.on_complete is None
         and new.idempotency_key is None
         and task.lane is None

@@ -116,8 +116,11 @@ class AttemptTables(TaskTables):
         for task in tasks:
             task.finished_at = now
             task.worker = None
-            if task.new.key is not None:
-                pool.backlog.finish(task.new.key)
+            new = task.new
+            if new.key is not None:
+                pool.backlog.finish(new.key)
+            if new.owner is not None:
+                self._disown(new.owner)
         pool.totals[_COMPLETED] = pool.totals.get(_COMPLETED, 0) + count
         self._keep_all(pool, tasks)
         self.endings.all_over(pool, tasks)

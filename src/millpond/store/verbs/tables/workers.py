@@ -37,8 +37,7 @@ class WorkerTables(VerbTables):
 
     def has_live_worker(self, owner: str, *, besides: RegisteredWorker | None = None) -> bool:
         """Return whether a process has a registered worker, apart from `besides`."""
-        others = (worker for worker in self.workers.all() if worker is not besides)
-        return any(worker.owner == owner for worker in others)
+        return any(worker.owner == owner and worker is not besides for worker in self.workers.all())
 
     def stop_requests_of(self, worker: RegisteredWorker) -> StopRequests:
         """Return the worker's tasks that should stop, by pool and place."""
