@@ -5,7 +5,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, LiteralString
 
 import msgspec
 import pytest
@@ -196,19 +196,33 @@ async def test_a_connection_lost_under_way_leaves_a_doubt(address: Address, sche
         with held_up(address):
             task = submitted(store, 2)
             await until_flying(store)
+            # Before the server has begun it, there is no doubt: the verbs would do it again.
+            await eventually(lambda: _waits_for_a_lock(store, schema), within=SECONDS)
             _end_session(store, schema)
             with pytest.raises(OutcomeUnknown):
                 await task
         await submitted(store, 3)
 
 
+def _waits_for_a_lock(store: PostgresStore, schema: Schema) -> bool:
+    """Return whether the session that the store writes over waits for a lock."""
+    question = "SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE pid = %s"
+    return _asked(schema, question, store)
+
+
 def _end_session(store: PostgresStore, schema: Schema) -> None:
     """Let the server end the connection that the store writes over, and wait until it has."""
+    assert _asked(schema, "SELECT pg_terminate_backend(%s, 30000)", store)
+
+
+def _asked(schema: Schema, question: LiteralString, store: PostgresStore) -> bool:
+    """Return the answer of the server to a question about the session that the store writes over."""
     transactor: Any = store._writing
     pid = transactor._connection._driver.info.backend_pid
     other = connect(schema.address)
     try:
-        other.execute("SELECT pg_terminate_backend(%s, 30000)", [pid])
+        row = other.execute(question, [pid]).fetchone()
+        return row is not None and bool(row[0])
     finally:
         other.close()
 
