@@ -119,6 +119,8 @@ class Player:
         self._keyed = streams.chance("all have idempotency keys", 0.4)
         self._troubled = streams.chance("many attempts do not complete", 0.5)
         self._delayed = streams.chance("many are delayed", 0.3)
+        self._mixed = streams.chance("plain tasks, closures and callbacks share few keys", 0.3)
+        self._all_plain = False
         # The first knows every function, the second not all, the third may run closures.
         self.hands = [
             Hands(f"one-{number}", None, None),
@@ -177,6 +179,9 @@ class Player:
         known = streams.pick("known run", self._runs[-3:] or [None])
         joins = streams.chance("joins a run", 0.3 if self._in_runs else 0.02)
         of_run = run.id if run is not None else known if joins else None
+        # What the server stores by itself comes in calls of its own: one other task is enough, and
+        # the verbs store all of a call.
+        self._all_plain = streams.chance("a batch of plain tasks", 0.5)
         tasks = tuple(self.task(of_run) for _ in range(count))
         self._runs += [] if run is None else [run.id]
         again = streams.seldom("batch.again", False, (True,))
@@ -201,7 +206,8 @@ class Player:
         """Draw a task; every field is drawn, whether or not the pool uses the field."""
         streams = self.streams
         self._next_id += streams["id"].randint(1, 1 << 20)
-        key = streams.seldom("key is absent", streams.pick("key", self._keys), (None,))
+        keys = self._keys[:4] if self._mixed else self._keys
+        key = streams.seldom("key is absent", streams.pick("key", keys), (None,))
         return NewTask(
             id=self._next_id,
             pool=POOL,
@@ -210,7 +216,7 @@ class Player:
                 streams.pick("payload", (b"x", b"y")),
             ),
             key=key,
-            share=streams.seldom("share", key, ("s", "k1", None)),
+            share=self._share(key),
             labels=streams.seldom("labels", {}, ({"a": "b"},)),
             priority=streams["priority"].randint(-1, 3),
             weight=streams["weight"].randint(1, 3),
@@ -226,7 +232,7 @@ class Player:
                 streams.pick("dedupe", tuple(Dedupe)[:3]),
                 (Dedupe.WAITING, Dedupe.REPLACE),
             ),
-            on_complete=streams.seldom("on_complete", None, (Call("work"),)),
+            on_complete=self._on_complete(),
             owner=None if self.spec.strict else self._owner(),
             run=run,
         )
@@ -242,8 +248,22 @@ class Player:
         many = self.streams.pick("many delays", (0.0, 0.0, 0.001, 0.5))
         return many if self._delayed else few
 
+    def _share(self, key: str | None) -> str | None:
+        few = self.streams.seldom("share", key, ("s", "k1", None))
+        # The place of a share that was never served is the one that depends on when it joins.
+        many = self.streams.pick("many shares", (key, None, *(f"s{n}" for n in range(30))))
+        return many if self._mixed else few
+
+    def _on_complete(self) -> Call | None:
+        few = self.streams.seldom("on_complete", None, (Call("work"),))
+        many = self.streams.pick("many callbacks", (None, None, Call("work")))
+        return (None if self._all_plain else many) if self._mixed else few
+
     def _owner(self) -> str | None:
-        return self.streams.seldom("owner", None, (f"process-{self.number}",))
+        process = f"process-{self.number}"
+        few = self.streams.seldom("owner", None, (process,))
+        many = self.streams.pick("many closures", (None, None, None, process))
+        return (None if self._all_plain else many) if self._mixed else few
 
     # Leases and settlements
 

@@ -106,6 +106,8 @@ class Two:
         self.ahead: dict[str, list[Leased]] = {"one": [], "two": []}
         self.elsewhere: list[Leased] = []
         """What runs of the pools with which this one shares a budget."""
+        self.mixed = False
+        """Whether plain tasks, closures and tasks with callbacks share a few keys."""
 
     async def do(self, name: str, argument: Any) -> Any:
         """Carry out a verb on both."""
@@ -125,12 +127,17 @@ class Two:
         await self.do("control", orders.Declare(self.spec))
         await self.do("control", orders.Register("one", 1e6))
         known = ("more", "work")
-        await self.do("control", orders.Register("two", 1e6, functions=known))
+        await self.do("control", orders.Register("two", 1e6, owner="process", functions=known))
 
     async def submit(self) -> None:
         """Submit a few tasks, nearly all of them plain."""
-        tasks = [self.task() for _ in range(self.dice.randint(1, 25))]
+        make = self.mixed_tasks if self.mixed else self.tasks
+        tasks = make(self.dice.randint(1, 25))
         await self.do("submit", (Batch(tasks=tuple(tasks)),))
+
+    def tasks(self, count: int) -> list[NewTask]:
+        """Make up some tasks."""
+        return [self.task() for _ in range(count)]
 
     def task(self) -> NewTask:
         """Make up a task."""
@@ -153,6 +160,25 @@ class Two:
             idempotency_key=f"i{self.next_id}" if odd else None,
             weight=dice.randint(1, 3) if self.spec.has_flow_control else 1,
         )
+
+    def mixed_tasks(self, count: int) -> list[NewTask]:
+        """Make up tasks that the server stores by itself, or some that only the verbs store."""
+        plain, dice = self.dice.random() < 0.6, self.dice
+        first, self.next_id = self.next_id + 1, self.next_id + count
+        return [
+            NewTask(
+                id=first + n,
+                pool="p",
+                call=Call("work", b"x"),
+                key=dice.choice(["k1", "k2", "k3"]),
+                share=f"s{dice.randint(1, 30)}",
+                delay=2.0 if dice.random() < 0.1 else 0.0,
+                attempts=3,
+                on_complete=None if plain or dice.random() < 0.5 else Call("work"),
+                owner=None if plain or dice.random() < 0.5 else "process",
+            )
+            for n in range(count)
+        ]
 
     async def take_from_another(self, worker: str) -> None:
         """Start something of another pool with which this one shares a budget, and end the rest."""
@@ -298,6 +324,25 @@ async def test_the_server_answers_and_records_what_the_verbs_do(
     await server.close()
     assert steps[True] > 0
     assert "error" not in {reason for _, reason in server.detour_counts()}
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    "kind", ["fair and limited", "fair by twos", "each key paced", "one of a key", "all at once"]
+)
+async def test_tasks_of_the_server_and_of_the_verbs_share_keys(
+    schema: Schema, steps: Counter[bool], kind: str, seed: int
+) -> None:
+    """Closures and tasks with callbacks come where they would if all were stored in one way."""
+    memory, server = MemoryStore(audit_limit=None), InlinePostgresStore(schema)
+    two = Two(seed, POOLS[kind], (memory, server))
+    two.mixed = True
+    await two.begin()
+    for _ in range(60):
+        await two.act()
+    await compare(two)
+    await server.close()
+    assert steps[True] > 0
 
 
 @pytest.mark.parametrize(("short", "elsewhere", "weight"), [("slots", 5, 1), ("tokens", 0, 10)])

@@ -12,7 +12,8 @@ A group at its limit, paused or held back is not in its share's heap, and a shar
 not in the ring, so blocked tasks are never read. Tasks that only time makes ready have timers.
 
 Changes are noted first and applied together (`flush`), groups in the order in which they were first
-touched: one verb has one net effect, whether a store applies it task by task or in bulk.
+touched, those of one lane or key by their first tasks: one verb has one net effect, whether a store
+applies it task by task or in bulk.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from millpond.core.order.ring import Owner, Ring, Share
 from millpond.core.spec import OrderKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
     from millpond.core.order.delayed import Delayed
     from millpond.core.order.heap import Ordered
@@ -48,6 +49,7 @@ _LINES_KEPT = 8
 """How many owners keep their line when it runs empty."""
 
 _by_place = attrgetter("rank", "seq")
+_by_first_task = attrgetter("place")
 
 
 class Backlog(Placement):
@@ -401,10 +403,13 @@ class Backlog(Placement):
             self._group()
         if (old.unit_limit, old.rate_per_key) == (spec.unit_limit, spec.rate_per_key):
             return
+        groups: list[Group] = []
         for unit, state in self._units.items():
             if old.rate_per_key != spec.rate_per_key:
                 state.tat = 0
-            self._touch(unit, state)
+            self._touched_units[unit] = None
+            groups += state.all_groups()
+        self._touch_groups(groups)
 
     def rebuilt(self, spec: PoolSpec) -> Backlog:
         """Return an empty backlog for another order, with the pauses and holds of this one."""
@@ -506,7 +511,11 @@ class Backlog(Placement):
 
     def _touch(self, unit: Unit, state: UnitState) -> None:
         self._touched_units[unit] = None
-        for group in state.all_groups():
+        self._touch_groups(state.all_groups())
+
+    def _touch_groups(self, groups: Collection[Group]) -> None:
+        """Touch groups, those first whose first tasks come first: no store has to number them."""
+        for group in groups if len(groups) < 2 else sorted(groups, key=_by_first_task):
             self._touched[group] = None
 
     def _touch_count(self, unit: Unit, state: UnitState) -> None:

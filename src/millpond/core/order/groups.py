@@ -10,7 +10,7 @@ from millpond.core.order.line import TaskLine
 from millpond.core.rows import DictRows, RemovableRows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from millpond.core.order.line import Line
     from millpond.core.order.ring import Owner, Share
@@ -105,8 +105,8 @@ class UnitState:
         """Return how many groups the unit has."""
         return len(self._groups)
 
-    def all_groups(self) -> Iterable[Group]:
-        """Return every group, in the order in which they were added."""
+    def all_groups(self) -> Collection[Group]:
+        """Return every group, in any order."""
         return self._groups.values()
 
     @property

@@ -6,7 +6,15 @@ import pytest
 
 from millpond.core import control as orders
 from millpond.core.spec import Order, fair_round_robin, fifo, lifo, priority
-from millpond.testing.conformance.lab import POOL, Lab, completed, names_of
+from millpond.core.task import Call
+from millpond.testing.conformance.lab import (
+    A_LONG_LEASE,
+    POOL,
+    Lab,
+    TaskOptions,
+    completed,
+    names_of,
+)
 from millpond.testing.conformance.scenario import StoreSuite, mark
 
 
@@ -187,3 +195,46 @@ class OrderConformance(StoreSuite):
         assert "B B" == await lab.serve(2)
         await lab.control(orders.Resume(POOL, "A"))
         assert "A B A B A" == await lab.serve(5)
+
+    @pytest.mark.parametrize(
+        "needs",
+        [{}, {"on_complete": Call("note")}, {"owner": "process"}],
+        ids=["plain", "callback", "closure"],
+    )
+    async def test_shares_of_a_freed_key_join_the_ring_by_their_first_tasks(
+        self, lab: Lab, needs: TaskOptions
+    ) -> None:
+        """The share with the older task is served first, whatever the other task needs."""
+        await lab.declare(order=fair_round_robin(), max_concurrent=4, max_per_key=1)
+        await lab.join("other", lease=A_LONG_LEASE, owner="process")
+        await lab.put(key="k", share="x")
+        running = await lab.lease(worker="other")
+        await lab.put("old", key="k", share="z")
+        await lab.put("new", **(needs | {"key": "k", "share": "a"}))
+        await lab.applied(*map(completed, running))
+        assert "old" == names_of(await lab.lease(worker="other"))
+
+    async def test_a_delayed_task_joins_before_a_newer_one_of_its_freed_key(self, lab: Lab) -> None:
+        """Not when a task came into the queue counts, but when it was submitted."""
+        await lab.declare(order=fair_round_robin(), max_concurrent=4, max_per_key=1)
+        await lab.put("old", key="k", share="z", delay=5.0)
+        await lab.put(key="k", share="x")
+        running = await lab.lease()
+        await lab.put("new", key="k", share="a")
+        lab.later(5.0)
+        assert [] == await lab.lease()
+        await lab.applied(*map(completed, running))
+        assert "old" == names_of(await lab.lease())
+
+    async def test_a_higher_limit_lets_keys_join_the_ring_by_their_first_tasks(
+        self, lab: Lab
+    ) -> None:
+        """The key of the oldest task that could not start is served first."""
+        await lab.declare(order=fair_round_robin(), max_concurrent=9, max_per_key=1)
+        await lab.put_keys("ABC")
+        await lab.lease()
+        for key, share in ("C", "z"), ("A", "y"), ("B", "x"):
+            await lab.put(key, key=key, share=share)
+        assert [] == await lab.lease()
+        await lab.declare(order=fair_round_robin(), max_concurrent=9, max_per_key=2)
+        assert "C A B" == names_of(await lab.lease())

@@ -4,7 +4,7 @@
 
 -- Let tasks come to their groups, and place each group that is touched, in one statement: see millpond_touched. Return
 -- the pool with its counts, the shares with a group that is ready now and was not, in which order these became so,
--- and whether one was ready and is not.
+-- and whether one was ready and is not. Groups of one unit are touched by their first tasks, as these were before.
 CREATE FUNCTION millpond_flush(
     INOUT p millpond_pool, r millpond_rules, t millpond_touched,
     OUT entering text[], OUT leaving boolean
@@ -37,7 +37,7 @@ BEGIN
                                           x.tat, r.key_interval, r.key_depth, r.ticks) END) END AS opens
                   FROM millpond_unit AS x WHERE x.pool = p.id AND x.unit = s.unit OFFSET 0) AS o ON true
     ), placed AS MATERIALIZED (
-        SELECT k.*, g.spot, g.id, g.owner, coalesce(g.ready, 0) AS was_ready,
+        SELECT k.*, g.spot, g.rank AS was_rank, g.seq AS was_seq, g.owner, coalesce(g.ready, 0) AS was_ready,
                -- A group that is new was not there when its unit came free.
                CASE WHEN g.spot IS NULL THEN k.at ELSE least(k.at, k.unit_at) END AS touched_at,
                coalesce(g.share, k.share) AS of_share, coalesce(g.tasks, 0) + k.tasks AS tasks_then,
@@ -77,8 +77,9 @@ BEGIN
                                f.groups + count(*) FILTER (WHERE f.spot IS NULL) AS groups_then,
                                -- The group that was placed last says in which order timers are due.
                                (array_agg(ARRAY[f.first_rank, f.first_seq]
-                                          ORDER BY f.touched_at DESC, f.id DESC))[1:1] AS head,
-                               (array_agg(f.first_due ORDER BY f.touched_at DESC, f.id DESC))[1] AS head_due
+                                          ORDER BY f.touched_at DESC, f.was_rank DESC, f.was_seq DESC))[1:1] AS head,
+                               (array_agg(f.first_due
+                                          ORDER BY f.touched_at DESC, f.was_rank DESC, f.was_seq DESC))[1] AS head_due
                           FROM placed AS f GROUP BY 1, 2, 3, 4, 5) AS y) AS u
     ), timed AS (
         UPDATE millpond_unit AS o
@@ -95,7 +96,8 @@ BEGIN
           FROM units AS u WHERE u.unit_spot IS NULL
     )
     SELECT coalesce(bool_or(f.owner <> ''), false) AS odd,
-           array_agg(f.of_share ORDER BY f.touched_at, f.id) FILTER (WHERE f.ready > f.was_ready) AS entering,
+           array_agg(f.of_share ORDER BY f.touched_at, f.was_rank, f.was_seq)
+           FILTER (WHERE f.ready > f.was_ready) AS entering,
            coalesce(bool_or(f.ready < f.was_ready), false) AS leaving,
            (SELECT count(u.timer_then) - count(u.timer_at) FROM units AS u) AS timers
       INTO c FROM placed AS f;

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from millpond.core.order.groups import Group, Shelf, Unit, UnitState
@@ -11,7 +10,7 @@ from millpond.store.sql.backlog.ring import AHEAD
 from millpond.store.sql.paged import Paged
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection
     from typing import TypeAlias
 
     from millpond.core.order.ring import Owner, Share
@@ -122,14 +121,12 @@ class SqlUnit(UnitState):
         """Note that every group was read."""
         self._all_read = True
 
-    def all_groups(self) -> Iterable[SqlGroup]:
-        """Return every group, in the order in which they were added; perhaps a query."""
+    def all_groups(self) -> Collection[SqlGroup]:
+        """Return every group, in any order; perhaps a query."""
         if not self._all_read and len(self._read) < self._count:
             self._load()
         self._all_read = True
-        found = self._read.values()
-        # As they were made, whichever was mentioned first: so they take their places, too.
-        return found if len(found) < 2 else sorted(found, key=attrgetter("id"))
+        return self._read.values()
 
     def _load(self) -> None:
         self._all_read = True
