@@ -216,7 +216,7 @@ def _end_session(store: PostgresStore, schema: Schema) -> None:
 
 
 def _asked(schema: Schema, question: LiteralString, store: PostgresStore) -> bool:
-    """Return the answer of the server to a question about the session that the store writes over."""
+    """Return the answer of the server to a question about the writing session of a store."""
     transactor: Any = store._writing
     pid = transactor._connection._driver.info.backend_pid
     other = connect(schema.address)
