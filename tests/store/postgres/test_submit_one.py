@@ -12,7 +12,9 @@ from verify.servers.schemas import InlinePostgresStore, Schema
 
 from millpond.core import control as orders
 from millpond.core.lease import LeaseRequest
-from millpond.core.lifecycle import Status
+from millpond.core.lifecycle import Status, Transition
+from millpond.core.run import NewRun
+from millpond.core.settle import Settlement
 from millpond.core.spec import Backpressure, OnFull, Order, PoolSpec, fifo, lifo, priority
 from millpond.core.task import Call, Dedupe, NewTask
 from millpond.store.memory import MemoryStore
@@ -150,6 +152,49 @@ async def test_a_pool_that_an_operator_stopped(schema: Schema, command: Any) -> 
             except Exception as error:  # noqa: BLE001 - the same of both
                 answers.append(repr(error))
         assert answers[0] == answers[1]
+
+
+async def test_a_task_stands_behind_those_that_run_are_parked_or_delayed(schema: Schema) -> None:
+    """Its position and the depth of the queue are those of the memory store."""
+    spec = PoolSpec(name="p", order=fifo(), max_concurrent=3)
+    model = MemoryStore()
+    await model.control(orders.Declare(spec), now=1000.0)
+    await submit(model, task(1))
+    async with knowing(schema, spec) as store:
+        answers: list[list[Admission]] = [[], []]
+        stores: tuple[Any, Any] = (store, model)
+        for given, one in zip(answers, stores, strict=True):
+            await one.control(orders.Register("w", 1e6), now=1000.0)
+            await submit(one, task(2), task(3), task(4, delay=5.0))
+            ask = LeaseRequest(worker="w", pool="p", want=2)
+            (_, second) = (await one.lease(ask, now=1000.0, entropy=1)).leased
+            parked = Settlement(
+                fence=second.fence, event=Transition.RELEASE, spend=False, parked=True
+            )
+            await one.settle([parked], now=1000.0, entropy=1)
+            given += (await submit(one, task(5))).admissions
+        assert answers[0] == answers[1]
+        assert [(3, 4)] == [(one.position, one.depth) for one in answers[0]]
+        assert store.calls == {MANY: 1, ONE: 1}
+
+
+async def test_a_key_of_a_run_is_another_than_that_of_a_pool(schema: Schema) -> None:
+    """A task of the run had the key: a submit to the pool makes a new task, in one call."""
+    async with knowing(schema) as store:
+        options = {"idempotency_key": "k", "fingerprint": 7}
+        await store.submit(
+            [
+                Batch(
+                    tasks=(task(2, run=7, dedupe=Dedupe.RUN, **options),),
+                    run=NewRun(id=7, pool="p"),
+                )
+            ],
+            now=1000.0,
+            entropy=1,
+        )
+        store.calls.clear()
+        assert not (await submit(store, task(3, **options))).admissions[0].duplicate
+        assert store.calls == {ONE: 1}
 
 
 async def test_priorities_are_found_in_their_order(schema: Schema) -> None:
