@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 from tests.store.postgres import outcome_scenes as outcomes
 from tests.store.postgres import test_step_simple_guards as guards
+from tests.store.postgres import test_submit_one as singles
 from tests.store.postgres.sql_histories import KINDS, Undaunted
 from tests.store.postgres.test_fast_path import Two, compare, days_work
 from tests.store.postgres.test_step_simple import test_a_callback_is_not_lost as with_callback
@@ -431,6 +432,17 @@ async def _key_in_two_shares(two: Two) -> None:
     await two.do("lease", LeaseRequest(pool="p", worker="one", want=4))
 
 
+async def _freed_key_in_two_shares(two: Two) -> None:
+    ask = LeaseRequest(pool="p", worker="one", want=1)
+    await two.do("submit", tasks(1, 1, key="k", share="x"))
+    (held,) = (await two.do("lease", ask)).leased
+    await two.do("submit", tasks(11, 1, key="k", share="z"))
+    await two.do("submit", tasks(21, 1, key="k", share="a"))
+    # The server ends it, and the verbs lease what stands in the ring then.
+    await two.do("settle", ((Settlement(fence=held.fence, event=Transition.COMPLETE),), None))
+    await two.do("lease", ask)
+
+
 async def _server_takes_all(schema: Schema) -> None:
     """Of scenes in which the verbs have nothing to do, the server leaves them nothing."""
     for act, kind in (
@@ -543,6 +555,7 @@ SCENES: dict[str, Callable[[Schema], Coroutine[Any, Any, None]]] = {
     "times": of_kind(_times, "fifo"),
     "many of a key": of_kind(_many_of_a_key, "keys paced in line"),
     "key in two shares": of_kind(_key_in_two_shares, "fair and limited"),
+    "freed key in two shares": of_kind(_freed_key_in_two_shares, "fair and limited"),
     "joins": of_kind(_joins, "fair by twos"),
     "one at a time": of_kind(_one_at_a_time, "fair and limited"),
     "rests": of_kind(_rests, "fair by twos"),
@@ -568,6 +581,10 @@ SCENES: dict[str, Callable[[Schema], Coroutine[Any, Any, None]]] = {
     "simple and held back": alone(guards.test_a_pool_is_held_back),
     "simple and counted": alone(guards.test_who_holds_nothing_is_not_counted),
     "simple and heard": alone(guards.test_others_hear_of_room_only_where_there_was_none),
+    "one behind others": alone(
+        singles.test_a_task_stands_behind_those_that_run_are_parked_or_delayed
+    ),
+    "one and a run": alone(singles.test_a_key_of_a_run_is_another_than_that_of_a_pool),
     "one and stopped": alone(guards.test_a_submit_of_one_task_knows_a_stopped_key),
     "simple and parked": alone(guards.test_tasks_are_parked_for_another_worker, ("other",)),
     "simple and stopped": alone(guards.test_a_key_is_stopped_where_keys_do_not_matter),

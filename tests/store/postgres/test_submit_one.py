@@ -172,7 +172,7 @@ async def test_a_task_stands_behind_those_that_run_are_parked_or_delayed(schema:
                 fence=second.fence, event=Transition.RELEASE, spend=False, parked=True
             )
             await one.settle([parked], now=1000.0, entropy=1)
-            given += (await submit(one, task(5))).admissions
+            given.extend((await submit(one, task(5))).admissions)
         assert answers[0] == answers[1]
         assert [(3, 4)] == [(one.position, one.depth) for one in answers[0]]
         assert store.calls == {MANY: 1, ONE: 1}
