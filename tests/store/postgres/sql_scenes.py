@@ -585,6 +585,9 @@ SCENES: dict[str, Callable[[Schema], Coroutine[Any, Any, None]]] = {
         singles.test_a_task_stands_behind_those_that_run_are_parked_or_delayed
     ),
     "one and a run": alone(singles.test_a_key_of_a_run_is_another_than_that_of_a_pool),
+    "one and entered late": alone(
+        singles.test_a_callers_long_transaction_is_queued_before_a_later_submit
+    ),
     "one and stopped": alone(guards.test_a_submit_of_one_task_knows_a_stopped_key),
     "simple and parked": alone(guards.test_tasks_are_parked_for_another_worker, ("other",)),
     "simple and stopped": alone(guards.test_a_key_is_stopped_where_keys_do_not_matter),

@@ -207,15 +207,15 @@ async def test_a_connection_lost_under_way_leaves_a_doubt(address: Address, sche
 def _waits_for_a_lock(store: PostgresStore, schema: Schema) -> bool:
     """Return whether the session that the store writes over waits for a lock."""
     question = "SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE pid = %s"
-    return _asked(schema, question, store)
+    return _is_so(schema, question, store)
 
 
 def _end_session(store: PostgresStore, schema: Schema) -> None:
     """Let the server end the connection that the store writes over, and wait until it has."""
-    assert _asked(schema, "SELECT pg_terminate_backend(%s, 30000)", store)
+    assert _is_so(schema, "SELECT pg_terminate_backend(%s, 30000)", store)
 
 
-def _asked(schema: Schema, question: LiteralString, store: PostgresStore) -> bool:
+def _is_so(schema: Schema, question: LiteralString, store: PostgresStore) -> bool:
     """Return the answer of the server to a question about the writing session of a store."""
     transactor: Any = store._writing
     pid = transactor._connection._driver.info.backend_pid

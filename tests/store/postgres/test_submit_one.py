@@ -8,6 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 from msgspec.structs import replace
+from tests.store.postgres.test_step_simple_guards import SUBMIT, on_the_server, session
 from verify.servers.schemas import InlinePostgresStore, Schema
 
 from millpond.core import control as orders
@@ -239,6 +240,20 @@ async def test_tasks_in_the_inbox_are_queued_before_a_later_submit(schema: Schem
         connection.close()
         assert (await submit(store, task(2))).admissions[0].sequence == 3
         assert store.detour_counts() == {("submit", "inbox"): 1}
+
+
+async def test_a_callers_long_transaction_is_queued_before_a_later_submit(schema: Schema) -> None:
+    """The store remembers which transactions were open when it last looked through the inbox."""
+    async with knowing(schema) as store:
+        with session(schema) as slow:
+            slow.execute("BEGIN")
+            slow.execute(SUBMIT)
+            on_the_server(schema, SUBMIT)
+            assert (await submit(store, task(2))).admissions[0].sequence == 3
+            assert (await submit(store, task(3))).admissions[0].sequence == 4
+            slow.execute("COMMIT")
+        assert (await submit(store, task(4))).admissions[0].sequence == 6
+        assert store.detour_counts() == {("submit", "inbox"): 2}
 
 
 async def test_no_message_is_sent_where_there_is_no_worker(schema: Schema) -> None:
