@@ -12,8 +12,9 @@ import pytest
 from millpond.core import control as orders
 from millpond.core.lease import LeaseRequest
 from millpond.core.lifecycle import Transition
+from millpond.core.rate import Rate
 from millpond.core.settle import Settlement
-from millpond.core.spec import PoolSpec, fifo
+from millpond.core.spec import PoolSpec, fair_round_robin, fifo, priority
 from millpond.core.task import Call, NewTask
 from millpond.errors import MigrationNeeded
 from millpond.store.postgres import server_functions
@@ -46,9 +47,18 @@ server_functions.sources = lambda: {
 from millpond.store.postgres.url import address_of
 from tests.store.postgres.test_server_functions import work
 
-asyncio.run(work(address_of(sys.argv[1]), sys.argv[2], int(sys.argv[3])))
+asyncio.run(work(address_of(sys.argv[1]), sys.argv[2], int(sys.argv[3]), kind=sys.argv[4]))
 """
 """A program of the next release: all of its functions differ, and have the next version."""
+
+KINDS = {
+    "fifo": PoolSpec(name="p", order=fifo(), max_concurrent=7),
+    "fair": PoolSpec(name="p", order=fair_round_robin(), max_concurrent=7, max_per_key=2),
+    "lanes": PoolSpec(name="p", order=fifo(), max_concurrent=5, lanes=5),
+    "rates": PoolSpec(
+        name="p", order=priority(), max_concurrent=7, rates=(Rate(9000),), rate_per_key=Rate(900)
+    ),
+}
 
 
 @pytest.fixture
@@ -64,16 +74,26 @@ def connection(address: Address) -> Iterator[Connection]:
         yield opened
 
 
-async def work(address: Address, worker: str, first: int, tasks: int = 40) -> None:
-    """Submit tasks one by one and complete them, ten at a time, with the server's functions."""
+async def work(
+    address: Address, worker: str, first: int, tasks: int = 40, kind: str = "fifo"
+) -> None:
+    """Submit tasks one by one and complete them, five at a time, with the server's functions."""
     store = await PostgresStore.open(address)
     seen = 0
     try:
-        await store.control(orders.Declare(PoolSpec(name="p", order=fifo(), max_concurrent=7)))
+        await store.control(orders.Declare(KINDS[kind]))
         await store.control(orders.Register(worker, 60.0))
         ask = LeaseRequest(pool="p", worker=worker, want=5)
         for number in range(tasks):
-            new = NewTask(id=first + number, pool="p", call=Call("work", b"x"))
+            key, again = f"k{number % 9}", f"once {first + number}" if number % 3 else None
+            new = NewTask(
+                id=first + number,
+                pool="p",
+                call=Call("work", b"x"),
+                key=key,
+                share=key,
+                idempotency_key=again,
+            )
             await store.submit([Batch(tasks=(new,))])
         leased = (await store.lease(ask)).leased
         while leased:
@@ -82,16 +102,20 @@ async def work(address: Address, worker: str, first: int, tasks: int = 40) -> No
             seen += len(ends)
             assert answer.lease is not None
             leased = answer.lease.leased
-        assert not store._refusals
+        # The verbs hide an error of the server: they do the same.
+        assert "error" not in {reason for _, reason in store.detour_counts()}
+        assert kind != "fifo" or not store._refusals
     finally:
         await store.close()
     print(seen)  # noqa: T201 - a program that is started by a test reads it
 
 
-def start_next(url: str, worker: str, first: int) -> subprocess.Popen[str]:
+def start_next(url: str, worker: str, first: int, kind: str = "fifo") -> subprocess.Popen[str]:
     """Start a program of the next release."""
     return subprocess.Popen(
-        [sys.executable, "-c", NEXT, url, worker, str(first)], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", NEXT, url, worker, str(first), kind],
+        stdout=subprocess.PIPE,
+        text=True,
     )
 
 
@@ -189,19 +213,20 @@ def test_the_public_functions_are_those_of_the_newest(
     assert not given
 
 
+@pytest.mark.parametrize("kind", KINDS)
 def test_old_and_new_work_side_by_side(
-    connection: Connection, address: Address, postgres_url: str
+    connection: Connection, address: Address, postgres_url: str, kind: str
 ) -> None:
     """During a rolling deploy: what one release starts the other ends, and every count fits."""
     migrate(connection, address)
-    programs = [start_next(postgres_url, f"new {n}", 1000 * n) for n in (1, 2)]
-    asyncio.run(work(address, "old", 10_001))
+    programs = [start_next(postgres_url, f"new {n}", 1000 * n, kind) for n in (1, 2)]
+    asyncio.run(work(address, "old", 10_001, kind=kind))
     for program in programs:
         with program:
             program.communicate(timeout=60)
             assert 0 == program.returncode
     # A program may leave while others still submit.
-    asyncio.run(work(address, "last", 20_001, tasks=0))
+    asyncio.run(work(address, "last", 20_001, tasks=0, kind=kind))
     assert 120 == completed(connection, address)
     with pytest.raises(psycopg.errors.UndefinedFunction):
         connection.execute("SELECT millpond.millpond_settle_and_lease()")
