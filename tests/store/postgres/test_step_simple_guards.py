@@ -99,6 +99,38 @@ async def test_who_gets_nothing_comes_next(schema: Schema) -> None:
     await going_on(both, [*held[2:], *left])
 
 
+async def test_claims_from_before_its_prefetch_ended_are_given_back(schema: Schema) -> None:
+    """Another worker finds nothing else: it is asked for them, and comes next."""
+    both = await knowing(schema, replace(SPEC, prefetch=3), tasks=4)
+    answer = await both.do("lease", replace(ASK, want=1, ahead=3))
+    assert len(answer.claimed) == 3
+    await both.do("control", orders.Declare(SPEC))
+    await both.do("control", orders.Register("v", 1e6))
+    for want in (0, 4):
+        assert not await both.lease(worker="v", want=want)
+    answer_then = await both.do("lease", replace(ASK, want=0))
+    assert answer_then.give_back
+    back = [
+        Settlement(fence=one.fence, event=Transition.RELEASE, spend=False, begun=False)
+        for one in answer.claimed
+    ]
+    await both.do("settle", back, then=None)
+    await both.lease(want=4)
+    await both.lease(worker="v", want=4)
+    await both.same_history()
+    await both.server.close()
+
+
+async def test_a_worker_that_asks_late_is_alive_again(schema: Schema) -> None:
+    both = await knowing(schema)
+    await both.do("control", orders.Register("late", 5.0))
+    both.now += 5.0
+    late = await both.lease(worker="late")
+    await both.do("recover", limit=100)
+    assert await both.complete(late, worker="late")
+    await going_on(both, [])
+
+
 async def test_who_wants_nothing_is_in_nobodys_way(schema: Schema) -> None:
     """All slots are taken, and a worker that has none asks only when it should ask again."""
     both = await knowing(schema)
