@@ -593,6 +593,7 @@ SCENES: dict[str, Callable[[Schema], Coroutine[Any, Any, None]]] = {
     "simple and stopped": alone(guards.test_a_key_is_stopped_where_keys_do_not_matter),
     "simple and starved": alone(guards.test_who_gets_nothing_comes_next),
     "simple and claimed": alone(guards.test_claims_from_before_its_prefetch_ended_are_given_back),
+    "simple and of another": alone(guards.test_closures_of_another_process_are_not_asked_for_again),
     "simple and late": alone(guards.test_a_worker_that_asks_late_is_alive_again),
     "simple and idle": alone(guards.test_who_wants_nothing_is_in_nobodys_way),
     "simple and owned": alone(guards.test_a_closure_comes_to_its_owner_in_its_place),

@@ -108,8 +108,8 @@ async def test_claims_from_before_its_prefetch_ended_are_given_back(schema: Sche
     await both.do("control", orders.Register("v", 1e6))
     for want in (0, 4):
         assert not await both.lease(worker="v", want=want)
-    answer_then = await both.do("lease", replace(ASK, want=0))
-    assert answer_then.give_back
+    next_answer = await both.do("lease", replace(ASK, want=0))
+    assert next_answer.give_back
     back = [
         Settlement(fence=one.fence, event=Transition.RELEASE, spend=False, begun=False)
         for one in answer.claimed
@@ -152,6 +152,18 @@ async def test_a_closure_comes_to_its_owner_in_its_place(schema: Schema) -> None
         if held:
             await both.complete(held, worker="mine")
     await going_on(both, [])
+
+
+async def test_closures_of_another_process_are_not_asked_for_again(schema: Schema) -> None:
+    """They are ready, and no lease of this worker would ever get one: it would ask in a loop."""
+    both = await knowing(schema, tasks=1)
+    await both.do("control", orders.Register("theirs", 1e6, owner="another"))
+    await both.do("submit", batch(100, 3, owner="another"))
+    answer = await both.do("lease", ASK)
+    assert len(answer.leased) == 1
+    assert answer.next_at is None
+    assert both.server.calls == {SIMPLE: 1}
+    await going_on(both, list(answer.leased))
 
 
 async def test_a_worker_that_left_gets_nothing(schema: Schema) -> None:
