@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 
+    from millpond.core.lease import LeaseRequest
     from millpond.core.settle import Settlement
     from millpond.core.spec import PoolSpec
     from millpond.store.protocol import Batch, Hint, RenewAnswer, SettleAnswer
@@ -167,6 +168,18 @@ class SharedStore(Store, Protocol):
     async def announce(self, answer: Any) -> None:  # noqa: ANN401 - the answer of any verb
         """Notify other processes of what a transaction of the caller's stored."""
 
+    def settle_behind(
+        self, settlements: Sequence[Settlement], *, then: LeaseRequest
+    ) -> Coroutine[Any, Any, SettleAnswer | None] | None:
+        """Send a settle while another one of this process is on its way; None if that cannot be.
+
+        It is on its way when this returns. The answer is None if the store refused all of it, and
+        wrote nothing: it may depend on one before it that was refused. The caller settles it again
+        after that one. So no fence counts as stale here.
+        """
+        del settlements, then
+        return None
+
 
 class SharedMembers:
     """The members of `SharedStore` that one store has; None stands for a missing one."""
@@ -200,6 +213,8 @@ class SharedMembers:
         )
         self.announce: Callable[[Any], Coroutine[Any, Any, None]] | None
         self.announce = getattr(store, "announce", None)
+        self.settle_behind: Callable[..., Coroutine[Any, Any, SettleAnswer | None] | None] | None
+        self.settle_behind = getattr(store, "settle_behind", None)
         self.elects: bool = shared and bool(getattr(store, "elects", self.renewer is not None))
 
     @property

@@ -16,7 +16,7 @@ from millpond.core.task import Call, NewTask
 from millpond.errors import OutcomeUnknown
 from millpond.store.postgres.connect import connect, may_flush, settings
 from millpond.store.postgres.encoding import Sent, sent
-from millpond.store.postgres.flush import Flush
+from millpond.store.postgres.flush import Flush, Solitude
 from millpond.store.postgres.pipeline import PostgresConnection
 from millpond.store.postgres.store import PostgresStore
 from millpond.store.postgres.url import Address, address_of
@@ -261,6 +261,42 @@ def test_a_failed_call_is_not_in_doubt_and_the_next_one_works(address: Address) 
         assert not one.unflushed
         assert not one.closed
         assert ("COMMIT", (3,)) == one.call(ADD, value(3))
+
+
+def test_each_call_has_a_doubt_of_its_own(address: Address) -> None:
+    """The second may have been done though the first was answered."""
+    with closing(opened(address)) as one, closing(connect(address)) as other:
+        pid = one.driver.info.backend_pid
+        first, second = one.start(ADD, value(1)), one.start("SELECT pg_sleep(60)::text", [])
+        assert ("COMMIT", (1,)) == first.finish()
+        assert not one.in_doubt
+        other.execute("SELECT pg_terminate_backend(%s, 30000)", [pid])
+        with pytest.raises(psycopg.OperationalError):
+            second.finish()
+        assert one.in_doubt
+
+
+def test_a_call_behind_one_that_failed_is_done(address: Address) -> None:
+    """Each is a transaction, and the connection goes on."""
+    with closing(opened(address)) as one:
+        first, second = one.start("SELECT 1 / $1::bigint", value(0)), one.start(ADD, value(1))
+        with pytest.raises(psycopg.errors.DivisionByZero):
+            first.finish()
+        assert not one.unflushed
+        assert ("COMMIT", (1,)) == second.finish()
+        assert ("COMMIT", (3,)) == one.call(ADD, value(2))
+
+
+@pytest.mark.parametrize(("others", "is_alone"), [(0, True), (1, False)])
+def test_numbers_of_calls_under_way_together(others: int, is_alone: bool) -> None:
+    """Whether another session wrote is known for each of them."""
+    solitude, number = Solitude(), 100
+    for _ in range(20):
+        first, second = solitude.sent(2), solitude.sent(2)
+        solitude.numbered(number, first)
+        solitude.numbered(number + 2 + others, second)
+        number += 4 + others
+    assert solitude.is_known is is_alone
 
 
 REVOKE = """

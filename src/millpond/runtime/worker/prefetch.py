@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class Prefetch:
     """The prefetched tasks of one worker, by pool, first claimed first."""
 
-    __slots__ = ("_specs", "gone", "held", "none_left")
+    __slots__ = ("_specs", "gone", "held", "none_left", "recalls")
 
     def __init__(self, specs: Mapping[str, PoolSpec]) -> None:
         self._specs = specs
@@ -30,15 +30,20 @@ class Prefetch:
         """Prefetched tasks by pool; a pool without any is not in it."""
         self.none_left: set[str] = set()
         """Pools that had nothing to prefetch when they were last asked."""
+        self.recalls = 0
+        """How often prefetched tasks had to be given back."""
         self.gone: set[Fence] = set()
         """Tasks that were started or given back here, until the store has answered."""
 
+    def most(self, pool: str) -> int:
+        """Return how many tasks of a pool may be prefetched."""
+        spec = self._specs.get(pool)
+        return 0 if spec is None else spec.prefetch or 0
+
     def room(self, pool: str) -> int:
         """Return how many more tasks of a pool may be prefetched."""
-        spec = self._specs.get(pool)
-        if spec is None or not spec.prefetch:
-            return 0
-        return spec.prefetch - len(self.held.get(pool, ()))
+        most = self.most(pool)
+        return most - len(self.held.get(pool, ())) if most else 0
 
     def runs_low(self, pool: str, *, settling: bool) -> bool:
         """Return whether so little of a pool is prefetched that more should be asked for.
@@ -85,6 +90,7 @@ class Prefetch:
 
     def clear(self, pool: str | None = None) -> list[Leased]:
         """Take the prefetched tasks of a pool, or all of them, to give them back."""
+        self.recalls += 1
         if pool is not None:
             return list(self.held.pop(pool, ()))
         claims = [claim for claims in self.held.values() for claim in claims]

@@ -15,6 +15,7 @@ from millpond.core.order.heap import LazyHeap
 from millpond.core.plan import ClaimTimer, Wake, Work
 from millpond.core.service import Service
 from millpond.core.task import CALLBACKS
+from millpond.runtime.declarations import limit_of
 from millpond.runtime.worker.state import MOST_AT_ONCE
 
 if TYPE_CHECKING:
@@ -188,6 +189,22 @@ class Queues(Service):
                 self._moments.set(queue, (plan.moment,))
                 self._arm()
         return None
+
+    def only_prefetches(self, queue: str) -> bool:
+        """Return whether all that may be asked for now is to prefetch more of a queue."""
+        return (
+            queue in self._prefetch.held
+            and queue not in self._prefetch.none_left
+            and queue in self.due
+            and not self.unseen
+            and (self.free(queue) < 1 or self._is_full(queue))
+            and all(other == queue or self.free(other) < 1 for other in self.due)
+        )
+
+    def _is_full(self, queue: str) -> bool:
+        """Return whether as many jobs of a queue run here as may run at all."""
+        jobs, limit = self._state.jobs, limit_of(self._state.services.specs, queue)
+        return len(jobs) >= limit == sum([job.leased.pool == queue for job in jobs.values()])
 
     def free(self, queue: str) -> int:
         """Return how many more jobs of a queue may run here."""

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from millpond.runtime.worker.second_call import SecondCall
     from millpond.runtime.worker.state import WorkerState
 
 STRETCH = 0.005
@@ -14,6 +15,10 @@ STRETCH = 0.005
 
 GATHERED = 256
 """How many jobs that end at once are gathered for one call of the store, while others are ready."""
+
+
+LOOKS = 3
+"""In so many rounds the loop sees an answer, reads it, and lets the turn go on."""
 
 
 class TurnSchedule:
@@ -28,7 +33,10 @@ class TurnSchedule:
         """Whether a turn is to come."""
         self.pause = 0.0
         """Seconds to wait before the next turn, after the store failed."""
+        self.second: SecondCall | None = None
         self._wake: asyncio.Future[None] | None = None
+        self._looking = 0
+        """For how many more rounds of the loop slots let it go after each job."""
         self._let_go_at = 0.0
         """When a slot last let the loop go on, by its clock."""
 
@@ -68,6 +76,11 @@ class TurnSchedule:
         """
         if not self._state.ended or not self._env.shared:
             return False
+        if self.second is not None and len(self._state.ended) >= self.second.enough:
+            if self.second.gathered() and not self._looking:
+                self._look(LOOKS)
+        if self._looking:
+            return True
         if others_wait and not self.turning and len(self._state.ended) < GATHERED:
             return False
         now = self._env.loop.time()
@@ -75,6 +88,12 @@ class TurnSchedule:
             return False
         self._let_go_at = now
         return True
+
+    def _look(self, rounds: int) -> None:
+        """Let the loop read an answer, if there is one, and the turn act on it."""
+        self._looking = rounds
+        if rounds:
+            self._env.loop.call_soon(self._look, rounds - 1)
 
     def wants_turn(self) -> bool:
         """Return whether the caller should run the turn itself: no other job is running."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 from millpond.core.service import Service
+from millpond.runtime.batching import bytes_of, fitting
 from millpond.runtime.jobs.job import Handler, Where
 from millpond.runtime.worker.tally import Tally
 
@@ -119,7 +120,28 @@ class WorkerState(Service):
         """The runtime it belongs to, for the code of handlers."""
         return self.services.runtime
 
+    def take_ended(self) -> list[tuple[Settlement, Job, Any]]:
+        """Take as many settlements as fit into one verb."""
+        ended = self.ended
+        count = fitting(ended, _size, MOST_AT_ONCE) if len(ended) > 1 else len(ended)
+        if count == len(ended):
+            self.ended = []
+            return ended
+        self.ended = ended[count:]
+        return ended[:count]
+
     @property
     def may_lease(self) -> bool:
         """Whether it may ask for work: it is registered, and its leases hold."""
         return not (self.stopping or self.fenced or self.late)
+
+
+def mark_unsure(ended: list[tuple[Settlement, Job, Any]]) -> None:
+    """Note that the store may or may not have settled these attempts."""
+    for _, job, _ in ended:
+        job.unsure = True
+        job.left_slot = False
+
+
+def _size(ended: tuple[Settlement, Job, Any]) -> int:
+    return bytes_of(ended[0])

@@ -1,7 +1,8 @@
 """Turns: settle what has ended and, in the same verb, lease what may start next.
 
-One turn at a time; what ends while a verb is under way goes into the next. Between two turns a
-worker waits for a wake or for the moment that the plan named.
+One turn at a time; what ends while a verb is under way goes into the next, or into a second one
+that is sent at once (`second_call.py`). Between two turns a worker waits for a wake or for the
+moment that the plan named.
 """
 
 from __future__ import annotations
@@ -14,8 +15,7 @@ from millpond.core.control import Disown
 from millpond.core.log_fields import about
 from millpond.core.service import Service
 from millpond.runtime.bad_values import is_store_failure
-from millpond.runtime.batching import bytes_of, fitting
-from millpond.runtime.worker.state import MOST_AT_ONCE
+from millpond.runtime.worker.state import mark_unsure
 
 if TYPE_CHECKING:
     from millpond.core.lease import LeaseRequest
@@ -27,8 +27,10 @@ if TYPE_CHECKING:
     from millpond.runtime.worker.prefetch import Prefetch
     from millpond.runtime.worker.queues import Queues
     from millpond.runtime.worker.schedule import TurnSchedule
+    from millpond.runtime.worker.second_call import Call, SecondCall
     from millpond.runtime.worker.settle_answers import SettleAnswers
     from millpond.runtime.worker.state import WorkerState
+    from millpond.store.protocol import SettleAnswer
 
 log = logging.getLogger("millpond.worker")
 
@@ -65,6 +67,7 @@ class Turns(Service):
     _leasing: Leasing
     _settle_answers: SettleAnswers
     _one_by_one: OneByOne
+    _second: SecondCall
     watchdog: Watchdog
     _quiet: Quiet
     driver: asyncio.Task[None] | None = None
@@ -99,7 +102,7 @@ class Turns(Service):
 
     async def turn(self) -> None:
         """Settle what has ended and lease what may start, until there is nothing of either."""
-        state, schedule = self._state, self._schedule
+        state, schedule, second = self._state, self._schedule, self._second
         if schedule.turning:
             schedule.scheduled = True
             return
@@ -113,27 +116,40 @@ class Turns(Service):
         try:
             while True:
                 schedule.scheduled = False
-                if state.unsure and not state.ended and state.may_lease:
-                    ended, ask = [], None
-                    await self._disown()
-                ended = self._next_ended()
-                ask = None
-                if state.may_lease and not state.unsure:
-                    if self._queues.unseen:
-                        await self._queues.look_up_unseen()
-                    if self._queues.due:
-                        ask = self._queues.next_ask(settling=bool(ended))
+                if (sent := second.take()) is not None:
+                    ended, ask = sent.ended, sent.ask
+                else:
+                    if state.unsure and not state.ended and state.may_lease:
+                        ended, ask = [], None
+                        await self._disown()
+                    ended = state.take_ended()
+                    ask = None
+                    if state.may_lease and not state.unsure:
+                        if self._queues.unseen:
+                            await self._queues.look_up_unseen()
+                        if self._queues.due:
+                            ask = self._queues.next_ask(settling=bool(ended))
                 if ended:
                     try:
-                        answer = await store.settle([one[0] for one in ended], then=ask)
+                        answer = await self._settled(ended, ask, sent)
                     except Exception as error:
                         if is_store_failure(error):
                             raise
+                        await second.land()
                         if ask is not None:
                             self._ask_again(ask)
                         await self._one_by_one.settle(ended, error)
                         continue
-                    self._settle_answers.apply(ended, ask, answer)
+                    if answer is None:
+                        # It was the second, and the store refused it: what it ends goes first.
+                        await second.land()
+                        state.ended[:0] = ended
+                        ended, ask = [], None
+                        continue
+                    if sent is None:
+                        self._settle_answers.apply(ended, ask, answer)
+                    else:
+                        second.apply(sent, answer)
                 elif ask is not None:
                     try:
                         leased = await store.lease(ask)
@@ -151,7 +167,10 @@ class Turns(Service):
                 self._outages.worked(self._worker)
         except BaseException as error:
             # Nothing may be lost, whatever the store does and whichever task is cancelled here.
-            self._failed(ended, ask, error)
+            try:
+                await second.land(abandon=not isinstance(error, Exception))
+            finally:
+                self._failed(ended, ask, error)
             if not isinstance(error, Exception):
                 raise
         finally:
@@ -164,15 +183,23 @@ class Turns(Service):
         if state.stopping and not state.jobs:
             self._quiet.reached()
 
-    def _next_ended(self) -> list[tuple[Settlement, Job, Any]]:
-        """Take as many settlements as fit into one verb."""
-        ended = self._state.ended
-        count = fitting(ended, _size, MOST_AT_ONCE) if len(ended) > 1 else len(ended)
-        if count == len(ended):
-            self._state.ended = []
-            return ended
-        self._state.ended = ended[count:]
-        return ended[:count]
+    async def _settled(
+        self,
+        ended: list[tuple[Settlement, Job, Any]],
+        ask: LeaseRequest | None,
+        sent: Call | None,
+    ) -> SettleAnswer | None:
+        """Settle these, or wait for the answer to a call that was sent; allow one behind it."""
+        second = self._second
+        second.open(ended[0][1].leased.pool, ask)
+        try:
+            if sent is None:
+                return await self._env.store.settle([one[0] for one in ended], then=ask)
+            if len(self._state.ended) >= second.enough:
+                second.gathered()
+            return await sent.answer
+        finally:
+            second.shut()
 
     def _failed(
         self,
@@ -192,9 +219,7 @@ class Turns(Service):
             )
         schedule.pause = min(max(schedule.pause * 2, FIRST_PAUSE), LONGEST_PAUSE)
         self.watchdog.watch()
-        for _, job, _ in ended:
-            job.unsure = True
-            job.left_slot = False
+        mark_unsure(ended)
         self._state.ended[:0] = ended
         if ask is not None:
             self._ask_again(ask)
@@ -231,7 +256,3 @@ def _release(waiting: list[asyncio.Future[None]]) -> None:
         if not one.done():
             one.set_result(None)
     waiting.clear()
-
-
-def _size(ended: tuple[Settlement, Job, Any]) -> int:
-    return bytes_of(ended[0])

@@ -15,6 +15,7 @@ from millpond.runtime.worker.one_by_one import OneByOne
 from millpond.runtime.worker.prefetch import Prefetch
 from millpond.runtime.worker.queues import Queues
 from millpond.runtime.worker.schedule import TurnSchedule
+from millpond.runtime.worker.second_call import SecondCall
 from millpond.runtime.worker.settle import Settling
 from millpond.runtime.worker.settle_answers import SettleAnswers
 from millpond.runtime.worker.slots import Slots
@@ -51,9 +52,20 @@ class Worker(WorkerState):
         leasing = Leasing(self, self, queues, prefetch, slots, attempts, misfits, settling)
         answers = SettleAnswers(self, self, prefetch, attempts, leasing)
         one_by_one = OneByOne(self, attempts, answers)
+        schedule.second = second = SecondCall(self, queues, prefetch, answers, settling)
         self.quiet = quiet = Quiet(self.loop)
         self._turns = turns = Turns(
-            self, self, schedule, queues, prefetch, leasing, answers, one_by_one, watchdog, quiet
+            self,
+            self,
+            schedule,
+            queues,
+            prefetch,
+            leasing,
+            answers,
+            one_by_one,
+            second,
+            watchdog,
+            quiet,
         )
         stopping = Stopping(
             self, self, schedule, queues, slots, attempts, settling, turns, guard, executors, quiet

@@ -122,7 +122,7 @@ class SettleAndLease:
         return (
             self.then is not None
             and not self.then.ahead
-            and _all_complete(self.settlements)
+            and all_complete(self.settlements)
             and not any(one.successor for one in self.settlements)
         )
 
@@ -303,14 +303,14 @@ def _why_not_end(one: Settlement) -> str | None:
     return "parked" if one.parked else "hold" if one.hold is not None else None
 
 
-def _all_complete(settlements: Sequence[Settlement]) -> bool:
+def all_complete(settlements: Sequence[Settlement]) -> bool:
     """Return whether all of these are first attempts that completed."""
     return all(one.event is _COMPLETE and one.fence.attempt == 1 for one in settlements)
 
 
 def _outcomes(settlements: Sequence[Settlement]) -> tuple[Sent, Sent]:
     """Return how attempts end, and their errors; nothing if all complete a first attempt."""
-    if _all_complete(settlements):
+    if all_complete(settlements):
         return sent(None), sent(None)
     ends = [
         {

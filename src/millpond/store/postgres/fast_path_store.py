@@ -15,7 +15,12 @@ from millpond.errors import StoreError
 from millpond.store.clock import ServerClock
 from millpond.store.postgres.encoding import sent
 from millpond.store.postgres.errors import code_of
-from millpond.store.postgres.fast_path import SettleAndLease, answer_of, why_not_settle
+from millpond.store.postgres.fast_path import (
+    SettleAndLease,
+    all_complete,
+    answer_of,
+    why_not_settle,
+)
 from millpond.store.postgres.fast_submit import (
     FastSubmit,
     FastSubmitAnswer,
@@ -38,7 +43,7 @@ from millpond.store.sql.store import SqlStore
 from millpond.store.sql.written_with import hint_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 
     from millpond.core.lease import LeaseRequest
     from millpond.store.postgres.cursor import Row
@@ -110,8 +115,8 @@ class FastPathStore(SqlStore[PostgresConnection, PostgresHandlerConnection]):
     """What `millpond_step_simple` must be given for each simple pool."""
     _notified: set[str]
     """Pools whose commit itself notified the other processes, or found no worker to notify."""
-    _hinted: tuple[object, Hint] | None
-    """The answer to the last settle, and the hint for it."""
+    _hinted: list[tuple[object, Hint]]
+    """The answers to the last settles, and the hint for each."""
 
     async def lease(
         self, ask: LeaseRequest, *, now: float | None = None, entropy: int | None = None
@@ -142,6 +147,42 @@ class FastPathStore(SqlStore[PostgresConnection, PostgresHandlerConnection]):
             if answer is not None:
                 return answer
         return await super().settle(settlements, then=then, now=now, entropy=entropy)
+
+    def settle_behind(
+        self, settlements: Sequence[Settlement], *, then: LeaseRequest
+    ) -> Coroutine[Any, Any, SettleAnswer | None] | None:
+        """Send a settle behind the one under way.
+
+        It may end attempts whose start the one under way reports. If the server did not accept
+        that, their fences are not current: then it refuses the whole call, as everything that is
+        not plain, and nothing is written. A refusal here says nothing of the pool: it is not
+        counted, and no verb is tried.
+        """
+        writer, pool = self._writer, then.pool
+        if (
+            self._skips.get(pool)
+            or not isinstance(writer, PostgresWriter)
+            or not all_complete(settlements)
+            or why_not_settle(settlements) is not None
+        ):
+            return None
+        self._must_be_open()
+        step = self._new_step(settlements, then, None, None)
+        call = ServerCall(self._stepping, step, self._calling.call)
+        answer = writer.follow(call, _Step(pool, step, step.settled, in_full=True, is_behind=True))
+        return None if answer is None else self._behind_answered(step, answer)
+
+    async def _behind_answered(
+        self, step: SettleAndLease, answer: Awaitable[SettleAnswer | None]
+    ) -> SettleAnswer | None:
+        try:
+            given = await answer
+        except StoreError as error:
+            if not (error.of_value or error.of_counts):
+                raise
+            return None
+        await self._end_unreadable(step)
+        return given
 
     def _new_step(
         self,
@@ -198,13 +239,17 @@ class FastPathStore(SqlStore[PostgresConnection, PostgresHandlerConnection]):
             self.detours.add(verb, "value")
             # The verbs know which value it is, or how to go on without it.
             return None
+        await self._end_unreadable(step)
+        return given
+
+    async def _end_unreadable(self, step: SettleAndLease) -> None:
+        """End the started tasks that cannot be read."""
         if step.unreadable:
             ends = [
                 Settlement(fence=fence, event=Transition.CORRUPT, spend=False)
                 for fence in step.unreadable
             ]
             await super().settle(ends, now=step.now)
-        return given
 
     async def _apart(
         self, verb: str, which: str, errand: ServerCall, value: _Submit | _Step
@@ -266,10 +311,9 @@ class FastPathStore(SqlStore[PostgresConnection, PostgresHandlerConnection]):
     def _hint(self, answers: Sequence[Any]) -> Hint | None:
         """Return the hint for a commit, without what the commit itself has notified."""
         notified, self._notified = self._notified, set()
-        if self._hinted is not None:
-            settled, hinted = self._hinted
+        for settled, hinted in self._hinted:
             answers = [hinted if answer is settled else answer for answer in answers]
-            self._hinted = None
+        self._hinted = []
         hint = hint_of(answers) if answers else None
         if hint is None or not notified:
             return hint
@@ -279,7 +323,7 @@ class FastPathStore(SqlStore[PostgresConnection, PostgresHandlerConnection]):
     def _stepping(self, steps: list[_Step]) -> PreparedCall:
         """Prepare a settle-and-lease call: for a simple pool, of the function for those."""
         (one,) = steps
-        pool, step, _, in_full = one
+        pool, step, _, in_full, is_behind = one
         simple = self._simple_steps.get(pool) if step.is_simple and not in_full else None
         if simple is not None and self._may_try(_simply(pool)):
             name = "step_simple"
@@ -292,6 +336,8 @@ class FastPathStore(SqlStore[PostgresConnection, PostgresHandlerConnection]):
             if simple is not None and row is not None and row[0] is not None:
                 self._refused(_simply(pool))
                 return [_IN_FULL]
+            if is_behind and (row is None or row[0] is not None):
+                return [None]
             row = self._heard(pool, row)
             return [None if row is None else self._stepped_answer(one, answer_of(row), simple)]
 
@@ -315,7 +361,7 @@ class FastPathStore(SqlStore[PostgresConnection, PostgresHandlerConnection]):
             self._simple_steps.pop(one.pool, None)
         given = one.answer(said)
         if isinstance(given, SettleAnswer):
-            self._hinted = (given, one.step.hint(said, given))
+            self._hinted.append((given, one.step.hint(said, given)))
         return given
 
     def _taking(self, grouped: list[_Submit]) -> PreparedCall:
@@ -450,7 +496,9 @@ class _Step(NamedTuple):
     step: SettleAndLease
     answer: Callable[[SettleAndLeaseAnswer], Any]
     in_full: bool = False
-    """Whether the function for simple pools has refused it."""
+    """Whether the function for simple pools has refused it, or must not be asked."""
+    is_behind: bool = False
+    """Whether it was sent behind another one, whose answer it does not know."""
 
 
 _IN_FULL = object()

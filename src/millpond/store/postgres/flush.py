@@ -98,12 +98,14 @@ class Solitude:
     number shows it: so others wait for at most one flush of this connection.
     """
 
-    __slots__ = ("_alone", "_last", "_sent")
+    __slots__ = ("_alone", "_last", "_last_at", "_sent")
 
     def __init__(self) -> None:
         self._last = 0
+        self._last_at = 0
+        """Which transaction of this connection had the last known number."""
         self._sent = 0
-        """Transactions of this connection since the last known number."""
+        """How many transactions this connection has sent."""
         self._alone = 0
         """Known numbers in a row that followed each other."""
 
@@ -112,13 +114,18 @@ class Solitude:
         """Whether no other session has written lately."""
         return self._alone >= _MANY
 
-    def sent(self, transactions: int) -> None:
-        """Note that transactions were sent, each of which may have a number."""
-        self._sent += transactions
+    def sent(self, transactions: int) -> int:
+        """Note that transactions were sent, each of which may have a number.
 
-    def numbered(self, number: int | None, behind: int) -> None:
-        """Note the number of a transaction; None if it has none. `behind` were sent with it."""
+        Return which transaction of this connection the first of them is.
+        """
+        first = self._sent + 1
+        self._sent += transactions
+        return first
+
+    def numbered(self, number: int | None, at: int) -> None:
+        """Note the number of a transaction, None if it has none; `at` is what `sent` returned."""
         if number is not None:
-            follows = number - self._last <= self._sent - behind
+            follows = number - self._last <= at - self._last_at
             self._alone = self._alone + 1 if follows else 0
-            self._last, self._sent = number, behind
+            self._last, self._last_at = number, at

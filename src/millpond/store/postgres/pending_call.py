@@ -20,7 +20,7 @@ Steps: TypeAlias = Generator[None, None, str]
 class PendingServerCall:
     """A sent statement, alone in its transaction; for one thread at a time."""
 
-    __slots__ = ("_connection", "_cursor", "_numbered", "_steps", "is_sent")
+    __slots__ = ("_cursor", "_numbered", "_steps", "connection", "is_sent")
 
     def __init__(
         self,
@@ -29,7 +29,7 @@ class PendingServerCall:
         numbered: Callable[[int | None], None] | None = None,
     ) -> None:
         """`numbered` gets the number of its transaction, from columns that the caller does not."""
-        self._connection = connection
+        self.connection = connection
         self._cursor = cursor
         self._numbered = numbered
         self._steps = connection.send_off()
@@ -37,12 +37,15 @@ class PendingServerCall:
         """Whether all of it was sent, and only the answer is missing."""
 
     def proceed(self) -> tuple[str, Row | None] | None:
-        """Read what has arrived, without waiting; return the outcome and the row if complete."""
+        """Read what has arrived, without waiting; return the outcome and the row if complete.
+
+        Calls that were sent one behind the other are read one after the other.
+        """
         try:
-            self._connection.take_in()
+            self.connection.take_in()
         except BaseException as error:  # noqa: BLE001 - the generator raises it again
             # The rest of the answer would be taken for that of another call.
-            self._connection.close()
+            self.connection.close()
             self._steps.throw(error)
         try:
             next(self._steps)
@@ -52,7 +55,7 @@ class PendingServerCall:
 
     def finish(self) -> tuple[str, Row | None]:
         """Wait for the rest; return the outcome and the row."""
-        return self._ended(self._connection.waited_for(self._steps))
+        return self._ended(self.connection.waited_for(self._steps))
 
     def _ended(self, status: str) -> tuple[str, Row | None]:
         row = self._cursor.fetchone()

@@ -150,6 +150,8 @@ class PostgresConnection:
         self._line: _Line = []
         self._owed: _Line = []
         """Sent statements whose answers were not read yet."""
+        self._lines_out = 0
+        """How many lines were sent whose answers were not all read."""
         self._reads_only = False
         self._read: dict[_Question, Cursor] | None = None
         """Questions of this transaction before its first write, while they are noted."""
@@ -252,7 +254,8 @@ class PostgresConnection:
     ) -> PendingServerCall:
         """Send one statement as a transaction of its own, without waiting.
 
-        The caller reads the answer before it asks anything else.
+        The caller reads the answer before it asks anything else, but for more such statements: their
+        answers are read in the order in which they were sent.
         """
         flushes = self._flushes and flush is not Flush.NOTHING
         alone = flushes and self._solitude.is_known
@@ -260,7 +263,7 @@ class PostgresConnection:
         if self._settings is not None:
             self.execute(BEGIN)
         self._begin_commit()
-        self._solitude.sent(1 if then is None else 2)
+        first = self._solitude.sent(1 if then is None else 2)
         if flushes:
             statement = flush.within(statement) if alone else noting_writes(statement)
         cursor = self._send(statement, arguments)
@@ -272,8 +275,7 @@ class PostgresConnection:
             self._line.append(_BOUNDARY)
         if then is not None:
             self._send(then, [], is_flush=True)
-        behind = 0 if then is None else 1
-        numbered = partial(self._solitude.numbered, behind=behind) if flushes else None
+        numbered = partial(self._solitude.numbered, at=first) if flushes else None
         return PendingServerCall(self, cursor, numbered)
 
     def commit(self) -> str:
@@ -399,16 +401,18 @@ class PostgresConnection:
         """Send the queued statements; return the generator that reads the answers."""
         self._certainly_changed = False
         line, self._line = self._line, []
+        self._lines_out += 1
         try:
             self._library.pipeline_sync()
             self.is_sent = not self._library.flush()
         except BaseException:
             self.close()
             raise
-        return self._collecting(line)
+        return self._collecting(line, in_doubt=self.in_doubt)
 
     def _dispatch(self) -> None:
         """Send the queued statements."""
+        self._lines_out += 1
         try:
             self._library.pipeline_sync()
             self._flush()
@@ -418,7 +422,7 @@ class PostgresConnection:
 
     def _collect_owed(self) -> None:
         owed, self._owed = self._owed, []
-        self.waited_for(self._collecting(owed))
+        self.waited_for(self._collecting(owed, in_doubt=self.in_doubt))
 
     def waited_for(self, steps: Steps) -> str:
         """Wait for all answers; return the last status."""
@@ -433,13 +437,14 @@ class PostgresConnection:
             status: str = over.value
             return status
 
-    def _collecting(self, line: _Line) -> Steps:
+    def _collecting(self, line: _Line, *, in_doubt: bool) -> Steps:
         """Read the answers of sent statements; return the last status.
 
-        Step by step: each ends where more must have been taken in before the next one.
+        Step by step: each ends where more must have been taken in before the next one. `in_doubt`:
+        whether one of them commits. It is noted at the end, for other lines may be sent meanwhile.
         """
         failed: psycopg.Error | None = None
-        status = ""
+        status, unflushed = "", False
         last = next((one for one in reversed(line) if one is not None and not one.is_flush), None)
         try:
             for one in line:
@@ -449,20 +454,24 @@ class PostgresConnection:
                 result = yield from self._answer()
                 if failed is None and result.status not in _SUCCEEDED:
                     failed = _error(result)
-                    self._know_doubt(failed, one, last=one is last)
+                    unflushed = one.is_flush
+                    in_doubt = in_doubt and not _undid(failed, one, last=one is last)
                 command = self._take_in(one, result)
                 status = status if one.is_flush else command
             failed = (yield from self._boundary()) or failed
-            self._library.exit_pipeline_mode()
+            self._lines_out -= 1
+            if not self._lines_out:
+                self._library.exit_pipeline_mode()
         except BaseException as broken:
+            self.in_doubt, self.unflushed = in_doubt, unflushed
             # The answers that are left would be taken for those of others.
             self.close()
             if failed is not None and isinstance(broken, psycopg.Error):
                 raise failed from None  # the server said why before it hung up
             raise
+        self.in_doubt, self.unflushed = in_doubt and failed is not None, unflushed
         if failed is not None:
             raise failed
-        self.in_doubt = False
         if self.miscounted is not None and status != "COMMIT":
             found, self.miscounted = self.miscounted, None
             raise miscounted(*found)
@@ -487,13 +496,6 @@ class PostgresConnection:
         if must is not None and touched != must[1]:
             self.miscounted = (*must, touched)
         return (result.command_status or b"").decode()
-
-    def _know_doubt(self, error: psycopg.Error, failed: _InLine, *, last: bool) -> None:
-        """Note that a commit did not happen if the server failed a statement before it."""
-        if failed.is_flush:
-            self.unflushed = True
-        elif error.sqlstate is not None and (not last or error.sqlstate == _STOOD_IDLE):
-            self.in_doubt = False
 
     def _answer(self) -> Generator[None, None, PGresult]:
         """Return the answer to one statement."""
@@ -561,6 +563,14 @@ class PostgresConnection:
         return -1 if self.closed else self._library.socket
 
     @property
+    def may_send_behind(self) -> bool:
+        """Whether a statement may be sent before the answer to the last one was read.
+
+        Not where a pooler lends the session: it may give the next transaction to another one.
+        """
+        return self._settings is None and not self.closed
+
+    @property
     def closed(self) -> bool:
         """Whether it is closed."""
         return self._library.status != ConnStatus.OK
@@ -584,9 +594,16 @@ class PostgresConnection:
 
     def close(self) -> None:
         """Close it; safe twice."""
-        self._line, self._owed = [], []
+        self._line, self._owed, self._lines_out = [], [], 0
         self.begun = None
         self._driver.close()
+
+
+def _undid(error: psycopg.Error, failed: _InLine, *, last: bool) -> bool:
+    """Return whether a commit did not happen, because the server failed a statement before it."""
+    if failed.is_flush or error.sqlstate is None:
+        return False
+    return not last or error.sqlstate == _STOOD_IDLE
 
 
 def _error(result: PGresult) -> psycopg.Error:

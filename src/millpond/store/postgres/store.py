@@ -113,7 +113,7 @@ class PostgresStore(FastPathStore, SharedStore):
         self._skips, self._refusals, self._reasons, self._notified = {}, {}, {}, set()
         self._simple = {}
         self._simple_steps = {}
-        self._hinted, self._waiters = None, sent(of_waiters(address.schema))
+        self._hinted, self._waiters = [], sent(of_waiters(address.schema))
         self._unanswered = {}
         clock = ServerClock() if clock is None else clock
         self._set_clock = getattr(clock, "set_to", None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import psycopg
 
@@ -149,9 +149,28 @@ class PostgresTransactor(Transactor[Unit, PostgresConnection]):
             return None
         return self._connection.start(statement, arguments(), flush)
 
+    def start_behind(
+        self, statement: str, arguments: Callable[[], list[Sent]], flush: Flush
+    ) -> PendingServerCall:
+        """Send one statement without waiting, behind others whose answers are not read yet."""
+        return self.connection.start(statement, arguments(), flush)
+
+    @property
+    def may_send_behind(self) -> bool:
+        """Whether `start_behind` may be called while another statement is under way."""
+        return self._connection is not None and self._connection.may_send_behind
+
     def finish(self, call: PendingServerCall) -> Row | None:
         """Wait for the answer of a sent statement."""
+        if call.connection is not self._connection:
+            # It went behind a call with which the connection was lost.
+            self.lost(psycopg.OperationalError("the connection was lost before its answer came"))
         return self._ended(call.finish)
+
+    def lost(self, error: Exception) -> NoReturn:
+        """Close the connection of a call that was sent, perhaps in part; raise OutcomeUnknown."""
+        self._disconnect()
+        self._not_known(error)
 
     def _ended(self, call: Callable[[], tuple[str, Row | None]]) -> Row | None:
         try:
@@ -172,8 +191,7 @@ class PostgresTransactor(Transactor[Unit, PostgresConnection]):
     def call_failed(self, error: Exception) -> None:
         """Clean up after a failed call; raise if the Python path would fail too."""
         if not self._did_not_commit(error):
-            self._disconnect()
-            self._not_known(error)
+            self.lost(error)
         self.undo(error)
         if code_of(error) == _LOCKED:
             # The Python path would wait for the same lock, as long once more.

@@ -7,29 +7,38 @@ in turn, so jobs keep their order; jobs that come while a call is pending gather
 
 The loop never blocks: the thread opens connections, handles errors and large calls, and finishes
 calls that take longer than a moment.
+
+A worker may send a call behind one whose answer the loop waits for (`follow`). Their answers are
+read in their order. If the thread finishes one of them, it finishes all behind it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import time
+from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from millpond.core.log_fields import about
-from millpond.store.postgres.server_call import ServerCall
+from millpond.store.postgres.server_call import PreparedCall, ServerCall
 from millpond.store.sql.unit_of_work import SqlTables
-from millpond.store.sql.writer import WriteJob, Writer, answer_caller
+from millpond.store.sql.writer import (
+    WriteJob,
+    Writer,
+    answer_caller,
+    must_not_be_forked,
+    nothing,
+)
 
 if TYPE_CHECKING:
-    import asyncio
     from collections.abc import Callable, Sequence
 
     from millpond.store.postgres.cursor import Row
     from millpond.store.postgres.pending_call import PendingServerCall
     from millpond.store.postgres.pipeline import PostgresConnection
-    from millpond.store.postgres.server_call import PreparedCall
     from millpond.store.postgres.transactions import PostgresTransactor
 
 log = logging.getLogger("millpond.postgres")
@@ -39,6 +48,9 @@ _A_MOMENT = 0.5
 
 _LONG = 0.1
 """Seconds for which a notification of other processes waits for a busy event loop."""
+
+_MOST_BEHIND = 2
+"""How many calls are sent behind one whose answer is on its way: a step, and a notification."""
 
 _Jobs: TypeAlias = "list[WriteJob[SqlTables]]"
 
@@ -51,6 +63,7 @@ class PendingCall:
         "call",
         "error",
         "in_flight",
+        "is_behind",
         "jobs",
         "left_to_thread",
         "loop",
@@ -67,6 +80,8 @@ class PendingCall:
         self.error: BaseException | None = None
         self.in_flight = False
         """It was sent, and the loop reads its answer."""
+        self.is_behind = False
+        """It was sent before the answer to another one was read."""
         self.left_to_thread = False
         """The thread finishes it."""
         self.awaited_elsewhere = False
@@ -145,6 +160,10 @@ class PostgresWriter(Writer[SqlTables]):
     ) -> None:
         self._announce = announce
         self._pending: PendingCall | None = None
+        self._behind: deque[PendingCall] = deque()
+        """Calls that were sent behind it, in their order."""
+        self._unannounced: list[Any] = []
+        """Answers of which the thread notifies others when it has finished all calls."""
         self._thread_writes = True
         """Whether the thread uses the connection."""
         self._resting = False
@@ -172,6 +191,43 @@ class PostgresWriter(Writer[SqlTables]):
         return None
 
     # --- on the loop ------------------------------------------------------------------------------
+
+    def follow(self, call: ServerCall, argument: object) -> asyncio.Future[Any] | None:
+        """Send a call behind those whose answers are on their way; None if that cannot be done now.
+
+        Only on an event loop. It overtakes no job: none may wait.
+        """
+        must_not_be_forked(self._process, self._where)
+        loop = asyncio.get_running_loop()
+        with self._news:
+            pending = self._pending
+            if pending is None or not self._may_follow(pending, loop):
+                return None
+            future: asyncio.Future[Any] = loop.create_future()
+            job = WriteJob[SqlTables](nothing, future, loop, call, argument)
+            # Until it is sent, the thread must not take the connection.
+            pending.in_flight = False
+        self._send_behind(pending, PendingCall([job], loop))
+        return future
+
+    def _may_follow(self, pending: PendingCall, loop: asyncio.AbstractEventLoop) -> bool:
+        """Return whether the loop may send one more call now; under the lock."""
+        return (
+            pending.in_flight
+            and pending.loop is loop
+            and not (self._jobs or self._closing)
+            and len(self._behind) < _MOST_BEHIND
+            and all(one.is_sent for one in self._behind)
+            and self._transactor.may_send_behind
+        )
+
+    def _send_behind(self, pending: PendingCall, following: PendingCall) -> None:
+        """Send a call behind those under way, of which `pending` is the first."""
+        following.is_behind = True
+        self._behind.append(following)
+        self._send(following)
+        # If it cannot be sent, the connection may be closed, and the loop hears nothing of it.
+        self._sent(pending, in_flight=following.error is None)
 
     def _next_pending(self, loop: asyncio.AbstractEventLoop | None) -> PendingCall | None:
         """Return the next call that the loop may send, or None; under the lock."""
@@ -206,10 +262,9 @@ class PostgresWriter(Writer[SqlTables]):
                 assert isinstance(call, ServerCall)  # noqa: S101 - `_next_pending` checked
                 pending.prepared = call.prepare([job.argument for job in pending.jobs])
             if not pending.prepared.is_large:
-                prepared = pending.prepared
-                pending.call = self._transactor.start(
-                    prepared.statement, prepared.arguments, prepared.flush
-                )
+                prepared, transactor = pending.prepared, self._transactor
+                start = transactor.start_behind if pending.is_behind else transactor.start
+                pending.call = start(prepared.statement, prepared.arguments, prepared.flush)
         except BaseException as error:  # noqa: BLE001 - the thread raises it again
             pending.error = error
 
@@ -266,6 +321,13 @@ class PostgresWriter(Writer[SqlTables]):
                 reader.close()  # the thread reads it, or the server closed the connection
                 return
             pending.in_flight = False
+        following: PendingCall | None = pending
+        while following is not None:
+            # The answer to the next may have come with this one.
+            following = self._read(following)
+
+    def _read(self, pending: PendingCall) -> PendingCall | None:
+        """Read what has arrived for a call; return the one behind it if that is to be read."""
         call = pending.call
         assert call is not None  # noqa: S101 - it was sent
         ended: tuple[str, Row | None] | None = None
@@ -276,27 +338,25 @@ class PostgresWriter(Writer[SqlTables]):
             self._sent(pending, in_flight=False)  # the thread handles the error
             if not isinstance(error, Exception):
                 raise
-            return
+            return None
         if ended is None:
             self._sent(pending, in_flight=True)
-        else:
-            self._complete(pending, ended)
+            return None
+        return self._complete(pending, ended)
 
-    def _complete(self, pending: PendingCall, ended: tuple[str, Row | None]) -> None:
-        """Deliver the answers, notify other processes, and send the next call."""
+    def _complete(self, pending: PendingCall, ended: tuple[str, Row | None]) -> PendingCall | None:
+        """Deliver the answers, notify other processes, and send the next call.
+
+        Return the call behind it, if the loop is to read that.
+        """
         status, row = ended
         self._give_answers(pending, row if status == "COMMIT" else None)
         answer_caller([job for job in pending.jobs if job.loop is pending.loop])
         self._answer([job for job in pending.jobs if job.loop is not pending.loop])
-        notice: PreparedCall | float | None = None
-        try:
-            notice = self._announce([job.answer for job in pending.jobs if job.error is None])
-        except Exception:
-            log.exception(
-                "a hook after the commit to %s failed; the commit is stored",
-                self._where,
-                extra=about("commit.hook_failed"),
-            )
+        answers = [job.answer for job in pending.jobs if job.error is None]
+        if self._behind:
+            return self._completed_before(answers)
+        notice = self._announced(answers)
         following: PendingCall | None = None
         with self._news:
             self._pending = None
@@ -312,6 +372,48 @@ class PostgresWriter(Writer[SqlTables]):
                 self._news.notify()
         if following is not None:
             self._send_on_loop(following)
+        return None
+
+    def _completed_before(self, answers: list[Any]) -> PendingCall | None:
+        """Turn to the call behind a complete one; return it if the loop is to read its answer."""
+        whole = all(one.is_sent for one in self._behind)
+        notice: PreparedCall | float | None = None
+        if whole:
+            notice = self._announced(answers)
+        else:
+            self._unannounced += answers
+        with self._news:
+            pending = self._pending = self._behind.popleft()
+            pending.left_to_thread = not whole
+            pending.awaited_elsewhere = any(job.loop is not pending.loop for job in self._jobs)
+            self._hook_again = notice if isinstance(notice, float) else None
+            if not whole:
+                self._news.notify()
+        if isinstance(notice, PreparedCall):
+            word = PendingCall([], pending.loop)
+            word.prepared = notice
+            self._send_behind(pending, word)
+        return self._claimed(pending)
+
+    def _claimed(self, pending: PendingCall) -> PendingCall | None:
+        """Keep the thread from a call that the loop is about to read; None if it has it already."""
+        with self._news:
+            if self._pending is not pending or self._thread_must_finish(pending):
+                return None
+            pending.in_flight = False
+        return pending
+
+    def _announced(self, answers: list[Any]) -> PreparedCall | float | None:
+        """Notify other processes of a commit; return a call that does it, or when to try again."""
+        try:
+            return self._announce(answers)
+        except Exception:
+            log.exception(
+                "a hook after the commit to %s failed; the commit is stored",
+                self._where,
+                extra=about("commit.hook_failed"),
+            )
+        return None
 
     def _give_answers(self, pending: PendingCall, row: Row | None) -> None:
         assert pending.prepared is not None  # noqa: S101 - it was called
@@ -377,6 +479,9 @@ class PostgresWriter(Writer[SqlTables]):
         if pending is not None:
             if self._thread_must_finish(pending) or (not woken and pending.keeps_waiting):
                 pending.in_flight, self._pending, self._thread_writes = False, None, True
+                if self._behind:
+                    self._pending = self._behind.popleft()
+                    self._pending.left_to_thread = True
                 return partial(self._finish, pending)
             return None
         if self._jobs:
@@ -413,7 +518,11 @@ class PostgresWriter(Writer[SqlTables]):
             if not pending.jobs and pending.prepared is not None:
                 pending.prepared.answers(None)
         self._answer(pending.jobs)
-        self._after_commit([job.answer for job in pending.jobs if job.error is None])
+        self._unannounced += [job.answer for job in pending.jobs if job.error is None]
+        if self._pending is None:
+            # Not before the answers of all that was sent are read.
+            answers, self._unannounced = self._unannounced, []
+            self._after_commit(answers)
 
     def _row(self, pending: PendingCall) -> Row | None:
         transactor, prepared = self._transactor, pending.prepared
@@ -421,6 +530,9 @@ class PostgresWriter(Writer[SqlTables]):
             if not isinstance(pending.error, transactor.errors):
                 transactor.discard_connection()
                 raise pending.error
+            if pending.is_behind and pending.call is None:
+                # What is known of the connection is about the call before it.
+                transactor.lost(pending.error)
             transactor.call_failed(pending.error)
             return None
         if pending.call is not None:

@@ -151,7 +151,7 @@ class Writer(Generic[Unit]):
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
-        self._take_in(WriteJob(_nothing, future, loop, work, argument))
+        self._take_in(WriteJob(nothing, future, loop, work, argument))
         return future
 
     def do_now(self, job: Callable[[Unit], T]) -> T:
@@ -436,7 +436,7 @@ class Writer(Generic[Unit]):
             )
 
 
-def _nothing(_: object) -> None:
+def nothing(_: object) -> None:
     """Do nothing."""
 
 
