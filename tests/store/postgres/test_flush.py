@@ -284,7 +284,7 @@ def test_a_call_behind_one_that_failed_is_done(address: Address) -> None:
             first.finish()
         assert not one.unflushed
         assert ("COMMIT", (1,)) == second.finish()
-        assert ("COMMIT", (3,)) == one.call(ADD, value(2))
+        assert ("COMMIT", (2,)) == one.call(ADD, value(2))
 
 
 @pytest.mark.parametrize(("others", "is_alone"), [(0, True), (1, False)])

@@ -44,7 +44,7 @@ class Leasing(Service):
             self._misfits.report_unknown(pool, answer.unknown)
         self._take_prefetched(ask, answer)
         self._start(answer)
-        if answer.give_back or not state.may_lease:
+        if answer.give_back or self._prefetch.is_recalled or not state.may_lease:
             self._settling.give_back_prefetched(pool)
         elif answer.claimed and state.ended:
             self._settling.start_late(pool)

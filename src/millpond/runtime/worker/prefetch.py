@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class Prefetch:
     """The prefetched tasks of one worker, by pool, first claimed first."""
 
-    __slots__ = ("_specs", "gone", "held", "none_left", "recalls")
+    __slots__ = ("_specs", "gone", "held", "is_recalled", "none_left", "recalls")
 
     def __init__(self, specs: Mapping[str, PoolSpec]) -> None:
         self._specs = specs
@@ -32,6 +32,8 @@ class Prefetch:
         """Pools that had nothing to prefetch when they were last asked."""
         self.recalls = 0
         """How often prefetched tasks had to be given back."""
+        self.is_recalled = False
+        """Whether the answer that is applied was asked for before they were given back last."""
         self.gone: set[Fence] = set()
         """Tasks that were started or given back here, until the store has answered."""
 

@@ -76,9 +76,10 @@ class TurnSchedule:
         """
         if not self._state.ended or not self._env.shared:
             return False
-        if self.second is not None and len(self._state.ended) >= self.second.enough:
-            if self.second.gathered() and not self._looking:
-                self._look(LOOKS)
+        second = self.second
+        enough = second is not None and len(self._state.ended) >= second.enough
+        if enough and second is not None and second.gathered() and not self._looking:
+            self._look(LOOKS)
         if self._looking:
             return True
         if others_wait and not self.turning and len(self._state.ended) < GATHERED:

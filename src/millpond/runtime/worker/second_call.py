@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from millpond.runtime.jobs.job import Job
     from millpond.runtime.worker.prefetch import Prefetch
     from millpond.runtime.worker.queues import Queues
-    from millpond.runtime.worker.settle import Settling
     from millpond.runtime.worker.settle_answers import SettleAnswers
     from millpond.runtime.worker.state import WorkerState
     from millpond.store.protocol import SettleAnswer
@@ -33,8 +32,8 @@ same whether it ends few or many."""
 
 
 MOST_IN_A_ROW = 32
-"""After so many calls, each behind another, one is sent alone: it asks for what the second call does
-not ask for, such as a slot that has become free elsewhere."""
+"""After so many calls, each behind another, one is sent alone: it asks for what they do not ask for,
+such as a slot that has become free elsewhere."""
 
 
 class Call(NamedTuple):
@@ -54,7 +53,6 @@ class SecondCall(Service):
     _queues: Queues
     _prefetch: Prefetch
     _settle_answers: SettleAnswers
-    _settling: Settling
     enough: float = inf
     """From how many settlements on `gathered` is to be called; inf while no call is on its way."""
     _part: int = 0
@@ -122,12 +120,15 @@ class SecondCall(Service):
     def apply(self, sent: Call, answer: SettleAnswer) -> None:
         """Apply its answer.
 
-        An order for the pool may have come between the two calls, where the first took long. What
-        was given back for it then goes back from here, too.
+        An order may have been answered before it, where the first call took long. Then what it
+        brings is given back, as what was prefetched was.
         """
-        self._settle_answers.apply(sent.ended, sent.ask, answer)
-        if sent.recalls != self._prefetch.recalls:
-            self._settling.give_back_prefetched(sent.ask.pool)
+        prefetch = self._prefetch
+        prefetch.is_recalled = sent.recalls != prefetch.recalls
+        try:
+            self._settle_answers.apply(sent.ended, sent.ask, answer)
+        finally:
+            prefetch.is_recalled = False
 
     async def land(self, *, abandon: bool = False) -> None:
         """Wait for its answer after the first call failed; keep what the store may not have got."""

@@ -254,8 +254,8 @@ class PostgresConnection:
     ) -> PendingServerCall:
         """Send one statement as a transaction of its own, without waiting.
 
-        The caller reads the answer before it asks anything else, but for more such statements: their
-        answers are read in the order in which they were sent.
+        Before the answer is read, only more such statements may be sent; their answers are read in
+        their order.
         """
         flushes = self._flushes and flush is not Flush.NOTHING
         alone = flushes and self._solitude.is_known
