@@ -35,7 +35,7 @@ class Overlapping(LossyStore):
     def __init__(self, store: MemoryStore) -> None:
         super().__init__(store)
         self.log: list[tuple[str, int]] = []
-        self.asked: list[LeaseRequest] = []
+        self.asks: list[LeaseRequest] = []
         self.states: list[bool] = []
         self.worker: Callable[[], Worker]
         self.takes = True
@@ -60,7 +60,7 @@ class Overlapping(LossyStore):
         if not self.takes:
             return None
         self.log.append(("second", len(ended)))
-        self.asked.append(then)
+        self.asks.append(then)
         self.states.append(self.worker().may_lease and not self.worker().unsure)
         loop = asyncio.get_running_loop()
         # The store does it at once, and the answer takes a while.
@@ -150,7 +150,7 @@ def once(what: Any, usual: Any) -> Callable[[], Any]:
 def with_the_first_second(lossy: Overlapping) -> Callable[[], bool]:
     """Return a function that is true once: for the call behind which the first second one was."""
     left = [True]
-    return lambda: bool(lossy.asked and left and left.pop())
+    return lambda: bool(lossy.asks and left and left.pop())
 
 
 async def test_it_is_sent_while_the_first_is_on_its_way() -> None:
@@ -164,8 +164,8 @@ async def test_it_is_sent_while_the_first_is_on_its_way() -> None:
         under_way += {"first": 1, "second": 1, "answer": -1, "done": -1}[what]
         assert 0 <= under_way <= 2
         assert what != "second" or count >= PART
-    assert {0} == {ask.want for ask in bench.lossy.asked}
-    assert all(0 < ask.ahead <= AHEAD for ask in bench.lossy.asked)
+    assert {0} == {ask.want for ask in bench.lossy.asks}
+    assert all(0 < ask.ahead <= AHEAD for ask in bench.lossy.asks)
 
 
 async def test_what_the_first_asks_for_counts_as_prefetched() -> None:
@@ -198,7 +198,7 @@ async def test_what_the_first_asks_for_counts_as_prefetched() -> None:
 @pytest.mark.parametrize("second", ["done", "refused", "lost", "failed"])
 @pytest.mark.parametrize("is_lost", [False, True])
 async def test_every_task_runs_once_whatever_becomes_of_both(second: str, is_lost: bool) -> None:
-    """What is in doubt is settled again; what was refused is settled after the first."""
+    """A call in doubt is settled again, and a refused one after the first."""
     bench = Bench()
     bench.lossy.second_is = once(second, "done")
     if is_lost:
@@ -222,7 +222,7 @@ async def test_a_refused_call_goes_again_before_what_ended_later() -> None:
         settled.extend(one.fence.task for one in ended)
         return await settle(ended, **given)
 
-    bench.store.settle = noted  # type: ignore[method-assign]
+    bench.store.settle = noted  # type: ignore[method-assign, assignment]
     await bench.drained()
     number = {task: n for n, task in enumerate(sorted(settled))}
     # Two end at once.
@@ -244,7 +244,7 @@ async def test_another_queue_does_not_wait_until_nothing_is_prefetched() -> None
         async with bench.mp.worker(concurrency=3), asyncio.timeout(600):
             for number in range(1, 4):
                 await asyncio.sleep(5)
-                assert bench.lossy.asked
+                assert bench.lossy.asks
                 await rest.submit()
                 await asyncio.sleep(4 * bench.lossy.delay)
                 assert len(begun) == number
@@ -287,7 +287,7 @@ async def test_a_worker_that_stops_waits_for_both() -> None:
     async with bench.mp:
         await bench.pool.submit_many(bench.job.each(range(40)))
         async with bench.mp.worker(concurrency=2):
-            while not bench.lossy.asked:  # noqa: ASYNC110 - no event for it
+            while not bench.lossy.asks:  # noqa: ASYNC110 - no event for it
                 await asyncio.sleep(0.01)
         view = await bench.store.view.pool("p")
         assert view is not None
@@ -306,7 +306,7 @@ async def test_an_order_takes_back_what_an_answer_on_its_way_brings() -> None:
     async with bench.mp:
         await bench.pool.submit_many(bench.job.each(range(40)))
         async with bench.mp.worker(concurrency=2):
-            while not (bench.lossy.asked and bench.lossy.log[-1][0] == "answer"):
+            while not (bench.lossy.asks and bench.lossy.log[-1][0] == "answer"):  # noqa: ASYNC110 - no event for it
                 await asyncio.sleep(0.01)
             bench.lossy.takes = False
             await bench.pool.pause()
@@ -331,7 +331,7 @@ async def test_none_is_sent_while_another_worker_may_leave_a_slot() -> None:
         leased = (await bench.store.lease(ask)).leased
         async with bench.mp.worker(concurrency=3), asyncio.timeout(600):
             await asyncio.sleep(20)
-            assert not bench.lossy.asked
+            assert not bench.lossy.asks
             ends = [Settlement(fence=one.fence, event=Transition.COMPLETE) for one in leased]
             await bench.store.settle(ends)
             await bench.mp.wait(handles)
@@ -344,7 +344,7 @@ async def test_a_turn_that_is_cancelled_keeps_both() -> None:
     async with bench.mp:
         handles = await bench.pool.submit_many(bench.job.each(range(20)))
         async with bench.mp.worker(concurrency=2), asyncio.timeout(600):
-            while not bench.lossy.asked:  # noqa: ASYNC110 - no event for it
+            while not bench.lossy.asks:  # noqa: ASYNC110 - no event for it
                 await asyncio.sleep(0.01)
             worker = bench.worker()
             driver = worker.driver

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
+import psycopg
 import pytest
 from tests.store.postgres.stores import with_pool
 from tests.store.postgres.test_pending_calls import (
@@ -24,6 +25,7 @@ from millpond.core.lifecycle import Status, Transition
 from millpond.core.settle import Settled, Settlement
 from millpond.errors import OutcomeUnknown
 from millpond.store.postgres import writer as module
+from millpond.store.postgres.pipeline import PostgresConnection
 from millpond.store.postgres.store import PostgresStore
 from millpond.store.postgres.url import Address
 from millpond.store.protocol import SettleAnswer
@@ -86,7 +88,8 @@ async def test_both_are_done_in_their_order(address: Address, done: Counter[str]
             let_go()
             answers = [await first, await second]
         assert [APPLIED, APPLIED] == [answer.settled for answer in answers if answer]
-        claimed = [one.fence.task for one in answers if one for one in one.lease.claimed]  # type: ignore[union-attr]
+        leases = [answer.lease for answer in answers if answer]
+        claimed = [one.fence.task for lease in leases if lease for one in lease.claimed]
         assert [9, 10, 11, 12] == claimed
         assert (2, 6, 4, 0) == await hands.left()
         assert not done["finish"]
@@ -119,7 +122,7 @@ async def test_a_refusal_behind_does_not_count_against_the_pool(address: Address
             let_go()
             await first
             assert await second is None
-        assert not hands.store._skips.get("p")
+        assert not hands.store._refusals.get("p")
         assert not hands.store.detour_counts()
 
 
@@ -200,6 +203,27 @@ async def test_a_value_that_cannot_be_sent_leaves_the_first_alone(
             let_go()
             assert APPLIED == (await first).settled
             with pytest.raises(TypeError):
+                await second
+
+
+async def test_one_that_may_have_been_sent_in_part_is_in_doubt(
+    address: Address, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer to the first says nothing about it."""
+    async with at_work(address) as hands:
+        with held_up(address) as let_go:
+            first = await hands.under_way(hands.ends(0))
+
+            def broken(*_: object) -> Any:
+                raise psycopg.OperationalError("the network is gone")
+
+            with monkeypatch.context() as patch:
+                patch.setattr(PostgresConnection, "start", broken)
+                second = hands.store.settle_behind(hands.ends(2), then=MORE)
+            assert second is not None
+            let_go()
+            assert APPLIED == (await first).settled
+            with pytest.raises(OutcomeUnknown):
                 await second
 
 

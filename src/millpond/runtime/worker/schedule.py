@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from math import inf
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from millpond.runtime.worker.second_call import SecondCall
     from millpond.runtime.worker.state import WorkerState
 
 STRETCH = 0.005
@@ -21,6 +21,11 @@ LOOKS = 3
 """In so many rounds the loop sees an answer, reads it, and lets the turn go on."""
 
 
+def _nothing_to_see() -> bool:
+    """Return that there is no answer to look for."""
+    return False
+
+
 class TurnSchedule:
     """Whether a turn is under way or to come, and what wakes the driver."""
 
@@ -33,7 +38,10 @@ class TurnSchedule:
         """Whether a turn is to come."""
         self.pause = 0.0
         """Seconds to wait before the next turn, after the store failed."""
-        self.second: SecondCall | None = None
+        self.enough = inf
+        """How many settlements make a second call; inf while no call is on its way."""
+        self.gathered = _nothing_to_see
+        """Called with so many: sends them, or returns whether to look for an answer instead."""
         self._wake: asyncio.Future[None] | None = None
         self._looking = 0
         """For how many more rounds of the loop slots let it go after each job."""
@@ -76,9 +84,7 @@ class TurnSchedule:
         """
         if not self._state.ended or not self._env.shared:
             return False
-        second = self.second
-        enough = second is not None and len(self._state.ended) >= second.enough
-        if enough and second is not None and second.gathered() and not self._looking:
+        if len(self._state.ended) >= self.enough and self.gathered() and not self._looking:
             self._look(LOOKS)
         if self._looking:
             return True

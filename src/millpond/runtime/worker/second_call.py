@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from millpond.runtime.jobs.job import Job
     from millpond.runtime.worker.prefetch import Prefetch
     from millpond.runtime.worker.queues import Queues
+    from millpond.runtime.worker.schedule import TurnSchedule
     from millpond.runtime.worker.settle_answers import SettleAnswers
     from millpond.runtime.worker.state import WorkerState
     from millpond.store.protocol import SettleAnswer
@@ -32,8 +33,8 @@ same whether it ends few or many."""
 
 
 MOST_IN_A_ROW = 32
-"""After so many calls, each behind another, one is sent alone: it asks for what they do not ask for,
-such as a slot that has become free elsewhere."""
+"""After so many calls, each behind another, one is sent alone. It asks for what they do not: for
+a slot that has become free elsewhere."""
 
 
 class Call(NamedTuple):
@@ -50,11 +51,10 @@ class SecondCall(Service):
     """Sends the second call of one worker."""
 
     _state: WorkerState
+    _schedule: TurnSchedule
     _queues: Queues
     _prefetch: Prefetch
     _settle_answers: SettleAnswers
-    enough: float = inf
-    """From how many settlements on `gathered` is to be called; inf while no call is on its way."""
     _part: int = 0
     """How many make a second call."""
     _in_a_row: int = 0
@@ -65,21 +65,22 @@ class SecondCall(Service):
 
     def __post_init__(self) -> None:
         self._settle_behind = self._state.env.shared_store.settle_behind
+        self._schedule.gathered = self.gathered
 
     def open(self, pool: str, first: LeaseRequest | None) -> None:
         """Allow a second call behind one that ends tasks of a pool and asks for this."""
         prefetch = self._prefetch.most(pool)
         if prefetch and self._settle_behind is not None and self._in_a_row < MOST_IN_A_ROW:
             self._pool, self._coming = pool, 0 if first is None else first.ahead
-            self._part = self.enough = max(prefetch // ENOUGH, 1)
+            self._part = self._schedule.enough = max(prefetch // ENOUGH, 1)
 
     def shut(self) -> None:
         """Allow none: the answer to the first is there."""
-        self.enough = inf
+        self._schedule.enough = inf
 
     def gathered(self) -> bool:
         """Send what has ended, if that can be; return whether to look for an answer instead."""
-        self.enough = len(self._state.ended) + self._part
+        self._schedule.enough = len(self._state.ended) + self._part
         if self._sent is not None:
             return True
         self._send()
@@ -97,7 +98,8 @@ class SecondCall(Service):
         if answer is None:
             state.ended[:0] = ended
             return
-        self._sent, self.enough = Call(ended, ask, answer, self._prefetch.recalls), self._part
+        self._sent = Call(ended, ask, answer, self._prefetch.recalls)
+        self._schedule.enough = self._part
 
     def _next_ask(self) -> LeaseRequest | None:
         """Return what a second call asks for: only for tasks to prefetch, as no slot is free.
@@ -120,8 +122,8 @@ class SecondCall(Service):
     def apply(self, sent: Call, answer: SettleAnswer) -> None:
         """Apply its answer.
 
-        An order may have been answered before it, where the first call took long. Then what it
-        brings is given back, as what was prefetched was.
+        An order may have been answered before it, where the first call took long. Then the tasks
+        that it brings are given back, like those that were prefetched before.
         """
         prefetch = self._prefetch
         prefetch.is_recalled = sent.recalls != prefetch.recalls

@@ -195,7 +195,7 @@ class Turns(Service):
         try:
             if sent is None:
                 return await self._env.store.settle([one[0] for one in ended], then=ask)
-            if len(self._state.ended) >= second.enough:
+            if len(self._state.ended) >= self._schedule.enough:
                 second.gathered()
             return await sent.answer
         finally:

@@ -52,7 +52,7 @@ class Worker(WorkerState):
         leasing = Leasing(self, self, queues, prefetch, slots, attempts, misfits, settling)
         answers = SettleAnswers(self, self, prefetch, attempts, leasing)
         one_by_one = OneByOne(self, attempts, answers)
-        schedule.second = second = SecondCall(self, queues, prefetch, answers)
+        second = SecondCall(self, schedule, queues, prefetch, answers)
         self.quiet = quiet = Quiet(self.loop)
         self._turns = turns = Turns(
             self,

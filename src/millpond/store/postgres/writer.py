@@ -226,7 +226,7 @@ class PostgresWriter(Writer[SqlTables]):
         following.is_behind = True
         self._behind.append(following)
         self._send(following)
-        # If it cannot be sent, the connection may be closed, and the loop hears nothing of it.
+        # If it cannot be sent, the connection may be closed, which the loop would not notice.
         self._sent(pending, in_flight=following.error is None)
 
     def _next_pending(self, loop: asyncio.AbstractEventLoop | None) -> PendingCall | None:
@@ -376,18 +376,18 @@ class PostgresWriter(Writer[SqlTables]):
 
     def _completed_before(self, answers: list[Any]) -> PendingCall | None:
         """Turn to the call behind a complete one; return it if the loop is to read its answer."""
-        whole = all(one.is_sent for one in self._behind)
+        sent = all(one.is_sent for one in self._behind)
         notice: PreparedCall | float | None = None
-        if whole:
+        if sent:
             notice = self._announced(answers)
         else:
             self._unannounced += answers
         with self._news:
             pending = self._pending = self._behind.popleft()
-            pending.left_to_thread = not whole
+            pending.left_to_thread = not sent
             pending.awaited_elsewhere = any(job.loop is not pending.loop for job in self._jobs)
             self._hook_again = notice if isinstance(notice, float) else None
-            if not whole:
+            if not sent:
                 self._news.notify()
         if isinstance(notice, PreparedCall):
             word = PendingCall([], pending.loop)
