@@ -170,7 +170,7 @@ class _Copies:
     def _columns(self, table: str) -> Sequence[str]:
         found = self._connection.execute(
             "SELECT attname FROM pg_attribute WHERE attrelid = %s::regclass AND attnum > 0 "
-            "AND NOT attisdropped ORDER BY attnum",
+            "AND NOT attisdropped AND attgenerated = '' ORDER BY attnum",
             [table],
         )
         return [column for (column,) in found]

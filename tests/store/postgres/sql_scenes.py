@@ -1,5 +1,6 @@
 """Scenes and kinds of pools in which a broken guard of the SQL shows."""
 
+import itertools
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial
 from typing import Any
@@ -29,7 +30,7 @@ from millpond.core.lifecycle import Transition
 from millpond.core.rate import Rate
 from millpond.core.run import NewRun, OnError
 from millpond.core.settle import Settlement
-from millpond.core.spec import PoolSpec, bounded, fail_fast, fifo
+from millpond.core.spec import PoolSpec, bounded, fail_fast, fair_round_robin, fifo
 from millpond.core.task import CALLBACKS, Call, Dedupe, NewTask
 from millpond.core.ticks import ticks
 from millpond.store.memory import MemoryStore
@@ -293,6 +294,51 @@ async def _rests(two: Two) -> None:
     await two.do("submit", shared(11, "a"))
     await two.do("submit", shared(21, "b", "c"))
     await two.do("lease", msgspec.structs.replace(ask, want=3))
+
+
+async def _round(two: Two, ask: LeaseRequest) -> None:
+    """Start tasks, end them and start the next in one call, and end those."""
+    held = (await two.do("lease", ask)).leased
+    for then in (ask, None):
+        ends = [Settlement(fence=one.fence, event=Transition.COMPLETE) for one in held]
+        answer = await two.do("settle", (ends, then))
+        held = () if then is None else answer.lease.leased
+
+
+async def _keys_of_a_share(two: Two) -> None:
+    """A share whose tasks have several keys is served once in a round, its first task first."""
+    ask = LeaseRequest(pool="p", worker="one", want=3)
+    numbers = itertools.count(1)
+    for share, keys in {"a": "a", "b": "xby", "c": "c", "d": "zd"}.items():
+        for key in keys * 4:
+            await two.do("submit", tasks(next(numbers), 1, key=key, share=share))
+        # The shares that there are by now are fewer than the slots, as many, or more.
+        await _round(two, ask)
+    for _ in range(8):
+        await _round(two, ask)
+
+
+async def _reweighed(two: Two) -> None:
+    """Shares take their turns where weights come and go, also at turns between two rounds."""
+    ask = LeaseRequest(pool="p", worker="one", want=2)
+    number = 0
+    for weights in ({}, {"a": 3.0, "b": 0.5}, {}, {"c": 5.0}, {"a": 2.0}, {}):
+        spec = msgspec.structs.replace(two.spec, order=fair_round_robin(weights=weights))
+        await two.do("control", orders.Declare(spec))
+        for _ in range(5):
+            number += 10
+            # More than are started, so that shares stay in the ring.
+            await two.do("submit", shared(number, "a", "b", "c", "a", "b", f"n{len(weights)}", "a"))
+            await _round(two, ask)
+    # And where verbs move seats meanwhile.
+    for want in (9, 1, 2, 9, 9):
+        number += 10
+        await two.do("submit", shared(number, "b"))
+        held = (await two.do("lease", msgspec.structs.replace(ask, want=want))).leased
+        await two.do("control", orders.Pause("p", "c"))
+        await two.do("control", orders.Resume("p", "c"))
+        ends = [Settlement(fence=one.fence, event=Transition.COMPLETE) for one in held]
+        await two.do("settle", (ends, None))
 
 
 async def _lows(schema: Schema) -> None:
@@ -559,6 +605,8 @@ SCENES: dict[str, Callable[[Schema], Coroutine[Any, Any, None]]] = {
     "joins": of_kind(_joins, "fair by twos"),
     "one at a time": of_kind(_one_at_a_time, "fair and limited"),
     "rests": of_kind(_rests, "fair by twos"),
+    "keys of a share": of_kind(_keys_of_a_share, "fair"),
+    "reweighed": of_kind(_reweighed, "fair"),
     "outcomes": of_kind(outcomes.outcomes, "fifo"),
     "alone": of_kind(outcomes.alone, "fifo"),
     "above": of_kind(outcomes.above, "fifo"),

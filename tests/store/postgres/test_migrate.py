@@ -366,6 +366,7 @@ def test_the_tables_have_the_columns_of_those_on_sqlite(
     behind["millpond_pool"] = ["bands", "lows", "undue_since", "ring_turn", "ring_join"]
     behind["millpond_pool"] += ["writes", "turn"]
     behind["millpond_worker"] = ["writes", "turn"]
+    behind["millpond_group"] = ["shelf_rank", "shelf_seq"]
     behind["millpond_measured"] = ["due", "started_at", "finished_at", "n"]
     behind["millpond_removed"] = ["ids"]
     behind["millpond_audit"] = [
@@ -383,10 +384,11 @@ def test_the_tables_have_the_columns_of_those_on_sqlite(
 def test_the_tables_have_the_indexes_of_those_on_sqlite(
     connection: Connection, address: Address
 ) -> None:
-    """With the same columns and conditions."""
+    """With the same columns and conditions, but for the place of a group on its shelf."""
     migrate(connection, address)
     query = "SELECT indexname::text, indexdef FROM pg_indexes WHERE schemaname = 'millpond'"
     found = {name: plain(sql.partition(" ON ")[2]) for name, sql in connection.execute(query)}
+    found["millpond_shelf"] = found["millpond_shelf"].replace("shelf_", "")
     expected = indexes_of_sqlite()
     assert expected == {name: found[name] for name in expected}
 

@@ -52,7 +52,10 @@ GUARDS: Mapping[str, Sequence[str]] = {
     ),
     "millpond_unit": (*_flags("paused", "blocked"), *_not_below_zero("running", "groups")),
     "millpond_group": (*_flags("ready"), *_not_below_zero("tasks")),
-    "millpond_seat": (*_flags("resting"),),
+    "millpond_seat": (
+        *_flags("resting"),
+        "turn >= 0 OR (turn = -1 AND resting = 0 AND owner = '')",
+    ),
     "millpond_worker": (*_not_below_zero("ahead"),),
     "millpond_audit": ("(told IS NULL) <> (ids IS NULL)",),
 }

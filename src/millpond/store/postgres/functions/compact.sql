@@ -16,6 +16,7 @@ DECLARE
     one text;
     rows_now bigint;
     kept text;
+    columns text;
     grown text[];
     copied text[] := '{}';
 BEGIN
@@ -36,7 +37,10 @@ BEGIN
         CONTINUE WHEN rows_now > rows_upto OR 1600 * rows_now > pg_relation_size(one::regclass);
         EXECUTE format('TRUNCATE %I', one);
         IF kept IS NOT NULL THEN
-            EXECUTE format('INSERT INTO %1$I SELECT * FROM unnest($1::%1$I[])', one) USING kept;
+            SELECT string_agg(quote_ident(a.attname), ', ' ORDER BY a.attnum) INTO columns
+              FROM pg_attribute AS a
+             WHERE a.attrelid = one::regclass AND a.attnum > 0 AND NOT a.attisdropped AND a.attgenerated = '';
+            EXECUTE format('INSERT INTO %1$I (%2$s) SELECT %2$s FROM unnest($1::%1$I[])', one, columns) USING kept;
         END IF;
         copied := copied || one;
     END LOOP;

@@ -11,9 +11,8 @@ BEGIN
     IF r.flow THEN
         next_at := millpond_rates_allow(p, r, taken);
     ELSIF r.grouped THEN
-        IF EXISTS (SELECT 1 FROM millpond_seat AS s
-                    WHERE s.pool = p.id AND s.owner = '' AND s.resting = 0
-                      AND (s.turn, s.joined) > (p.ring_turn, p.ring_join) LIMIT 1) THEN
+        IF EXISTS (SELECT FROM millpond_turns(
+                       p.id, '', p.passed_turn, p.passed_join, p.ring_turn, p.ring_join, 1)) THEN
             RETURN r.moment;
         END IF;
     ELSIF more THEN
@@ -42,14 +41,12 @@ DECLARE
 BEGIN
     IF r.grouped THEN
         SELECT (t.plain::json ->> 'weight')::bigint, t.place INTO weight, place
-          FROM (SELECT * FROM millpond_seat AS o
-                 WHERE o.pool = p.id AND o.owner = '' AND o.resting = 0
-                   AND (o.turn, o.joined) > (p.ring_turn, p.ring_join)
-                 ORDER BY o.turn, o.joined LIMIT 1) AS s
+          FROM millpond_turns(p.id, '', p.passed_turn, p.passed_join, p.ring_turn, p.ring_join, 1) AS s
          CROSS JOIN LATERAL
-               (SELECT * FROM millpond_group AS o
-                 WHERE o.pool = p.id AND o.share = s.share AND o.owner = ''
-                   AND o.ready = 1 ORDER BY o.rank, o.seq LIMIT 1) AS g
+               (SELECT x.* FROM (SELECT * FROM millpond_group AS o
+                                  WHERE o.pool = p.id AND o.share = s.share AND o.owner = ''
+                                    AND o.ready = 1 ORDER BY o.shelf_rank, o.shelf_seq LIMIT 2) AS x
+                 ORDER BY x.rank, x.seq LIMIT 1) AS g
          CROSS JOIN LATERAL
                (SELECT o.place FROM millpond_live AS o
                  WHERE o.grp = g.id AND o.grp > 0

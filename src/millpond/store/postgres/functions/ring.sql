@@ -1,4 +1,62 @@
 -- The ring: a seat says when a share is next. In a pool that is not fair there is one share, which is always next.
+--
+-- The turn of a seat stands in its row, or the row says -1: then it is the first whole one (a multiple of 2^20)
+-- behind the place that was served last. That is so for every share with the weight 1 from when it joins or is
+-- served at a whole turn: it is served once in each round, in the order of joining, so no start writes its row.
+
+-- Return the first whole turn that is not before a turn.
+CREATE FUNCTION millpond_whole(turn bigint) RETURNS bigint LANGUAGE sql IMMUTABLE AS $$
+    SELECT (turn + 1048575) & -1048576
+$$;
+
+-- Return the turn of a seat, as its row has it or by the place that was served last. Clients call it.
+CREATE FUNCTION millpond_turn_of(turn bigint, joined bigint, passed_turn bigint, passed_join bigint) RETURNS bigint
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN turn >= 0 THEN turn
+                WHEN passed_turn & 1048575 > 0 OR joined > passed_join THEN (passed_turn + 1048575) & -1048576
+                ELSE passed_turn + 1048576 END
+$$;
+
+-- Return the first seats of a ring behind a place, with their turns. `passed`: the place that was served last.
+CREATE FUNCTION millpond_turns(
+    the_pool bigint, the_owner text, passed_turn bigint, passed_join bigint, turn_from bigint, join_from bigint,
+    most bigint, OUT spot tid, OUT share text, OUT turn bigint, OUT joined bigint, OUT stored bigint
+) RETURNS SETOF record LANGUAGE sql STABLE AS $$
+    SELECT x.* FROM (
+        (SELECT s.ctid, s.share, s.turn, s.joined, s.turn FROM millpond_seat AS s
+          WHERE s.pool = the_pool AND s.owner = the_owner AND s.resting = 0
+            AND s.turn >= 0 AND (s.turn, s.joined) > (turn_from, join_from)
+          ORDER BY s.turn, s.joined LIMIT most)
+         UNION ALL
+        (SELECT e.* FROM (
+            (SELECT s.ctid, s.share, millpond_whole(passed_turn), s.joined, s.turn FROM millpond_seat AS s
+              WHERE s.pool = the_pool AND s.owner = the_owner AND s.resting = 0 AND s.turn = -1
+                AND s.joined > CASE WHEN millpond_whole(passed_turn) = passed_turn THEN passed_join ELSE 0 END
+                AND (millpond_whole(passed_turn), s.joined) > (turn_from, join_from)
+              ORDER BY s.joined LIMIT most)
+             UNION ALL
+            (SELECT s.ctid, s.share, passed_turn + 1048576, s.joined, s.turn FROM millpond_seat AS s
+              WHERE s.pool = the_pool AND s.owner = the_owner AND s.resting = 0 AND s.turn = -1
+                AND s.joined <= CASE WHEN millpond_whole(passed_turn) = passed_turn THEN passed_join ELSE 0 END
+                AND (passed_turn + 1048576, s.joined) > (turn_from, join_from)
+              ORDER BY s.joined LIMIT most)) AS e LIMIT most)) AS x (spot, share, turn, joined, stored)
+     ORDER BY x.turn, x.joined LIMIT most
+$$;
+
+-- Return the first seats of the ring of a pool behind a place, for the verbs.
+CREATE FUNCTION millpond_ring(the_pool bigint, the_owner text, turn_from bigint, join_from bigint, most bigint)
+RETURNS TABLE (turn bigint, joined bigint, share text)
+LANGUAGE plpgsql STABLE SET search_path FROM CURRENT AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
+    SELECT s.turn, s.joined, s.share
+      FROM (SELECT o.passed_turn, o.passed_join FROM millpond_pool AS o
+             WHERE o.id = the_pool ORDER BY o.turn DESC LIMIT 1) AS p
+     CROSS JOIN LATERAL millpond_turns(
+           the_pool, the_owner, p.passed_turn, p.passed_join, turn_from, join_from, most) AS s
+     ORDER BY s.turn, s.joined;
+END $$;
 
 -- Let shares take turns that have something to start now, in the order in which they are given; one may be given
 -- twice. Return the pool with its ring.
@@ -31,7 +89,8 @@ BEGIN
     END IF;
     p.resting := p.resting - woken.n;
     INSERT INTO millpond_seat
-    SELECT p.id, b.share, '', p.passed_turn, p.joins + row_number() OVER (ORDER BY b.o), 0
+    SELECT p.id, b.share, '', CASE WHEN millpond_whole(p.passed_turn) = p.passed_turn THEN -1 ELSE p.passed_turn END,
+           p.joins + row_number() OVER (ORDER BY b.o), 0
       FROM (SELECT x.share, min(x.o) AS o FROM unnest(ready) WITH ORDINALITY AS x (share, o)
              GROUP BY x.share) AS b
      WHERE NOT EXISTS (SELECT 1 FROM millpond_seat AS s
@@ -96,10 +155,8 @@ BEGIN
          WHERE o.ctid = u.unit AND u.entered = 0 AND o.groups = u.gone
         RETURNING o.fades_at
     ), moved AS (
-        UPDATE millpond_seat AS s
-           SET turn = CASE WHEN r.fair THEN u.turn ELSE s.turn END, resting = u.rests::integer
-          FROM unnest(n.seats, n.turns, n.resting) AS u (spot, turn, rests)
-         WHERE s.ctid = u.spot AND (r.fair OR u.rests)
+        UPDATE millpond_seat AS s SET turn = u.turn, resting = u.rests::integer
+          FROM unnest(n.seats, n.turns, n.resting) AS u (spot, turn, rests) WHERE s.ctid = u.spot
         RETURNING s.resting
     )
     SELECT (SELECT count(*) FROM changed) + (SELECT count(*) FROM gone) - cardinality(n.groups) AS groups,
@@ -108,7 +165,7 @@ BEGIN
       FROM (SELECT count(*) AS seats, coalesce(sum(o.resting), 0) AS resting FROM moved AS o) AS x;
     IF c.groups <> 0 THEN PERFORM millpond_miscounted('group', 0, c.groups); END IF;
     IF c.units <> 0 THEN PERFORM millpond_miscounted('unit', 0, c.units); END IF;
-    IF r.fair AND c.seats <> cardinality(n.seats) THEN
+    IF c.seats <> coalesce(cardinality(n.seats), 0) THEN
         PERFORM millpond_miscounted('seat', cardinality(n.seats), c.seats);
     END IF;
     p.fading := p.fading - c.fading;

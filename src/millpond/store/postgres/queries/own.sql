@@ -260,6 +260,102 @@ WITH done AS MATERIALIZED (SELECT millpond_lower(?, ?::bigint[])) SELECT 1 FROM 
 -- name: raise
 WITH done AS MATERIALIZED (SELECT millpond_raise(?, ?, ?, ?)) SELECT 1 FROM done;
 
+-- Queues with lanes, keys or shares. The group of the key that has the name of its share stands first on the shelf,
+-- whatever its first task is (0005_shelf.sql): it is put among the others here.
+
+-- name: shelf
+SELECT x.id, x.unit, x.share, x.owner, x.tasks, x.rank, x.seq, x.due, x.ready
+  FROM (SELECT * FROM millpond_group AS o
+         WHERE o.pool = $1 AND o.share = $2 AND o.owner = $3 AND o.ready = 1
+         ORDER BY o.shelf_rank, o.shelf_seq LIMIT $4::bigint + 1) AS x
+ ORDER BY x.rank, x.seq LIMIT $4;
+
+-- name: shelf_after
+SELECT x.id, x.unit, x.share, x.owner, x.tasks, x.rank, x.seq, x.due, x.ready
+  FROM ((SELECT * FROM millpond_group AS o
+          WHERE o.pool = $1 AND o.share = $2 AND o.owner = $3 AND o.ready = 1
+            AND (o.shelf_rank, o.shelf_seq) > ($4, $5)
+          ORDER BY o.shelf_rank, o.shelf_seq LIMIT $6)
+         UNION ALL
+        SELECT * FROM millpond_group AS o
+         WHERE o.pool = $1 AND o.unit = $2 AND o.share = $2 AND o.owner = $3 AND o.ready = 1
+           AND o.share <> '' AND (o.rank, o.seq) > ($4, $5)) AS x
+ ORDER BY x.rank, x.seq LIMIT $6;
+
+-- name: turns_ahead
+SELECT s.turn, s.joined, s.share,
+       (SELECT count(*) FROM millpond_seat AS o WHERE o.pool = $1 AND o.share = s.share),
+       EXISTS (SELECT 1 FROM millpond_group AS o
+                WHERE o.pool = $1 AND o.share = s.share AND o.owner = '' AND o.ready = 1
+                  AND (o.rank, o.seq) > (g.rank, g.seq)),
+       g.id, g.unit, g.share, g.owner, g.tasks, g.rank, g.seq, g.due, g.ready,
+       u.running, u.paused, u.blocked, u.held_until, u.tat, u.groups,
+       u.timer_at, u.timer_rank, u.timer_seq, u.fades_at,
+       n.rank, n.place, n.due,
+       l.*, t.body
+  FROM millpond_ring($1, '', $2, $3, $4) AS s
+  LEFT JOIN millpond_group AS g ON g.id =
+       (SELECT x.id FROM (SELECT o.id, o.rank, o.seq FROM millpond_group AS o
+                           WHERE o.pool = $1 AND o.share = s.share AND o.owner = '' AND o.ready = 1
+                           ORDER BY o.shelf_rank, o.shelf_seq LIMIT 2) AS x
+         ORDER BY x.rank, x.seq LIMIT 1)
+  LEFT JOIN millpond_unit AS u ON u.pool = $1 AND u.unit = g.unit
+  LEFT JOIN millpond_live AS l ON l.place =
+       (SELECT place FROM millpond_live
+         WHERE grp = g.id AND grp > 0 AND (rank, place) >= (g.rank, (g.pool << 40) | g.seq)
+         ORDER BY rank, place LIMIT 1)
+  LEFT JOIN millpond_task AS t ON t.place = l.place
+  LEFT JOIN millpond_live AS n ON g.tasks > 1 AND n.place =
+       (SELECT place FROM millpond_live
+         WHERE grp = g.id AND grp > 0 AND (rank, place) > (l.rank, l.place)
+         ORDER BY rank, place LIMIT 1)
+ ORDER BY s.turn, s.joined;
+
+-- The group of tasks without a key is one of many in the one share of such a pool.
+-- name: shelf_ahead
+SELECT g.id, g.unit, g.share, g.owner, g.tasks, g.rank, g.seq, g.due, g.ready,
+       u.running, u.paused, u.blocked, u.held_until, u.tat, u.groups,
+       u.timer_at, u.timer_rank, u.timer_seq, u.fades_at,
+       n.rank, n.place, n.due,
+       l.*, t.body
+  FROM millpond_group AS g
+  LEFT JOIN millpond_unit AS u ON u.pool = g.pool AND u.unit = g.unit
+  LEFT JOIN millpond_live AS l ON l.place =
+       (SELECT place FROM millpond_live
+         WHERE grp = g.id AND grp > 0 AND (rank, place) >= (g.rank, (g.pool << 40) | g.seq)
+         ORDER BY rank, place LIMIT 1)
+  LEFT JOIN millpond_task AS t ON t.place = l.place
+  LEFT JOIN millpond_live AS n ON g.tasks > 1 AND n.place =
+       (SELECT place FROM millpond_live
+         WHERE grp = g.id AND grp > 0 AND (rank, place) > (l.rank, l.place)
+         ORDER BY rank, place LIMIT 1)
+ WHERE g.pool = $1 AND g.share = '' AND g.owner = '' AND g.ready = 1 AND (g.shelf_rank, g.shelf_seq) > ($2, $3)
+ ORDER BY g.shelf_rank, g.shelf_seq LIMIT $4;
+
+-- A seat whose row does not say its turn (functions/ring.sql) is read with it, and written with it where it changes.
+
+-- name: seat
+SELECT s.owner, millpond_turn_of(s.turn, s.joined, p.passed_turn, p.passed_join), s.joined, s.resting
+  FROM millpond_seat AS s
+ CROSS JOIN LATERAL (SELECT o.passed_turn, o.passed_join FROM millpond_pool AS o
+                      WHERE o.id = $1 ORDER BY o.turn DESC LIMIT 1) AS p
+ WHERE s.pool = $1 AND s.share = $2;
+
+-- name: seats
+SELECT s.share, s.owner, millpond_turn_of(s.turn, s.joined, p.passed_turn, p.passed_join), s.joined, s.resting
+  FROM (SELECT o.passed_turn, o.passed_join FROM millpond_pool AS o
+         WHERE o.id = $1 ORDER BY o.turn DESC LIMIT 1) AS p
+ CROSS JOIN LATERAL
+       (SELECT o.* FROM unnest($2::text[]) AS u (share)
+         CROSS JOIN LATERAL (SELECT * FROM millpond_seat AS x
+                              WHERE x.pool = $1 AND x.share = u.share OFFSET 0) AS o) AS s;
+
+-- name: turns
+SELECT s.turn, s.joined, s.share FROM millpond_ring($1, $2, -1, 0, $3) AS s;
+
+-- name: turns_after
+SELECT s.turn, s.joined, s.share FROM millpond_ring($1, $2, $3, $4, $5) AS s;
+
 -- name: lower_ring
 UPDATE millpond_pool
    SET ring_turn = $2, ring_join = $3 - 1, writes = writes + 1, turn = (writes + 1) >> 5
@@ -320,7 +416,7 @@ SELECT format('task %s of pool %s is due at %s, and no claim would find it befor
 SELECT format('share %s of pool %s takes part at turn %s, %s, and no claim would find it there',
               s.share, p.name, s.turn, s.joined)
   FROM millpond_pool AS p JOIN millpond_seat AS s ON s.pool = p.id
- WHERE s.owner = '' AND s.resting = 0 AND (s.turn, s.joined) <= (p.ring_turn, p.ring_join);
+ WHERE s.owner = '' AND s.resting = 0 AND s.turn >= 0 AND (s.turn, s.joined) <= (p.ring_turn, p.ring_join);
 
 -- name: check_leases
 SELECT format('a lease of worker %s has number %s, and the store reads only those from %s to %s',
