@@ -13,8 +13,9 @@ from millpond.core.validation import Seconds
 from millpond.pool.loop_bridge import limit_of
 
 if TYPE_CHECKING:
+    from millpond.core.task import NewTask
     from millpond.pool.loop_bridge import LoopBridge
-    from millpond.pool.submitted_task import SubmittedTask
+    from millpond.pool.submitted_task import SubmittedBatch, SubmittedTask
     from millpond.runtime.error_info import ErrorInfo
 
 R_co = TypeVar("R_co", covariant=True)
@@ -25,9 +26,22 @@ CancelMode = Literal["cooperative", "interrupt"]
 class LastKnown(Generic[R_co]):
     """What a handle shows of its task: the last known state. `refresh()` reads it again."""
 
-    __slots__ = ("_internals",)
+    __slots__ = ("_at", "_batch", "_new", "_task")
 
-    _internals: SubmittedTask
+    _task: SubmittedTask | None
+    _batch: SubmittedBatch | None
+    _at: int
+    _new: NewTask | None
+
+    @property
+    def _internals(self) -> SubmittedTask:
+        task = self._task
+        if task is None:
+            assert self._batch is not None  # noqa: S101 - given in place of the task
+            assert self._new is not None  # noqa: S101 - given with the batch
+            task = self._task = self._batch.task(self._at, self._new)
+            self._batch = self._new = None
+        return task
 
     @property
     def id(self) -> int:
@@ -165,8 +179,19 @@ class Handle(LastKnown[R_co]):
 
     __slots__ = ("__weakref__",)
 
-    def __init__(self, task: SubmittedTask) -> None:
-        self._internals = task
+    def __init__(
+        self,
+        task: SubmittedTask | None,
+        batch: SubmittedBatch | None = None,
+        at: int = 0,
+        new: NewTask | None = None,
+    ) -> None:
+        """`batch`: in place of its task, with its index there, until more is asked for."""
+        self._task = task
+        if batch is not None:
+            self._batch = batch
+            self._at = at
+            self._new = new
 
     def __await__(self) -> Generator[Any, None, R_co]:
         """Wait for the result, or raise TaskFailed, TaskCancelled or TaskRejected."""
@@ -205,7 +230,7 @@ class SyncHandle(LastKnown[R_co]):
 
     def __init__(self, bridge: LoopBridge, task: SubmittedTask) -> None:
         self._bridge = bridge
-        self._internals = task
+        self._task = task
 
     def get(self, timeout: Seconds | None = None) -> R_co:
         """Wait for the result, or raise TaskFailed, TaskCancelled or TaskRejected.

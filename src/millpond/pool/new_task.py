@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextvars import copy_context
-from copy import copy
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
     from millpond.core.backoff import Retry
     from millpond.pool.declared_pool import DeclaredPool
-    from millpond.pool.registered import Invocation, Registered
+    from millpond.pool.registered import Invocation
     from millpond.runtime.observe.probe import Probes
 
 MOST_NAMES = 1_000
@@ -57,60 +56,6 @@ def new_task(
         key = call.key()
     retry = given.get("retry")
     return _task(pool, encoded, given, key, call, retry, run=run)
-
-
-class Alike:
-    """Makes the tasks of a batch that differ from one by their arguments and key only."""
-
-    __slots__ = ("_copy", "_encode", "_function", "_new_id", "decode", "function")
-
-    def __init__(self, pool: DeclaredPool, function: Registered, made: NewTask) -> None:
-        """`made`: a task for a call of the function."""
-        self.function = function
-        self.decode = function.signature.decode_result
-        self._encode = function.signature.encode
-        self._function = function.name
-        self._new_id = pool.runtime.new_id
-        pattern: Any = copy(made)
-        _set(pattern, _KEY, None)
-        _set(pattern, "fingerprint", 0)
-        self._copy: Callable[[], NewTask] = pattern.__copy__
-
-    def task(self, call: Invocation) -> NewTask:
-        """Return the task for a call without options, or with an idempotency key only."""
-        payload = self._encode(call.args, call.kwargs)
-        new = self._copy()
-        # All else was checked when the first of them was made.
-        _set(new, "id", self._new_id())
-        _set(new, "call", Call(self._function, payload))
-        if call.options and (key := call.options[_KEY]) is not None:
-            _set(new, _KEY, key)
-            _set(new, "fingerprint", fingerprint(self._function, payload))
-        return new
-
-
-_KEY = "idempotency_key"
-_set = msgspec.structs.force_setattr
-
-
-def only_key(options: Mapping[str, Any]) -> bool:
-    """Return whether there is no option but an idempotency key."""
-    return not options or (len(options) == 1 and _KEY in options)
-
-
-def alike(
-    pool: DeclaredPool, call: Invocation, made: NewTask, options: Mapping[str, Any]
-) -> Alike | None:
-    """Return what makes the next tasks for calls of a function; None = they share too little."""
-    function = call.registered
-    if (
-        pool.spec.order.kind is OrderKind.FAIR
-        or function.has_key
-        or not only_key(call.options)
-        or options.get(_KEY) is not None
-    ):
-        return None
-    return Alike(pool, function, made)
 
 
 def new_named_task(

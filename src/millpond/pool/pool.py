@@ -108,8 +108,7 @@ class Pool(PoolProperties, RegistersBatchTasks):
         """
         if misplaced:
             raise misplaced_arguments("submit_many", works, misplaced)
-        tasks = await self._submitter.submit_many(list(works), options, wait, connection)
-        return [Handle(task) for task in tasks]
+        return await self._submitter.handles(list(works), options, wait, connection)
 
     @overload
     async def try_submit(

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from millpond.core import validation as check
 from millpond.core.lifecycle import Status
 from millpond.core.validation import Seconds
+from millpond.pool.alike_tasks import alike_tasks, all_have_keys_or_none
 from millpond.pool.caller_transaction import submit_joined, submit_within
-from millpond.pool.internals import internals_of
+from millpond.pool.handle import Handle
 from millpond.pool.named_call import NamedCall, decode_plain
-from millpond.pool.new_task import alike, new_closure, new_named_task, new_task, only_key
+from millpond.pool.new_task import new_closure, new_named_task, new_task
 from millpond.pool.options import checked
 from millpond.pool.refusals import error_of
 from millpond.pool.registered import Invocation
-from millpond.pool.submitted_task import SubmittedTask
-from millpond.pool.task import BoundCall
+from millpond.pool.submitted_task import SubmittedBatch, SubmittedTask
 from millpond.pool.work import as_work
 from millpond.runtime.observe.probe import submission
 from millpond.store.protocol import Batch, BatchAnswer
@@ -31,6 +31,16 @@ if TYPE_CHECKING:
     from millpond.runtime.jobs.job import Closure
 
 _NO_OPTIONS: dict[str, Any] = {}
+
+
+class Prepared(NamedTuple):
+    """A batch to send, and what this process must know of its tasks."""
+
+    batch: Batch
+    decoders: Sequence[Callable[[bytes], Any] | None]
+    """What decodes the result of each."""
+    era: object
+    closures: dict[int, Closure]
 
 
 class PoolSubmitter:
@@ -100,15 +110,30 @@ class PoolSubmitter:
             return await self._submit_joined(works, options, connection)
         return await self.submit_batch(works, checked(options), wait)
 
+    async def handles(
+        self,
+        works: list[Any],
+        options: Options,
+        wait: Seconds | None = None,
+        connection: object = None,
+    ) -> list[Handle[Any]]:
+        """Submit many as one batch; return their handles."""
+        if connection is not None or not works:
+            return list(map(Handle, await self.submit_many(works, options, wait, connection)))
+        stored, tasks = await self._stored(works, checked(options), wait)
+        if stored.is_new:
+            return [Handle(None, stored, at, new) for at, new in enumerate(tasks)]
+        return list(map(Handle, await looked_up(stored, tasks)))
+
     async def try_submit(self, work: object, options: Options) -> SubmittedTask | Refusal:
         """Submit one without ever waiting; return the refusal of a pool that refuses."""
         with submission(self.pool.runtime.hooks.probes, self.pool.spec.name, 1) as watched:
-            batch, tasks, closures = await self.prepare([work], checked(options))
-            watched.made(batch.tasks)
-            answer = watched.answered(await self.send(batch, closures, 0.0))
+            made = await self.prepare([work], checked(options))
+            watched.made(made.batch.tasks)
+            answer = watched.answered(await self.send(made, 0.0))
         if answer.refusal is not None:
             return answer.refusal
-        return (await self.admitted(tasks, answer))[0]
+        return (await looked_up(self.stored(made, answer), made.batch.tasks))[0]
 
     async def submit_batch(
         self,
@@ -118,16 +143,24 @@ class PoolSubmitter:
         run: int | None = None,
     ) -> list[SubmittedTask]:
         """Submit a batch with checked options, as tasks of a run if one is given."""
-        if not works:
-            return []
+        return await looked_up(*await self._stored(works, options, wait, run)) if works else []
+
+    async def _stored(
+        self,
+        works: Sequence[Any],
+        options: Mapping[str, Any],
+        wait: Seconds | None,
+        run: int | None = None,
+    ) -> tuple[SubmittedBatch, Sequence[NewTask]]:
         with submission(self.pool.runtime.hooks.probes, self.pool.spec.name, len(works)) as watched:
-            batch, tasks, closures = await self.prepare(works, options, run)
-            watched.made(batch.tasks)
+            made = await self.prepare(works, options, run)
+            tasks = made.batch.tasks
+            watched.made(tasks)
             limit = None if wait is None else check.seconds("wait", wait)
-            answer = watched.answered(await self.send(batch, closures, limit))
+            answer = watched.answered(await self.send(made, limit))
         if answer.refusal is not None:
-            raise error_of(answer.refusal, len(batch.tasks))
-        return await self.admitted(tasks, answer)
+            raise error_of(answer.refusal, len(tasks))
+        return self.stored(made, answer), tasks
 
     # One batch, step by step
 
@@ -137,41 +170,33 @@ class PoolSubmitter:
         options: Mapping[str, Any],
         run: int | None = None,
         opening: NewRun | None = None,
-    ) -> tuple[Batch, list[SubmittedTask], dict[int, Closure]]:
+    ) -> Prepared:
         """Make all tasks of a batch, and none if one cannot be made."""
         check_caller = self.pool.runtime.shared_store.check_caller
         if check_caller is not None:
             check_caller()
         await self.pool.ready()
         era = self.pool.runtime.waiting.era
-        new_tasks: list[NewTask] = []
-        tasks: list[SubmittedTask] = []
+        tasks: list[NewTask] = []
+        decoders: list[Callable[[bytes], Any] | None] = []
         closures: dict[int, Closure] = {}
-        pool, shared = self.pool, None
-        decode: Callable[[bytes], Any] | None
-        for one in works:
-            call = internals_of(one) if type(one) is BoundCall else None
-            if (
-                shared is not None
-                and call is not None
-                and call.registered is shared.function
-                and only_key(call.options)
-            ):
-                new, decode = shared.task(call), shared.decode
-            else:
-                new, closure, decode = self._make(one, options, run)
-                if closure is not None:
-                    closures[new.id] = closure
-                shared = None if call is None else alike(pool, call, new, options)
-            new_tasks.append(new)
-            tasks.append(SubmittedTask(pool, new, decode, era))
-        return Batch(tasks=tuple(new_tasks), run=opening), tasks, closures
+        following: list[NewTask] = []
+        while len(tasks) < len(works):
+            at = len(tasks)
+            new, closure, decode = self._make(works[at], options, run)
+            if closure is not None:
+                closures[new.id] = closure
+            following = alike_tasks(self.pool, works, at, new, options)
+            tasks += new, *following
+            decoders += [decode] * (1 + len(following))
+        alike = len(following) == len(tasks) - 1 and all_have_keys_or_none(tasks)
+        return Prepared(
+            Batch(tasks=tuple(tasks), run=opening, alike=alike), decoders, era, closures
+        )
 
-    async def send(
-        self, batch: Batch, closures: dict[int, Closure], wait: float | None
-    ) -> BatchAnswer:
+    async def send(self, made: Prepared, wait: float | None) -> BatchAnswer:
         """Send a batch to the store; keep the code of those closures that the store takes."""
-        runtime = self.pool.runtime
+        batch, closures, runtime = made.batch, made.closures, self.pool.runtime
         if not closures:
             return await runtime.submitter.submit(batch, wait=wait)
         if runtime.shared:
@@ -201,17 +226,12 @@ class PoolSubmitter:
         new, closure = new_closure(self.pool, work, options, run=run)
         return new, closure, None
 
-    async def admitted(
-        self, tasks: list[SubmittedTask], answer: BatchAnswer
-    ) -> list[SubmittedTask]:
-        """Return the tasks with what the store answered."""
-        now = self.pool.runtime.clock()
-        for task, admission in zip(tasks, answer.admissions, strict=True):
-            task.admitted(admission, now)
+    def stored(self, made: Prepared, answer: BatchAnswer) -> SubmittedBatch:
+        """Return what is known of a batch that the store has taken."""
+        admissions = answer.admissions
         if self.pool.warns_at is not None:
-            self.pool.waiting(max((one.depth or 0 for one in answer.admissions), default=0))
-        await look_up_duplicates(tasks)
-        return tasks
+            self.pool.waiting(max((one.depth or 0 for one in admissions), default=0))
+        return SubmittedBatch(self.pool, made.decoders, made.era, admissions)
 
     # Inside a transaction of the caller's
 
@@ -235,6 +255,14 @@ class PoolSubmitter:
             tasks = await submit_joined(self.pool, made, connection, watched)
         await look_up_duplicates(tasks)
         return tasks
+
+
+async def looked_up(stored: SubmittedBatch, tasks: Sequence[NewTask]) -> list[SubmittedTask]:
+    """Return the tasks of a batch; those that stand for others as these are."""
+    submitted = [stored.task(at, new) for at, new in enumerate(tasks)]
+    if not stored.is_new:
+        await look_up_duplicates(submitted)
+    return submitted
 
 
 async def look_up_duplicates(tasks: list[SubmittedTask]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from millpond.core import validation as check
@@ -16,6 +16,7 @@ from millpond.pool.outcome import closure_result, read_result, unknown_here
 from millpond.runtime.error_info import ErrorInfo, read
 from millpond.runtime.jobs.job import current_job
 from millpond.runtime.waiting.task_result import TaskResult
+from millpond.store.protocol import InOrder
 
 if TYPE_CHECKING:
     from millpond.core.task import NewTask, Task
@@ -254,6 +255,39 @@ class SubmittedTask:
             reason=reason_of(end.reason),
             **fields,
         )
+
+
+class SubmittedBatch:
+    """What this process knows of the tasks of a stored batch, but for the tasks themselves.
+
+    Who keeps one of a thousand handles keeps this, and not a thousand payloads.
+    """
+
+    __slots__ = ("_admissions", "_decoders", "_era", "_now", "_pool")
+
+    def __init__(
+        self,
+        pool: DeclaredPool,
+        decoders: Sequence[Callable[[bytes], Any] | None],
+        era: object,
+        admissions: Sequence[Admission],
+    ) -> None:
+        self._pool = pool
+        self._decoders = decoders
+        self._era = era
+        self._admissions = admissions
+        self._now = pool.runtime.clock()
+
+    @property
+    def is_new(self) -> bool:
+        """Whether it is plain that all tasks are new."""
+        return type(self._admissions) is InOrder
+
+    def task(self, at: int, new: NewTask) -> SubmittedTask:
+        """Return what is known of a task, given with its index."""
+        task = SubmittedTask(self._pool, new, self._decoders[at], self._era)
+        task.admitted(self._admissions[at], self._now)
+        return task
 
 
 def _cancelled(end: TaskResult) -> str:

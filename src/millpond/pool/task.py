@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeAlias, TypeVar
 
 from millpond.errors import ConfigError
@@ -29,6 +30,9 @@ R_co = TypeVar("R_co", covariant=True)
 F_co = TypeVar("F_co", bound=Callable[..., Any], covariant=True)
 
 
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
 class CallableWithoutArguments(Protocol[R_co]):
     """A registered function whose parameters all have defaults, if it has any."""
 
@@ -46,7 +50,7 @@ class CallableWithItem(Protocol[T_contra, R_co]):
 class BoundCall(Generic[R_co]):
     """A registered function with its arguments, and perhaps options: data, ready to submit."""
 
-    __slots__ = ("_internals", "function")
+    __slots__ = ("_options", "args", "function", "kwargs")
 
     def __init__(
         self,
@@ -57,28 +61,21 @@ class BoundCall(Generic[R_co]):
     ) -> None:
         self.function = function
         """The function that it calls."""
-        called = function._internals  # noqa: SLF001 - of the same module
-        self._internals = (
-            Invocation(called, args, kwargs, options)
-            if options
-            else Invocation(called, args, kwargs)
-        )
-
-    @property
-    def args(self) -> tuple[Any, ...]:
+        self.args = args
         """Its positional arguments."""
-        return self._internals.args
+        # Thousands of calls are made at a time: what none of them needs is not kept for each.
+        self.kwargs = kwargs or _NOTHING
+        """Its named arguments."""
+        self._options = options or _NOTHING
 
     @property
-    def kwargs(self) -> Mapping[str, Any]:
-        """Its named arguments."""
-        return self._internals.kwargs
+    def _internals(self) -> Invocation:
+        return Invocation(self.function._internals, self.args, self.kwargs, self._options)  # noqa: SLF001 - of the same module
 
     def options(self, **options: Unpack[Options]) -> BoundCall[R_co]:
         """Return the same call with options; later ones win."""
-        call = self._internals
         return BoundCall(
-            self.function, call.args, call.kwargs, {**call.options, **checked(options)}
+            self.function, self.args, self.kwargs, {**self._options, **checked(options)}
         )
 
     def _as_callback(self) -> Call:

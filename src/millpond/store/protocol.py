@@ -19,7 +19,8 @@ that may have something to start (`wakes`).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, overload
 
 import msgspec
 
@@ -37,8 +38,6 @@ from millpond.core.task import NewTask, Task
 from millpond.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from millpond.core.control import Command
     from millpond.store.view import View
 
@@ -51,9 +50,12 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     again: bool = False
     """It was sent before, and its outcome is unknown: tasks that have ended and been removed since
     are not accepted a second time."""
+    alike: bool = False
+    """Whether the tasks differ by their ids and payloads only, and by idempotency keys and
+    fingerprints if all have a key. A store may then read all else from the first."""
 
     def __post_init__(self) -> None:
-        if len(self.tasks) < 2:
+        if self.alike or len(self.tasks) < 2:
             return
         pools = {new.pool for new in self.tasks}
         if len(pools) > 1:
@@ -76,10 +78,52 @@ class Admission(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     reason: str | None = None
 
 
+class InOrder(Sequence[Admission]):
+    """Admissions of new tasks that stand one behind the other, each made when it is asked for."""
+
+    __slots__ = ("_depth", "_position", "_sequence", "_tasks")
+
+    def __init__(
+        self, tasks: Sequence[int], *, sequence: int, position: int | None, depth: int
+    ) -> None:
+        """`sequence`, `position` and `depth` are those of the first of these ids."""
+        self._tasks = tasks
+        self._sequence = sequence
+        self._position = position
+        self._depth = depth
+
+    def __len__(self) -> int:
+        return len(self._tasks)
+
+    @overload
+    def __getitem__(self, at: int) -> Admission: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[Admission]: ...
+    def __getitem__(self, at: int | slice) -> Admission | Sequence[Admission]:
+        if isinstance(at, slice):
+            return tuple(self)[at]
+        number = range(len(self._tasks))[at]
+        return Admission(
+            task=self._tasks[at],
+            status=Status.QUEUED,
+            sequence=self._sequence + number,
+            position=None if self._position is None else self._position + number,
+            depth=self._depth + number,
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, (tuple, InOrder)) and tuple(self) == tuple(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return repr(tuple(self))
+
+
 class BatchAnswer(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Either one admission per task, or the refusal of the whole batch."""
 
-    admissions: tuple[Admission, ...] = ()
+    admissions: Sequence[Admission] = ()
     refusal: Refusal | None = None
     run: RunView | None = None
 

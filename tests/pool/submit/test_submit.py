@@ -272,8 +272,8 @@ async def test_a_task_in_a_batch_equals_one_submitted_alone(
     async with mp:
         await internals_of(pool).ready()
         submitter = PoolSubmitter(internals_of(pool))
-        batch, _, _ = await submitter.prepare(calls, options)
-        alone = [(await submitter.prepare([call], options))[0].tasks[0] for call in calls]
+        batch = (await submitter.prepare(calls, options)).batch
+        alone = [(await submitter.prepare([call], options)).batch.tasks[0] for call in calls]
     assert len({task.id for task in batch.tasks}) == len(calls)
     assert [replace(task, id=1) for task in batch.tasks] == [replace(task, id=1) for task in alone]
 

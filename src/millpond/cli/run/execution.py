@@ -233,8 +233,7 @@ class CommandRun:
         submitter = PoolSubmitter(internals_of(self.pool))
         async for items in self.items:
             works = [self._call(item, known) for item in items]
-            batch, _, closures = await submitter.prepare(works, {})
-            answer = await submitter.send(batch, closures, None)
+            answer = await submitter.send(await submitter.prepare(works, {}), None)
             new = [one.task for one in answer.admissions if not one.duplicate]
             self.printer.expect(new)
             self.tally.total += len(new)

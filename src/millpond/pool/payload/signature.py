@@ -85,6 +85,7 @@ class Signature:
         "_optional",
         "_plain",
         "_positional",
+        "_quickly",
         "_record",
         "_rest",
         "_result",
@@ -172,20 +173,16 @@ class Signature:
             )
         self._decode = decoder(self._record).decode
         self._plain = all(codec.plain for codec in self._codecs.values())
+        positional = self._plain and self._most >= 0
+        self._quickly = _quick_encoder(self._record, self._decode, self.largest, positional)
         self._sorted = tuple(name for name, codec in self._codecs.items() if codec.unordered)
 
     def encode(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> bytes:
         """Return the arguments as JSON; what does not fit its parameter is a BadPayload."""
         if not args and not kwargs and not self.parameters:
             return EMPTY
-        if self._plain and not kwargs and len(args) <= self._most:
-            try:
-                record = self._record(*args)
-                payload = ENCODER.encode(record)
-                if len(payload) <= self.largest and self._decode(payload) == record:
-                    return payload
-            except Exception:  # noqa: BLE001, S110 - what is wrong is found out below
-                pass
+        if not kwargs and (quickly := self._quickly(args)) is not None:
+            return quickly
         record = self._bind(args, kwargs)
         try:
             payload = ENCODER.encode(self._packed(record) if self._sorted else record)
@@ -357,6 +354,26 @@ class Signature:
                 raise Misfit(f"arguments stored twice: {', '.join(sorted(twice))}")
             kwargs.update(rest)
         return args, kwargs
+
+
+def _quick_encoder(
+    record: Any,  # noqa: ANN401 - a struct class of its own
+    decode: Callable[[bytes], object],
+    largest: int,
+    positional: bool,
+) -> Callable[[tuple[object, ...]], bytes | None]:
+    """Return what encodes scalars that were given by position; None = look closer."""
+    encode = ENCODER.encode
+
+    def quickly(args: tuple[object, ...]) -> bytes | None:
+        try:
+            given = record(*args)
+            payload = encode(given)
+            return payload if len(payload) <= largest and decode(payload) == given else None
+        except Exception:  # noqa: BLE001 - what is wrong is found out by the other way
+            return None
+
+    return quickly if positional else lambda _: None
 
 
 LONGEST_TEXT = 300

@@ -11,7 +11,7 @@ from millpond.core.admit import Reason
 from millpond.core.run import NewRun, OnError, RunView
 from millpond.errors import RunOverBudget
 from millpond.pool.options import must_be_callback
-from millpond.pool.pool_submitter import PoolSubmitter
+from millpond.pool.pool_submitter import PoolSubmitter, looked_up
 from millpond.pool.refusals import error_of
 from millpond.runtime.observe.probe import submission
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from millpond.core.task import Call
     from millpond.pool.declared_pool import DeclaredPool
     from millpond.pool.options import Callback
+    from millpond.pool.pool_submitter import Prepared
     from millpond.pool.submitted_task import SubmittedTask
     from millpond.pool.task import BoundCall
     from millpond.store.protocol import BatchAnswer
@@ -65,18 +66,20 @@ async def submit_run(
     pool: DeclaredPool, new: NewRun, seed: Sequence[BoundCall[Any]]
 ) -> list[SubmittedTask]:
     """Open a run with its seed and return its tasks; none if the run of that name was known."""
-    run, tasks, answer = await _open(pool, new, seed)
-    return [] if run.resumed else await PoolSubmitter(pool).admitted(tasks, answer)
+    run, made, answer = await _open(pool, new, seed)
+    if run.resumed:
+        return []
+    return await looked_up(PoolSubmitter(pool).stored(made, answer), made.batch.tasks)
 
 
 async def _open(
     pool: DeclaredPool, new: NewRun, seed: Sequence[BoundCall[Any]]
-) -> tuple[RunView, list[SubmittedTask], BatchAnswer]:
+) -> tuple[RunView, Prepared, BatchAnswer]:
     submitter = PoolSubmitter(pool)
     with submission(pool.runtime.hooks.probes, pool.spec.name, len(seed)) as watched:
-        batch, tasks, closures = await submitter.prepare(list(seed), {}, new.id, new)
-        watched.made(batch.tasks)
-        answer = watched.answered(await submitter.send(batch, closures, None))
+        made = await submitter.prepare(list(seed), {}, new.id, new)
+        watched.made(made.batch.tasks)
+        answer = watched.answered(await submitter.send(made, None))
     if answer.refusal is not None:
         if answer.refusal.reason is Reason.OVER_BUDGET:
             raise RunOverBudget(
@@ -88,4 +91,4 @@ async def _open(
             )
         raise error_of(answer.refusal, len(seed))
     assert answer.run is not None  # noqa: S101 - the answer to a batch that opens a run has it
-    return answer.run, tasks, answer
+    return answer.run, made, answer

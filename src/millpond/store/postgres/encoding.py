@@ -5,6 +5,8 @@ The server knows the type of each argument from the statement, so the client sen
 
 from __future__ import annotations
 
+import sys
+from array import array as packed
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import psycopg
@@ -15,8 +17,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 TEXT, BINARY = 0, 1
-_BYTEA = 17
-"""The OID of the type bytea."""
+_BYTEA, _INT8 = 17, 20
+"""The OIDs of the types bytea and bigint."""
 
 Sent = tuple[bytes | None, int]
 """An encoded value and its format."""
@@ -43,6 +45,23 @@ def array(values: Sequence[Any]) -> Sent:
     if bytes in kinds:
         return _array_of_bytes(values), BINARY
     return ("{" + ",".join(map(_element, values)) + "}").encode(), TEXT
+
+
+def array_of_bigints(values: Sequence[int]) -> Sent:
+    """Encode many numbers as one array of bigint, for a parameter of that very type."""
+    if not values:
+        return _EMPTY
+    count = len(values)
+    numbers = packed("q", values)
+    if sys.byteorder == "little":
+        numbers.byteswap()
+    octets = numbers.tobytes()
+    # Each has its length before it. All first octets at once, then all second ones: no loop.
+    items = bytearray(12 * count)
+    items[3::12] = b"\x08" * count
+    for at in range(8):
+        items[4 + at :: 12] = octets[at::8]
+    return _head(_INT8, count, has_null=False) + items, BINARY
 
 
 def columns(rows: Iterable[Sequence[Any]]) -> list[Sent]:
@@ -82,18 +101,18 @@ def _quoted(value: str) -> str:
 
 def _array_of_bytes(values: Sequence[bytes | None]) -> bytes:
     """Return the binary format of an array of bytea."""
-    count = len(values)
-    parts = [
-        b"\0\0\0\1" + (b"\0\0\0\1" if None in values else b"\0\0\0\0"),
-        _BYTEA.to_bytes(4, "big") + count.to_bytes(4, "big") + b"\0\0\0\1",
-    ]
-    for value in values:
-        if value is None:
-            parts.append(b"\xff\xff\xff\xff")
-        else:
-            parts.append(len(value).to_bytes(4, "big"))
-            parts.append(value)
-    return b"".join(parts)
+    head = _head(_BYTEA, len(values), has_null=None in values)
+    lengths = [-1 if value is None else len(value) for value in values]
+    length_of = {one: one.to_bytes(4, "big", signed=True) for one in set(lengths)}
+    items = [b""] * (2 * len(values))
+    items[::2] = map(length_of.__getitem__, lengths)
+    items[1::2] = [value or b"" for value in values]
+    return b"".join([head, *items])
+
+
+def _head(kind: int, count: int, *, has_null: bool) -> bytes:
+    """Return the beginning of an array in binary format."""
+    return b"".join([number.to_bytes(4, "big") for number in (1, has_null, kind, count, 1)])
 
 
 _FORMS: Mapping[type, Callable[[Any], Sent]] = {

@@ -15,9 +15,16 @@ from millpond.core.plan import Wake
 from millpond.core.run import Run
 from millpond.core.run import view as run_view
 from millpond.core.ticks import rounded
-from millpond.store.postgres.encoding import BINARY, TEXT, array, collapsed, sent
+from millpond.store.postgres.encoding import (
+    BINARY,
+    TEXT,
+    array,
+    array_of_bigints,
+    collapsed,
+    sent,
+)
 from millpond.store.postgres.unit_of_work import is_plain, plain_text
-from millpond.store.protocol import Admission, BatchAnswer, SubmitAnswer
+from millpond.store.protocol import Admission, BatchAnswer, InOrder, SubmitAnswer
 from millpond.store.sql.codec import body_of
 
 if TYPE_CHECKING:
@@ -47,30 +54,38 @@ class FastSubmit:
         self._message = (None, None) if message is None else message
         """The notification of its commit, and its channel."""
         self._submits = submits
+        self._ids = [new.id for batches in submits for batch in batches for new in batch.tasks]
         self._now = None if now is None else rounded(now)
 
     def arguments(self, at_most: Callable[[], float | None]) -> list[Sent]:
         """Return the arguments of the function."""
         tasks = [new for batches in self._submits for batch in batches for new in batch.tasks]
-        keys, shares = [new.key for new in tasks], [new.share for new in tasks]
+        # Where all are alike, the first says it for all.
+        some, times = (tasks[:1], len(tasks)) if self._alike() else (tasks, 1)
+        keyed = any(new.idempotency_key for new in some)
+        keys, shares = [new.key for new in some] * times, [new.share for new in some] * times
         return [
             sent(self._now),
             sent(at_most()),
             sent(self._pool),
-            array([new.id for new in tasks]),
+            array_of_bigints(self._ids),
             array([body_of(new) for new in tasks]),
-            array(collapsed([plain_text(new) for new in tasks])),
+            array(collapsed([plain_text(new) for new in (tasks if keyed else some)])),
             _if_any(keys),
-            array(collapsed([new.priority for new in tasks])),
+            array(collapsed([new.priority for new in some])),
             sent(None) if shares == keys else _if_any(shares),
-            _if_any([new.delay for new in tasks]),
-            _if_any([new.run_at for new in tasks]),
-            _if_any([new.expires_in for new in tasks]),
-            *_idempotency(tasks),
-            _if_any([new.run for new in tasks]),
+            _if_any([new.delay for new in some] * times),
+            _if_any([new.run_at for new in some] * times),
+            _if_any([new.expires_in for new in some] * times),
+            *(_idempotency(tasks, some) if keyed else [array([])] * 4),
+            _if_any([new.run for new in some] * times),
             sent(self._opened()),
             *map(sent, self._message),
         ]
+
+    def _alike(self) -> bool:
+        """Return whether it is one batch of tasks that are alike."""
+        return len(self._submits) == 1 and len(self._submits[0]) == 1 and self._submits[0][0].alike
 
     def _opened(self) -> str | None:
         """Return the runs to open, as JSON; None if there is none."""
@@ -82,16 +97,11 @@ class FastSubmit:
     def answers(self, answer: FastSubmitAnswer) -> list[SubmitAnswer]:
         """Return the answer to each submit."""
         wakes = () if answer.wake_at is None else (Wake(self._pool, answer.wake_at),)
-        admissions = _admissions(self._submits, answer)
+        admissions = _admissions(self._submits, self._ids, answer)
         return [
             SubmitAnswer(
                 batches=tuple(
-                    [
-                        _batch_answer(
-                            batch, tuple([next(admissions) for _ in batch.tasks]), answer.moment
-                        )
-                        for batch in batches
-                    ]
+                    [_batch_answer(batch, next(admissions), answer.moment) for batch in batches]
                 ),
                 wakes=wakes,
             )
@@ -210,22 +220,40 @@ def _if_any(values: list[Any]) -> Sent:
     return array(values if any(values) else [])
 
 
-def _idempotency(tasks: Sequence[NewTask]) -> list[Sent]:
+def _idempotency(tasks: Sequence[NewTask], some: Sequence[NewTask]) -> list[Sent]:
     """Return the keys of tasks, how long they answer, and the calls that they stand for."""
-    keys = [new.idempotency_key for new in tasks]
-    if not any(keys):
-        return [array([])] * 4
     return [
-        array(keys),
-        array(collapsed([str(new.dedupe) for new in tasks])),
-        array(collapsed([new.call.function for new in tasks])),
+        array([new.idempotency_key for new in tasks]),
+        array(collapsed([str(new.dedupe) for new in some])),
+        array(collapsed([new.call.function for new in some])),
         array([new.fingerprint for new in tasks]),
     ]
 
 
 def _admissions(
-    submits: Sequence[Sequence[Batch]], answer: FastSubmitAnswer
-) -> Iterator[Admission]:
+    submits: Sequence[Sequence[Batch]], ids: list[int], answer: FastSubmitAnswer
+) -> Iterator[Sequence[Admission]]:
+    """Yield the admissions of each batch."""
+    if answer.known_at or answer.lanes is not None or answer.sequences is not None:
+        singly = _singly(submits, answer)
+        for batches in submits:
+            for batch in batches:
+                yield tuple([next(singly) for _ in batch.tasks])
+        return
+    last_seq, waiting, queued = answer.last_seq or 0, answer.waiting or 0, answer.queued or 0
+    at = 0
+    for batches in submits:
+        for batch in batches:
+            before, at = at, at + len(batch.tasks)
+            yield InOrder(
+                ids if at - before == len(ids) else ids[before:at],
+                sequence=last_seq + before + 1,
+                position=waiting + before if answer.is_fifo else None,
+                depth=queued + before + 1,
+            )
+
+
+def _singly(submits: Sequence[Sequence[Batch]], answer: FastSubmitAnswer) -> Iterator[Admission]:
     """Yield the admission of each task."""
     known = {at: index for index, at in enumerate(answer.known_at or ())}
     last_seq, waiting, queued = answer.last_seq or 0, answer.waiting or 0, answer.queued or 0
@@ -251,7 +279,7 @@ def _admissions(
         )
 
 
-def _batch_answer(batch: Batch, admissions: tuple[Admission, ...], moment: float) -> BatchAnswer:
+def _batch_answer(batch: Batch, admissions: Sequence[Admission], moment: float) -> BatchAnswer:
     if batch.run is None:
         return BatchAnswer(admissions=admissions)
     new = sum(not one.duplicate for one in admissions)
@@ -278,7 +306,8 @@ def why_not_submit(batches: Sequence[Batch]) -> str | None:
     for batch in batches:
         if not batch.tasks:
             return "empty batch"
-        if batch.run is not None and any(new.run != batch.run.id for new in batch.tasks):
+        tasks = batch.tasks[:1] if batch.alike else batch.tasks
+        if batch.run is not None and any(new.run != batch.run.id for new in tasks):
             return "opens a run for others"
         if batch.run is not None and batch.run.on_complete is not None:
             return "run with a callback"
@@ -287,7 +316,7 @@ def why_not_submit(batches: Sequence[Batch]) -> str | None:
         pool = pool or batch.tasks[0].pool
         if pool != batch.tasks[0].pool:
             return "several pools"
-        for new in batch.tasks:
+        for new in tasks:
             if _is_plainest(new):
                 continue
             reason = _why_not_store(new)
