@@ -49,8 +49,9 @@ def alike_tasks(
 def _following(
     works: islice[object], first: BoundCall[Any], made: NewTask, new_id: Callable[[], int]
 ) -> list[NewTask]:
-    function = first.function
-    encode, name = function._internals.signature.encode, made.call.function  # noqa: SLF001 - of a TaskFunction
+    function, name = first.function, made.call.function
+    signature = function._internals.signature  # noqa: SLF001 - of a TaskFunction
+    encode, quickly = signature.encode, signature.quickly
     pattern: Any = copy(made)
     _set(pattern, _KEY, None)
     _set(pattern, "fingerprint", 0)
@@ -63,7 +64,9 @@ def _following(
         options = call._options  # noqa: SLF001 - of a BoundCall
         if options and not _only_key(options):
             break
-        payload = encode(call.args, call.kwargs)
+        payload = None if call.kwargs else quickly(call.args)
+        if payload is None:
+            payload = encode(call.args, call.kwargs)
         new = copied()
         _set(new, "id", new_id())
         _set(new, "call", Call(name, payload))

@@ -37,9 +37,7 @@ class Prepared(NamedTuple):
     """A batch to send, and what this process must know of its tasks."""
 
     batch: Batch
-    decoders: Sequence[Callable[[bytes], Any] | None]
-    """What decodes the result of each."""
-    era: object
+    submitted: SubmittedBatch
     closures: dict[int, Closure]
 
 
@@ -120,10 +118,18 @@ class PoolSubmitter:
         """Submit many as one batch; return their handles."""
         if connection is not None or not works:
             return list(map(Handle, await self.submit_many(works, options, wait, connection)))
-        stored, tasks = await self._stored(works, checked(options), wait)
-        if stored.is_new:
-            return [Handle(None, stored, at, new) for at, new in enumerate(tasks)]
-        return list(map(Handle, await looked_up(stored, tasks)))
+        handles: list[Handle[Any]] = []
+
+        def make(made: Prepared) -> None:
+            if not handles:
+                submitted, tasks = made.submitted, made.batch.tasks
+                handles.extend([Handle(None, submitted, at, new) for at, new in enumerate(tasks)])
+
+        made = await self._stored(works, checked(options), wait, meanwhile=make)
+        if made.submitted.has_duplicates:
+            return list(map(Handle, await looked_up(made)))
+        make(made)
+        return handles
 
     async def try_submit(self, work: object, options: Options) -> SubmittedTask | Refusal:
         """Submit one without ever waiting; return the refusal of a pool that refuses."""
@@ -133,7 +139,8 @@ class PoolSubmitter:
             answer = watched.answered(await self.send(made, 0.0))
         if answer.refusal is not None:
             return answer.refusal
-        return (await looked_up(self.stored(made, answer), made.batch.tasks))[0]
+        self.admitted(made, answer)
+        return (await looked_up(made))[0]
 
     async def submit_batch(
         self,
@@ -143,7 +150,7 @@ class PoolSubmitter:
         run: int | None = None,
     ) -> list[SubmittedTask]:
         """Submit a batch with checked options, as tasks of a run if one is given."""
-        return await looked_up(*await self._stored(works, options, wait, run)) if works else []
+        return await looked_up(await self._stored(works, options, wait, run)) if works else []
 
     async def _stored(
         self,
@@ -151,16 +158,20 @@ class PoolSubmitter:
         options: Mapping[str, Any],
         wait: Seconds | None,
         run: int | None = None,
-    ) -> tuple[SubmittedBatch, Sequence[NewTask]]:
+        meanwhile: Callable[[Prepared], None] | None = None,
+    ) -> Prepared:
+        """Submit a batch; call `meanwhile` while the store is at work, or a little later."""
         with submission(self.pool.runtime.hooks.probes, self.pool.spec.name, len(works)) as watched:
             made = await self.prepare(works, options, run)
-            tasks = made.batch.tasks
-            watched.made(tasks)
+            watched.made(made.batch.tasks)
             limit = None if wait is None else check.seconds("wait", wait)
+            if meanwhile is not None:
+                self.pool.runtime.loop.call_soon(meanwhile, made)
             answer = watched.answered(await self.send(made, limit))
         if answer.refusal is not None:
-            raise error_of(answer.refusal, len(tasks))
-        return self.stored(made, answer), tasks
+            raise error_of(answer.refusal, len(works))
+        self.admitted(made, answer)
+        return made
 
     # One batch, step by step
 
@@ -189,10 +200,10 @@ class PoolSubmitter:
             following = alike_tasks(self.pool, works, at, new, options)
             tasks += new, *following
             decoders += [decode] * (1 + len(following))
-        alike = len(following) == len(tasks) - 1 and all_have_keys_or_none(tasks)
-        return Prepared(
-            Batch(tasks=tuple(tasks), run=opening, alike=alike), decoders, era, closures
-        )
+        same_function = len(following) == len(tasks) - 1
+        alike = same_function and all_have_keys_or_none(tasks)
+        submitted = SubmittedBatch(self.pool, decoders[:1] if same_function else decoders, era)
+        return Prepared(Batch(tasks=tuple(tasks), run=opening, alike=alike), submitted, closures)
 
     async def send(self, made: Prepared, wait: float | None) -> BatchAnswer:
         """Send a batch to the store; keep the code of those closures that the store takes."""
@@ -226,12 +237,11 @@ class PoolSubmitter:
         new, closure = new_closure(self.pool, work, options, run=run)
         return new, closure, None
 
-    def stored(self, made: Prepared, answer: BatchAnswer) -> SubmittedBatch:
-        """Return what is known of a batch that the store has taken."""
-        admissions = answer.admissions
+    def admitted(self, made: Prepared, answer: BatchAnswer) -> None:
+        """Apply the answer of the store, which has taken the batch."""
+        made.submitted.admitted(answer.admissions, self.pool.runtime.clock())
         if self.pool.warns_at is not None:
-            self.pool.waiting(max((one.depth or 0 for one in admissions), default=0))
-        return SubmittedBatch(self.pool, made.decoders, made.era, admissions)
+            self.pool.waiting(max((one.depth or 0 for one in answer.admissions), default=0))
 
     # Inside a transaction of the caller's
 
@@ -257,12 +267,13 @@ class PoolSubmitter:
         return tasks
 
 
-async def looked_up(stored: SubmittedBatch, tasks: Sequence[NewTask]) -> list[SubmittedTask]:
-    """Return the tasks of a batch; those that stand for others as these are."""
-    submitted = [stored.task(at, new) for at, new in enumerate(tasks)]
-    if not stored.is_new:
-        await look_up_duplicates(submitted)
-    return submitted
+async def looked_up(made: Prepared) -> list[SubmittedTask]:
+    """Return the tasks of a stored batch; duplicates as the tasks are that they stand for."""
+    submitted = made.submitted
+    tasks = [submitted.task(at, new) for at, new in enumerate(made.batch.tasks)]
+    if submitted.has_duplicates:
+        await look_up_duplicates(tasks)
+    return tasks
 
 
 async def look_up_duplicates(tasks: list[SubmittedTask]) -> None:

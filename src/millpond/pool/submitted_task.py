@@ -258,34 +258,39 @@ class SubmittedTask:
 
 
 class SubmittedBatch:
-    """What this process knows of the tasks of a stored batch, but for the tasks themselves.
+    """What this process knows of the tasks of a batch, but for the tasks themselves.
 
     Who keeps one of a thousand handles keeps this, and not a thousand payloads.
     """
 
-    __slots__ = ("_admissions", "_decoders", "_era", "_now", "_pool")
+    _admissions: Sequence[Admission] = ()
+    _now = 0.0
 
     def __init__(
         self,
         pool: DeclaredPool,
         decoders: Sequence[Callable[[bytes], Any] | None],
         era: object,
-        admissions: Sequence[Admission],
     ) -> None:
+        """`decoders` decode the results, each of one task; a single one those of all."""
         self._pool = pool
         self._decoders = decoders
         self._era = era
-        self._admissions = admissions
-        self._now = pool.runtime.clock()
+
+    def admitted(self, admissions: Sequence[Admission], now: float) -> None:
+        """Apply the store's answer to the submit."""
+        self._admissions, self._now = admissions, now
 
     @property
-    def is_new(self) -> bool:
-        """Whether it is plain that all tasks are new."""
-        return type(self._admissions) is InOrder
+    def has_duplicates(self) -> bool:
+        """Whether a task stands for another one, which has to be looked up."""
+        admissions = self._admissions
+        return type(admissions) is not InOrder and any(one.duplicate for one in admissions)
 
     def task(self, at: int, new: NewTask) -> SubmittedTask:
         """Return what is known of a task, given with its index."""
-        task = SubmittedTask(self._pool, new, self._decoders[at], self._era)
+        decode = self._decoders[at if len(self._decoders) > 1 else 0]
+        task = SubmittedTask(self._pool, new, decode, self._era)
         task.admitted(self._admissions[at], self._now)
         return task
 

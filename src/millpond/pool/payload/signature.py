@@ -85,7 +85,6 @@ class Signature:
         "_optional",
         "_plain",
         "_positional",
-        "_quickly",
         "_record",
         "_rest",
         "_result",
@@ -95,6 +94,7 @@ class Signature:
         "largest",
         "name",
         "parameters",
+        "quickly",
         "wants_context",
     )
 
@@ -174,14 +174,15 @@ class Signature:
         self._decode = decoder(self._record).decode
         self._plain = all(codec.plain for codec in self._codecs.values())
         positional = self._plain and self._most >= 0
-        self._quickly = _quick_encoder(self._record, self._decode, self.largest, positional)
+        self.quickly = _quick_encoder(self._record, self._decode, self.largest, positional)
+        """Encodes arguments that were given by position; None = `encode` must look closer."""
         self._sorted = tuple(name for name, codec in self._codecs.items() if codec.unordered)
 
     def encode(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> bytes:
         """Return the arguments as JSON; what does not fit its parameter is a BadPayload."""
         if not args and not kwargs and not self.parameters:
             return EMPTY
-        if not kwargs and (quickly := self._quickly(args)) is not None:
+        if not kwargs and (quickly := self.quickly(args)) is not None:
             return quickly
         record = self._bind(args, kwargs)
         try:

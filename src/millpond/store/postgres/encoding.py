@@ -47,12 +47,11 @@ def array(values: Sequence[Any]) -> Sent:
     return ("{" + ",".join(map(_element, values)) + "}").encode(), TEXT
 
 
-def array_of_bigints(values: Sequence[int]) -> Sent:
+def array_of_bigints(values: packed[int]) -> Sent:
     """Encode many numbers as one array of bigint, for a parameter of that very type."""
     if not values:
         return _EMPTY
-    count = len(values)
-    numbers = packed("q", values)
+    count, numbers = len(values), values[:]
     if sys.byteorder == "little":
         numbers.byteswap()
     octets = numbers.tobytes()

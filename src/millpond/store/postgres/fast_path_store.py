@@ -56,9 +56,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_MANY = 200
-"""Submits with so many tasks are encoded in a thread, not on the event loop."""
-
 _HEARD_WITHIN = 0.25
 """The part of a lease in which a renewal must be answered. The next one has twice as long, as long
 as none is: a connection may be dead, two in a row are slow, and each that is given up costs the
@@ -386,12 +383,11 @@ class FastPathStore(SqlStore[PostgresConnection, PostgresHandlerConnection]):
                 self._simple[pool] = SimplePool(answer.simple)
             return taking.answers(answer)
 
-        count = sum(len(batch.tasks) for batches in submits for batch in batches)
         return PreparedCall(
             self._schema.sql["take"],
             partial(taking.arguments, self._at_most),
             answers,
-            is_large=count > _MANY,
+            is_large=taking.is_large(),
         )
 
     def _taking_one(

@@ -6,6 +6,7 @@ What is not plain is left to the verbs, as in `fast_path.py`.
 from __future__ import annotations
 
 import math
+from array import array as packed
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import msgspec
@@ -36,6 +37,11 @@ if TYPE_CHECKING:
 
 _QUEUED = Status.QUEUED
 
+_MANY, _FEW, _MUCH = 1000, 50, 1 << 19
+"""Submits with more tasks than the first, or more than the second and so many bytes of arguments,
+are encoded in a thread. Up to there that takes a part of the time of making these tasks, and
+waking a thread and its answer would come on top."""
+
 _Message: TypeAlias = "tuple[str, str] | None"
 """The notification of a commit, and its channel."""
 
@@ -54,12 +60,14 @@ class FastSubmit:
         self._message = (None, None) if message is None else message
         """The notification of its commit, and its channel."""
         self._submits = submits
-        self._ids = [new.id for batches in submits for batch in batches for new in batch.tasks]
+        tasks = [new for batches in submits for batch in batches for new in batch.tasks]
+        self._tasks = tasks
+        self._ids = packed("q", [new.id for new in tasks])
         self._now = None if now is None else rounded(now)
 
     def arguments(self, at_most: Callable[[], float | None]) -> list[Sent]:
         """Return the arguments of the function."""
-        tasks = [new for batches in self._submits for batch in batches for new in batch.tasks]
+        tasks = self._tasks
         # Where all are alike, the first says it for all.
         some, times = (tasks[:1], len(tasks)) if self._alike() else (tasks, 1)
         keyed = any(new.idempotency_key for new in some)
@@ -69,7 +77,7 @@ class FastSubmit:
             sent(at_most()),
             sent(self._pool),
             array_of_bigints(self._ids),
-            array([body_of(new) for new in tasks]),
+            array(list(map(body_of, tasks))),
             array(collapsed([plain_text(new) for new in (tasks if keyed else some)])),
             _if_any(keys),
             array(collapsed([new.priority for new in some])),
@@ -82,6 +90,13 @@ class FastSubmit:
             sent(self._opened()),
             *map(sent, self._message),
         ]
+
+    def is_large(self) -> bool:
+        """Return whether encoding it takes too long for the event loop."""
+        if len(self._tasks) > _MANY:
+            return True
+        few = len(self._tasks) <= _FEW
+        return not few and sum([len(new.call.payload) for new in self._tasks]) > _MUCH
 
     def _alike(self) -> bool:
         """Return whether it is one batch of tasks that are alike."""
@@ -231,7 +246,7 @@ def _idempotency(tasks: Sequence[NewTask], some: Sequence[NewTask]) -> list[Sent
 
 
 def _admissions(
-    submits: Sequence[Sequence[Batch]], ids: list[int], answer: FastSubmitAnswer
+    submits: Sequence[Sequence[Batch]], ids: packed[int], answer: FastSubmitAnswer
 ) -> Iterator[Sequence[Admission]]:
     """Yield the admissions of each batch."""
     if answer.known_at or answer.lanes is not None or answer.sequences is not None:

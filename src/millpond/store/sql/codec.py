@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import msgspec
@@ -23,6 +24,10 @@ SEQS = (1 << SEQ_BITS) - 1
 _QUEUED, _RUNNING, _COMPLETED = Status.QUEUED, Status.RUNNING, Status.COMPLETED
 
 _pack = msgspec.msgpack.Encoder().encode
+
+body_of: Callable[[NewTask], bytes] = _pack
+"""Returns the encoded body of a task: everything that only an update changes."""
+
 _unpack_new = msgspec.msgpack.Decoder(NewTask).decode
 _unpack_steps = msgspec.msgpack.Decoder(dict[str, bytes]).decode
 
@@ -56,11 +61,6 @@ class TaskRow(Task, kw_only=True):
     """Whether only its start was written since."""
     updated: bool = False
     """Whether an update changed its body, rank or expiry since it was written."""
-
-
-def body_of(new: NewTask) -> bytes:
-    """Return the encoded body of a task: everything that only an update changes."""
-    return _pack(new)
 
 
 def new_of(body: bytes, identifier: int, pool: str) -> NewTask:
