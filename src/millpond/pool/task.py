@@ -7,6 +7,8 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, Protocol, TypeAlias, TypeVar
 
+import msgspec
+
 from millpond.errors import ConfigError
 from millpond.pool.options import Options, checked
 from millpond.pool.registered import Invocation, Registered
@@ -47,26 +49,16 @@ class CallableWithItem(Protocol[T_contra, R_co]):
         """Return a call with this argument."""
 
 
-class BoundCall(Generic[R_co]):
+class BoundCall(msgspec.Struct, Generic[R_co], eq=False):
     """A registered function with its arguments, and perhaps options: data, ready to submit."""
 
-    __slots__ = ("_options", "args", "function", "kwargs")
-
-    def __init__(
-        self,
-        function: TaskFunction[..., R_co, Any],
-        args: tuple[Any, ...],
-        kwargs: Mapping[str, Any],
-        options: Mapping[str, Any] | None = None,
-    ) -> None:
-        self.function = function
-        """The function that it calls."""
-        self.args = args
-        """Its positional arguments."""
-        # Thousands of calls are made at a time: what none of them needs is not kept for each.
-        self.kwargs = kwargs or _NOTHING
-        """Its named arguments."""
-        self._options = options or _NOTHING
+    function: TaskFunction[..., R_co, Any]
+    """The function that it calls."""
+    args: tuple[Any, ...]
+    """Its positional arguments."""
+    kwargs: Mapping[str, Any] = _NOTHING
+    """Its named arguments."""
+    _options: Mapping[str, Any] = _NOTHING
 
     @property
     def _internals(self) -> Invocation:
@@ -120,7 +112,8 @@ class TaskFunction(Generic[P, R_co, F_co]):
 
     def bind(self, *args: P.args, **kwargs: P.kwargs) -> BoundCall[R_co]:
         """Return a call of this function with these arguments, to submit."""
-        return BoundCall(self, args, kwargs)
+        # Thousands are bound at a time: a dict that is empty is not kept for each.
+        return BoundCall(self, args, kwargs or _NOTHING)
 
     async def submit(self, *args: P.args, **kwargs: P.kwargs) -> Handle[R_co]:
         """Submit a call to the function's own pool."""
@@ -143,7 +136,7 @@ class TaskFunction(Generic[P, R_co, F_co]):
 
         `pool.submit_many(review.each(ids))` submits all of them.
         """
-        return (BoundCall(self, (item,), {}) for item in items)
+        return (BoundCall(self, (item,)) for item in items)
 
     @property
     def pool(self) -> OwnPool:
@@ -191,7 +184,7 @@ class Optioned(Generic[P, R_co]):
 
         `pool.submit_many(review.each(ids))` submits all of them.
         """
-        return (BoundCall(self.function, (item,), {}, self._options) for item in items)
+        return (BoundCall(self.function, (item,), _NOTHING, self._options) for item in items)
 
 
 class SyncTaskFunction(Generic[P, R_co]):

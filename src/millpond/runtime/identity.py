@@ -7,7 +7,8 @@ import random
 import re
 import socket
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 _ODD = re.compile(r"[^A-Za-z0-9.-]+")
 """What a host may be called and a lock file, or the name of a worker, may not."""
@@ -27,27 +28,25 @@ class Identity:
     """One opening of one Millpond in one process; no other has the same owner."""
 
     def __init__(self, seed: int | None = None) -> None:
-        self._seeded = seed is not None
-        self._ids: Iterator[int] = iter(())
         self.dice = random.Random(seed) if seed is not None else random.Random()  # noqa: S311
         # A seeded runtime must repeat, so it is named by its seed and not by where it runs.
         host = _ODD.sub("-", socket.gethostname())[:64]
         place = f"{host}-{os.getpid()}" if seed is None else "seeded"
         self.owner = f"{place}-{self.dice.getrandbits(32):08x}"
-
-    def new_id(self) -> int:
-        """Return a new id of 63 bits: drawn by chance, or a little above the last.
+        # What is seeded was found with ids that were drawn each, and must repeat.
+        self.new_id: Callable[[], int] = (
+            partial(self.dice.getrandbits, 63) if seed is not None else _ids().__next__
+        )
+        """Returns a new id of 63 bits: drawn by chance, or a little above the last.
 
         An index of a large store takes in ids that stand close together at less cost. The gaps
         between them are random, so neighbours cannot be guessed.
         """
-        for identifier in self._ids:
-            return identifier
-        if self._seeded:
-            # What is seeded was found with ids that were drawn each, and must repeat.
-            return self.dice.getrandbits(63)
-        self._ids = _block(int.from_bytes(os.urandom(8), "big") >> 1)
-        return next(self._ids)
+
+
+def _ids() -> Iterator[int]:
+    while True:
+        yield from _block(int.from_bytes(os.urandom(8), "big") >> 1)
 
 
 def _block(first: int) -> Iterator[int]:

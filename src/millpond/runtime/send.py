@@ -100,7 +100,7 @@ class Sender(Service):
 
     def _plan_expiry(self, batch: Batch) -> None:
         """Nudge maintenance if a task of a batch may expire."""
-        for new in batch.tasks:
+        for new in batch.tasks[:1] if batch.alike else batch.tasks:
             if new.expires_in is not None:
                 self._nudge()
                 return

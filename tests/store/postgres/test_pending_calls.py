@@ -259,8 +259,8 @@ async def test_a_large_submit_is_put_into_words_by_the_thread(
     async with opened(address) as store:
         await submitted(store, 1)
         done.clear()
-        answer = await submitted(store, 10, 500)
-        assert len(answer.batches[0].admissions) == 500
+        answer = await submitted(store, 10, 1001)
+        assert len(answer.batches[0].admissions) == 1001
         assert {"finish": 1} == done
 
 
