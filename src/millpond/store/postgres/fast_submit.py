@@ -249,23 +249,19 @@ def _admissions(
     submits: Sequence[Sequence[Batch]], ids: packed[int], answer: FastSubmitAnswer
 ) -> Iterator[Sequence[Admission]]:
     """Yield the admissions of each batch."""
-    if answer.known_at or answer.lanes is not None or answer.sequences is not None:
-        singly = _singly(submits, answer)
-        for batches in submits:
-            for batch in batches:
-                yield tuple([next(singly) for _ in batch.tasks])
+    in_order = not answer.known_at and answer.lanes is None and answer.sequences is None
+    if in_order and len(submits) == len(submits[0]) == 1:
+        yield InOrder(
+            ids,
+            sequence=(answer.last_seq or 0) + 1,
+            position=answer.waiting if answer.is_fifo else None,
+            depth=(answer.queued or 0) + 1,
+        )
         return
-    last_seq, waiting, queued = answer.last_seq or 0, answer.waiting or 0, answer.queued or 0
-    at = 0
+    singly = _singly(submits, answer)
     for batches in submits:
         for batch in batches:
-            before, at = at, at + len(batch.tasks)
-            yield InOrder(
-                ids if at - before == len(ids) else ids[before:at],
-                sequence=last_seq + before + 1,
-                position=waiting + before if answer.is_fifo else None,
-                depth=queued + before + 1,
-            )
+            yield tuple([next(singly) for _ in batch.tasks])
 
 
 def _singly(submits: Sequence[Sequence[Batch]], answer: FastSubmitAnswer) -> Iterator[Admission]:
