@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from millpond.runtime.worker.prefetch import Prefetch
     from millpond.runtime.worker.queues import Queues
     from millpond.runtime.worker.settle import Settling
-    from millpond.runtime.worker.slots import Slots
     from millpond.runtime.worker.state import WorkerState
     from millpond.store.protocol import LeaseAnswer
 
@@ -26,7 +25,6 @@ class Leasing(Service):
     _state: WorkerState
     _queues: Queues
     _prefetch: Prefetch
-    _slots: Slots
     _attempts: Attempts
     _misfits: Misfits
     _settling: Settling
@@ -63,8 +61,6 @@ class Leasing(Service):
         if self._state.may_lease:
             for leased in answer.leased:
                 self._attempts.start(leased)
-            if self._slots.ready:
-                self._slots.wake()
         else:
             # It stopped, or was late, while the answer was on its way.
             for leased in answer.leased:

@@ -7,6 +7,8 @@ from math import inf
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from millpond.runtime.worker.state import WorkerState
 
 STRETCH = 0.005
@@ -42,6 +44,8 @@ class TurnSchedule:
         """How many settlements make a second call; inf while no call is on its way."""
         self.gathered = _nothing_to_see
         """Called with so many: sends them, or returns whether to look for an answer instead."""
+        self.call_slot: Callable[[], bool] = _no_slot
+        """Wakes an idle slot, if there is one."""
         self._wake: asyncio.Future[None] | None = None
         self._looking = 0
         """For how many more rounds of the loop slots let it go after each job."""
@@ -61,9 +65,35 @@ class TurnSchedule:
         if self._env.inline:
             # The submit under way runs the turn, in the same step.
             return
+        if not (self._slot_takes_turn() and self.call_slot()):
+            self._wake_driver()
+
+    def _wake_driver(self) -> None:
         wake, self._wake = self._wake, None
         if wake is not None and not wake.done():
             wake.set_result(None)
+
+    def _slot_takes_turn(self) -> bool:
+        """Return whether a turn is best run by a slot, which then runs what the turn leases.
+
+        So nothing has to be woken between the two. If other jobs run, the driver does it: all that
+        end in this round of the loop are settled in one verb.
+        """
+        state = self._state
+        return self._env.shared and state.joined and not (state.jobs or self.pause)
+
+    def slot_takes_turn(self) -> bool:
+        """Return whether the slot that asks must run a turn now."""
+        return (
+            (self.scheduled or bool(self._state.ended))
+            and not self.turning
+            and self._slot_takes_turn()
+        )
+
+    def slot_rests(self) -> None:
+        """Leave to the driver what the slot that was called for a turn does not do."""
+        if self.scheduled and not self.turning and not self._env.inline:
+            self._wake_driver()
 
     async def until_scheduled(self) -> None:
         """Wait until a turn is to come, and for the pause after a failure."""
@@ -82,7 +112,7 @@ class TurnSchedule:
         prefetched tasks would keep the slots busy for as long as there are some, and a kill would
         lose every end that the store does not know.
         """
-        if not self._state.ended or not self._env.shared:
+        if not self._state.ended or not self._env.shared or self.slot_takes_turn():
             return False
         if len(self._state.ended) >= self.enough and self.gathered() and not self._looking:
             self._look(LOOKS)
@@ -103,7 +133,7 @@ class TurnSchedule:
             self._env.loop.call_soon(self._look, rounds - 1)
 
     def wants_turn(self) -> bool:
-        """Return whether the caller should run the turn itself: no other job is running."""
+        """Return whether an idle slot should run the turn: no other job is running."""
         if not self._state.ended or self.turning or self.pause:
             return False
         if self.scheduled:
@@ -114,3 +144,8 @@ class TurnSchedule:
             self.kick()
             return False
         return True
+
+
+def _no_slot() -> bool:
+    """Find no slot."""
+    return False

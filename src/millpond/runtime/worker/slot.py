@@ -43,6 +43,9 @@ class SlotOwner(Protocol):
     async def turn(self) -> None:
         """Settle what has ended and lease what may start."""
 
+    async def turn_in_slot(self) -> None:
+        """Do the same, for a slot that then runs what was leased last."""
+
     def unreadable(self, job: Job, error: Unreadable, /) -> Unfit:
         """Return the outcome of a task whose arguments cannot be read here."""
 
@@ -108,7 +111,12 @@ class Slot:
         while True:
             self.called = False
             slots.called -= 1
-            while ready and stays:
+            while stays:
+                if not ready:
+                    if not schedule.slot_takes_turn():
+                        break
+                    await owner.turn_in_slot()
+                    continue
                 job = self.job = ready.popleft()
                 job.slot = self
                 probes = hooks.probes
@@ -136,6 +144,7 @@ class Slot:
                 del job, value, outcome
             woken = self._wake = slots.env.loop.create_future()
             kept = stays and slots.keep_idle(self)
+            schedule.slot_rests()
             if schedule.wants_turn():
                 # This may give it a job already.
                 await owner.turn()

@@ -43,6 +43,14 @@ class Slots:
             else:
                 self.all.add(Slot(self, self._owner))
 
+    def call_one(self) -> bool:
+        """Wake an idle slot, to run a turn; return whether there is one."""
+        if not self.idle:
+            return False
+        self.called += 1
+        self.idle.pop().wake()
+        return True
+
     def job_waits(self) -> None:
         """Let ready jobs begin, and what has ended be settled, while a job waits.
 
@@ -65,6 +73,7 @@ class Slots:
     def lost(self, slot: Slot) -> None:
         """Note that a slot has ended; the ready jobs must not wait for it."""
         self.called -= slot.called
+        self._owner.schedule.slot_rests()
         if slot not in self.all:
             # It ended by itself, as one too many.
             return

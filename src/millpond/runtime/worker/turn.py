@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from millpond.runtime.worker.schedule import TurnSchedule
     from millpond.runtime.worker.second_call import Call, SecondCall
     from millpond.runtime.worker.settle_answers import SettleAnswers
+    from millpond.runtime.worker.slots import Slots
     from millpond.runtime.worker.state import WorkerState
     from millpond.store.protocol import SettleAnswer
 
@@ -64,6 +65,7 @@ class Turns(Service):
     _schedule: TurnSchedule
     _queues: Queues
     _prefetch: Prefetch
+    _slots: Slots
     _leasing: Leasing
     _settle_answers: SettleAnswers
     _one_by_one: OneByOne
@@ -102,6 +104,13 @@ class Turns(Service):
 
     async def turn(self) -> None:
         """Settle what has ended and lease what may start, until there is nothing of either."""
+        try:
+            await self.turn_in_slot()
+        finally:
+            self._start_leased()
+
+    async def turn_in_slot(self) -> None:
+        """Do the same, for a slot that then runs what was leased last."""
         state, schedule, second = self._state, self._schedule, self._second
         if schedule.turning:
             schedule.scheduled = True
@@ -121,14 +130,18 @@ class Turns(Service):
                 else:
                     if state.unsure and not state.ended and state.may_lease:
                         ended, ask = [], None
+                        self._start_leased()
                         await self._disown()
                     ended = state.take_ended()
                     ask = None
                     if state.may_lease and not state.unsure:
                         if self._queues.unseen:
+                            self._start_leased()
                             await self._queues.look_up_unseen()
                         if self._queues.due:
                             ask = self._queues.next_ask(settling=bool(ended))
+                if ended or ask is not None:
+                    self._start_leased()
                 if ended:
                     try:
                         answer = await self._settled(ended, ask, sent)
@@ -182,6 +195,11 @@ class Turns(Service):
                 schedule.kick()
         if state.stopping and not state.jobs:
             self._quiet.reached()
+
+    def _start_leased(self) -> None:
+        """Let slots begin what was leased: it must not wait for the next verb."""
+        if self._slots.ready:
+            self._slots.wake()
 
     async def _settled(
         self,

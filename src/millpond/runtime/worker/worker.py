@@ -45,11 +45,12 @@ class Worker(WorkerState):
         )
         misfits = Misfits(self)
         self.slots = slots = Slots(self, self)
+        schedule.call_slot = slots.call_one
         self.attempts = attempts = Attempts(self, self, self, slots, prefetch, misfits)
         settling = Settling(self, schedule, queues, prefetch, slots, attempts)
         self.guard = guard = LeaseGuard(self, queues, attempts, settling)
         self.became_busy = guard.began
-        leasing = Leasing(self, self, queues, prefetch, slots, attempts, misfits, settling)
+        leasing = Leasing(self, self, queues, prefetch, attempts, misfits, settling)
         answers = SettleAnswers(self, self, prefetch, attempts, leasing)
         one_by_one = OneByOne(self, attempts, answers)
         second = SecondCall(self, schedule, queues, prefetch, answers)
@@ -60,6 +61,7 @@ class Worker(WorkerState):
             schedule,
             queues,
             prefetch,
+            slots,
             leasing,
             answers,
             one_by_one,
@@ -78,7 +80,7 @@ class Worker(WorkerState):
         self.leave_when_quiet, self.hurry = stopping.leave_when_quiet, stopping.hurry
         self.watch, self.woken = queues.watch, queues.woken
         self.look_everywhere, self.prefetched = queues.look_everywhere, prefetch.pools_of
-        self.turn, self.held = turns.turn, turns.held
+        self.turn, self.turn_in_slot, self.held = turns.turn, turns.turn_in_slot, turns.held
         self.stop_job, self.in_thread = attempts.stop, executors.call
 
     def __repr__(self) -> str:
