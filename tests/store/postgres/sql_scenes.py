@@ -647,6 +647,7 @@ SCENES: dict[str, Callable[[Schema], Coroutine[Any, Any, None]]] = {
     "simple and owned": alone(guards.test_a_closure_comes_to_its_owner_in_its_place),
     "simple and keyed": alone(guards.test_the_key_of_a_task_ends_with_it, Dedupe.INFLIGHT),
     "simple and of a run": alone(guards.test_a_run_ends_with_its_last_task),
+    "simple and with keys": alone(guards.test_tasks_keep_their_keys),
     "simple and bounded": alone(guards.test_what_starts_makes_room_in_a_bounded_queue),
     "simple and entered": alone(guards.test_a_caller_has_committed_tasks_meanwhile),
     "simple and entered late": alone(guards.test_a_callers_long_transaction_ends_after_a_later_one),

@@ -203,6 +203,16 @@ async def test_others_hear_of_room_only_where_there_was_none(schema: Schema) -> 
     await going_on(both, held[2:])
 
 
+async def test_tasks_keep_their_keys(schema: Schema) -> None:
+    """Also beside others that have none."""
+    both = await knowing(schema, tasks=1)
+    await both.do("submit", batch(100, 2, key="k"))
+    await both.do("submit", batch(200, 1))
+    held = await both.lease(want=4)
+    assert [one.key for one in held] == [None, "k", "k", None]
+    await going_on(both, held)
+
+
 async def test_a_submit_of_one_task_knows_a_stopped_key(schema: Schema) -> None:
     """Also where its process knows the pool as a simple one."""
     both = await knowing(schema, tasks=1)

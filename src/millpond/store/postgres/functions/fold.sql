@@ -47,6 +47,12 @@ LANGUAGE sql IMMUTABLE AS $$
     SELECT CASE WHEN cardinality(list) > 1 THEN list[low:high] ELSE list END
 $$;
 
+-- Let one value stand for all, if all are equal.
+CREATE FUNCTION millpond_collapsed(list anyarray) RETURNS anyarray
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN array_remove(list, list[1]) = '{}' THEN list[1:1] ELSE list END
+$$;
+
 -- Give every task its own value: a list in which one value may stand for `n` tasks.
 CREATE FUNCTION millpond_each(list anyarray, n integer) RETURNS anyarray
 LANGUAGE sql IMMUTABLE AS $$

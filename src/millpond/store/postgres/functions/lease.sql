@@ -95,6 +95,13 @@ DECLARE
     n millpond_next;
     all_fold boolean;
 BEGIN
+    IF most <= 16 AND cardinality(bands) = 1 THEN
+        n := millpond_next_few(the_pool, bands[1], lows[1], most, moment);
+        IF n.simple THEN
+            RETURN n;
+        END IF;
+        n := NULL;
+    END IF;
     SELECT count(*), array_agg(x.spot), array_agg(x.id), array_agg(x.place),
            CASE WHEN min(x.rank) = max(x.rank) THEN ARRAY[min(x.rank)] ELSE array_agg(x.rank) END,
            CASE WHEN min(x.submitted_at) = max(x.submitted_at) THEN ARRAY[min(x.submitted_at)]
@@ -128,6 +135,37 @@ BEGIN
     END IF;
     IF NOT n.simple THEN
         n.refused := 'not simple';
+    END IF;
+    RETURN n;
+END $$;
+
+-- Return the first few tasks of one rank with their bodies. `simple` is true only if nothing is known of any of them
+-- but its submit. One statement with few aggregates: what a short one costs is to prepare it and each of them.
+CREATE FUNCTION millpond_next_few(
+    the_pool bigint, the_rank bigint, low bigint, most bigint, moment double precision
+) RETURNS millpond_next
+LANGUAGE plpgsql VOLATILE AS $$
+DECLARE
+    n millpond_next;
+BEGIN
+    SELECT array_agg(x.spot), array_agg(x.id), array_agg(x.place), array_agg(x.submitted_at), array_agg(x.due),
+           array_agg(x.key), array_agg(t.body), array_agg(t.plain),
+           bool_and(x.simple AND t.plain IS NOT NULL), sum(x.fresh)
+      INTO n.spots, n.ids, n.places, n.submitted_at, n.due, n.keys, n.bodies, n.plain, n.simple, n.fresh
+      FROM (SELECT o.ctid AS spot, o.id, o.place, o.submitted_at, o.due, o.key, o.fresh,
+                   millpond_simple(o, moment) AND millpond_folds(o) AS simple
+              FROM millpond_live AS o
+             WHERE o.grp = the_pool AND o.grp > 0 AND o.rank = the_rank AND o.place >= low
+             ORDER BY o.rank, o.place LIMIT most) AS x
+      LEFT JOIN LATERAL
+           (SELECT o.body, o.plain FROM millpond_task AS o WHERE o.place = x.place OFFSET 0) AS t ON true;
+    n.n := cardinality(n.ids);
+    n.ranks := ARRAY[the_rank];
+    n.submitted_at := millpond_collapsed(n.submitted_at);
+    n.due := millpond_collapsed(n.due);
+    n.plain := millpond_collapsed(n.plain);
+    IF array_remove(n.keys, NULL) = '{}' THEN
+        n.keys := '{}';
     END IF;
     RETURN n;
 END $$;

@@ -33,8 +33,6 @@ BEGIN
            OR EXISTS (SELECT FROM millpond_inbox AS i WHERE i.xid >= m.seen_upto)
            -- The marks are those of another server: the tables were restored.
            OR m.seen_upto > pg_snapshot_xmax(pg_current_snapshot())
-           OR cardinality(m.seen_open) > 0
-              AND EXISTS (SELECT FROM millpond_inbox AS i WHERE i.xid = ANY(m.seen_open))
            OR w.owner IS NOT NULL
               AND EXISTS (SELECT FROM millpond_group AS g
                            WHERE g.pool = the_pool AND g.unit = '' AND g.share = '' AND g.owner = w.owner) AS refused
@@ -51,6 +49,9 @@ BEGIN
               FROM millpond_worker AS x WHERE x.id = asker ORDER BY x.turn DESC LIMIT 1) AS w;
     slots := greatest(least(want, a_limit - s.running + ending), 0);
     held := coalesce((s.holding ->> asker)::bigint, 0) - ending;
+    IF cardinality(s.seen_open) > 0 THEN
+        s.refused := s.refused OR EXISTS (SELECT FROM millpond_inbox AS i WHERE i.xid = ANY(s.seen_open));
+    END IF;
     a.refused := 'not simple';
     IF s.refused IS DISTINCT FROM false OR s.moment IS NULL OR s.not_before > s.moment OR s.expires_at <= s.moment
        -- It gets nothing, and has nothing: others may have to give it some of theirs.
@@ -71,8 +72,11 @@ BEGIN
         e := millpond_end_attempts(s.moment, settled, settled_tokens, one_result, results, NULL, NULL, NULL, NULL,
                                    asker, the_pool, s.leases);
         s.measured := millpond_measure_ends(the_pool, s.measured, e, ending, s.moment);
-        PERFORM millpond_end_keys(e, ending);
-        a.finished_runs := millpond_leave_runs(e, ending, s.name, s.moment);
+        IF position('"idempotency_key":' IN array_to_string(e.plain, '')) > 0
+           OR position('"run":' IN array_to_string(e.plain, '')) > 0 THEN
+            PERFORM millpond_end_keys(e, ending);
+            a.finished_runs := millpond_leave_runs(e, ending, s.name, s.moment);
+        END IF;
         s.totals := millpond_count_ended(s.totals, ending, 0);
     END IF;
     IF a.starting > 0 THEN

@@ -204,24 +204,35 @@ DECLARE
     over constant integer := coalesce(cardinality(a.finished_runs), 0);
     s record;
     last bigint;
+    differs text[];
 BEGIN
+    IF n.runs IS NOT NULL OR n.lanes IS NOT NULL THEN
+        differs := ARRAY(SELECT CASE WHEN u.runs > 0 OR u.lane IS NOT NULL THEN
+                                json_build_object('attempt', coalesce(u.attempt, 0) + 1,
+                                                  'runs', coalesce(u.runs, 0) + 1,
+                                                  'lane', u.lane, 'sequence', u.sequence)::text END
+                           FROM unnest(n.ids[:starting], n.attempts[:starting], n.runs[:starting], n.lanes,
+                                       n.sequences)
+                                WITH ORDINALITY AS u (id, attempt, runs, lane, sequence, k) ORDER BY u.k);
+    END IF;
     s := millpond_reserve(meta, a.moment, ended + beginning + starting + claiming + over, claiming, 1);
     last := s.records + ended + beginning + starting;
-    INSERT INTO millpond_audit
-    SELECT v.* FROM (VALUES
-        (s.records + ended, ended, s.at, NULL::bytea, 'complete', e.starts, the_pool, e.worker, e.tokens, e.ids,
-         e.places, e.due, e.keys, e.plain, e.differs),
-        (last - starting, beginning, s.at, NULL, 'lease', NULL, the_pool, asker, b.tokens, b.ids, b.places, b.due,
-         b.keys, b.plain, NULL),
-        (last, starting, s.at, NULL, 'lease', NULL, the_pool, asker, ARRAY[new_token], n.ids[:starting],
-         n.places[:starting], n.due[:starting], n.keys[:starting], n.plain[:starting],
-         CASE WHEN n.runs IS NOT NULL OR n.lanes IS NOT NULL THEN ARRAY(
-              SELECT CASE WHEN u.runs > 0 OR u.lane IS NOT NULL THEN
-                     json_build_object('attempt', coalesce(u.attempt, 0) + 1, 'runs', coalesce(u.runs, 0) + 1,
-                                       'lane', u.lane, 'sequence', u.sequence)::text END
-                FROM unnest(n.ids[:starting], n.attempts[:starting], n.runs[:starting], n.lanes, n.sequences)
-                     WITH ORDINALITY AS u (id, attempt, runs, lane, sequence, k) ORDER BY u.k) END)
-    ) AS v WHERE v.column2 > 0;
+    -- Each by itself, and only those that there are: a statement for all of them costs more than two.
+    IF ended > 0 THEN
+        INSERT INTO millpond_audit
+        VALUES (s.records + ended, ended, s.at, NULL, 'complete', e.starts, the_pool, e.worker, e.tokens, e.ids,
+                e.places, e.due, e.keys, e.plain, e.differs);
+    END IF;
+    IF beginning > 0 THEN
+        INSERT INTO millpond_audit
+        VALUES (last - starting, beginning, s.at, NULL, 'lease', NULL, the_pool, asker, b.tokens, b.ids, b.places,
+                b.due, b.keys, b.plain);
+    END IF;
+    IF starting > 0 THEN
+        INSERT INTO millpond_audit
+        VALUES (last, starting, s.at, NULL, 'lease', NULL, the_pool, asker, ARRAY[new_token], n.ids[:starting],
+                n.places[:starting], n.due[:starting], n.keys[:starting], n.plain[:starting], differs);
+    END IF;
     IF claiming > 0 THEN
         last := last + claiming;
         INSERT INTO millpond_lease
