@@ -66,10 +66,10 @@ class Codec:
 
     `exact`: it leaves something open (Any), so a value must come back in its very type.
     `plain`: made of scalars only, for which coming back equal is coming back the same.
-    `unordered`: it holds sets.
+    `unordered`: it holds sets. `nullable`: None is one of its values.
     """
 
-    __slots__ = ("annotation", "decoder", "exact", "plain", "unordered")
+    __slots__ = ("annotation", "decoder", "exact", "nullable", "plain", "unordered")
 
     def __init__(self, annotation: Hint) -> None:
         """Raise Unsupported for a type that JSON cannot hold or distinguish."""
@@ -85,10 +85,14 @@ class Codec:
         kinds = {type(node) for node in nodes}
         self.exact = inspect.AnyType in kinds or inspect.CustomType in kinds
         self.plain = kinds.issubset(_PLAIN)
+        self.nullable = kinds == {inspect.AnyType} or (self.plain and inspect.NoneType in kinds)
         self.unordered = not kinds.isdisjoint({inspect.SetType, inspect.FrozenSetType})
 
     def encode(self, value: object) -> bytes:
         """Return `value` as JSON that decodes to the same value, or raise Refused."""
+        if value is None and self.nullable:
+            # Most handlers return it.
+            return b"null"
         try:
             stored = self.pack(value)
             back = self.decoder.decode(stored)
