@@ -1,4 +1,4 @@
-"""A batch of tasks that are alike is sent and answered as if each were looked at."""
+"""A batch of tasks that are alike is sent and answered as if each were checked by itself."""
 
 from __future__ import annotations
 

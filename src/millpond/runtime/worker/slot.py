@@ -44,7 +44,7 @@ class SlotOwner(Protocol):
         """Settle what has ended and lease what may start."""
 
     async def turn_in_slot(self) -> None:
-        """Do the same, for a slot that then runs what was leased last."""
+        """Do the same for a slot, which then runs the last leased tasks."""
 
     def unreadable(self, job: Job, error: Unreadable, /) -> Unfit:
         """Return the outcome of a task whose arguments cannot be read here."""

@@ -110,7 +110,7 @@ class Turns(Service):
             self._start_leased()
 
     async def turn_in_slot(self) -> None:
-        """Do the same, for a slot that then runs what was leased last."""
+        """Do the same for a slot, which then runs the last leased tasks."""
         state, schedule, second = self._state, self._schedule, self._second
         if schedule.turning:
             schedule.scheduled = True
@@ -197,7 +197,7 @@ class Turns(Service):
             self._quiet.reached()
 
     def _start_leased(self) -> None:
-        """Let slots begin what was leased: it must not wait for the next verb."""
+        """Let slots begin the leased tasks, which must not wait for the next verb."""
         if self._slots.ready:
             self._slots.wake()
 
