@@ -1,4 +1,4 @@
-"""A batch of tasks that are alike is sent and answered as if each were checked by itself."""
+"""A batch of tasks that are alike is sent and answered as any other."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def batch(*, alike: bool, keyed: bool = False, **options: Any) -> Batch:
 def test_a_batch_of_tasks_that_are_alike_is_encoded_as_any(
     options: dict[str, Any], keyed: bool
 ) -> None:
-    """The first says for all what they share."""
+    """Its fields count for all of them."""
     one, other = (batch(alike=alike, keyed=keyed, **options) for alike in (True, False))
     assert why_not_submit([one]) == why_not_submit([other])
     assert _arguments(one) == _arguments(other)
