@@ -160,4 +160,5 @@ def trace(steps: Sequence[Step]) -> list[Any]:
         return value
 
     answer = [(s.verb, s.answer, s.records) for s in steps]
-    return [named("", msgspec.to_builtins(entry)) for entry in answer]
+    # Admissions that are made when they are asked for are a list like any other.
+    return [named("", msgspec.to_builtins(entry, enc_hook=list)) for entry in answer]
