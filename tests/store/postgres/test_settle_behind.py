@@ -18,6 +18,7 @@ from tests.store.postgres.test_pending_calls import (
     submitted,
     until_flying,
 )
+from tests.waiting import eventually
 from verify.servers.schemas import Schema
 
 from millpond.core.lease import Leased, LeaseRequest
@@ -156,8 +157,7 @@ async def test_the_thread_finishes_both(
             first = await hands.under_way(hands.ends(0))
             second = hands.store.settle_behind(hands.ends(2), then=MORE)
             assert second is not None
-            while not done["finish"]:  # noqa: ASYNC110 - no event for it
-                await asyncio.sleep(0.01)
+            await eventually(lambda: done["finish"])
             assert hands.store.settle_behind(hands.ends(4), then=MORE) is None
             let_go()
             for one in (first, second):

@@ -84,6 +84,8 @@ class SqlTables(Statements, Tables):
     """One unit of work: the tables that the verbs of one transaction read and write."""
 
     make_task: ClassVar[type[Task]] = TaskRow
+    # A record of the audit that several tasks share has no place for their owner.
+    closures_in_bulk: ClassVar[bool] = False
     pools: SqlPools
     budgets: SqlBudgets
     tasks: SqlTasks

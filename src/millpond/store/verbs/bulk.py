@@ -37,6 +37,7 @@ def start(
     ):
         return ()
     functions, unknown = worker.functions, worker.unknown
+    in_bulk = tables.closures_in_bulk
 
     def fits(task: Task) -> bool:
         new = task.new
@@ -47,8 +48,9 @@ def start(
             and task.reason is None
             and not task.misfits
             and (
-                new.owner is not None
-                or ((functions is None or function in functions) and function not in unknown)
+                ((functions is None or function in functions) and function not in unknown)
+                if new.owner is None
+                else in_bulk
             )
             and function != UNREADABLE
         )
@@ -101,6 +103,7 @@ def _completes_plainly(tables: Tables, task: Task, settlement: Settlement) -> bo
         and settlement.spend
         and settlement.weight is None
         and new.run is None
+        and (new.owner is None or tables.closures_in_bulk)
         and new.on_complete is None
         and new.idempotency_key is None
         and task.lane is None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from millpond.core.audit import note_of
 from millpond.core.lifecycle import Status, Transition, advance
@@ -24,6 +24,9 @@ _AS_LEASED = advance(Status.QUEUED, Transition.LEASE)
 
 class AttemptTables(TaskTables):
     """Starts, claims and completions."""
+
+    closures_in_bulk: ClassVar[bool] = True
+    """Whether closures start and complete in bulk, as other plain tasks do."""
 
     def start(
         self, pool: PoolTable, task: Task, worker: RegisteredWorker, token: int, now: float
