@@ -44,6 +44,8 @@ def array(values: Sequence[Any]) -> Sent:
         return ("{" + ",".join(map(str, values)) + "}").encode(), TEXT
     if bytes in kinds:
         return _array_of_bytes(values), BINARY
+    if kinds == {str}:
+        return _array_of_texts(values).encode(), TEXT
     return ("{" + ",".join(map(_element, values)) + "}").encode(), TEXT
 
 
@@ -71,7 +73,7 @@ def columns(rows: Iterable[Sequence[Any]]) -> list[Sent]:
 def listed(values: Sequence[int] | Sequence[str]) -> str:
     """Encode many ids or names as one array."""
     if values and isinstance(values[0], str):
-        return "{" + ",".join(map(_quoted, values)) + "}"  # type: ignore[arg-type]
+        return _array_of_texts(values)  # type: ignore[arg-type]
     return "{" + ",".join(map(str, values)) + "}"
 
 
@@ -96,6 +98,16 @@ def _quoted(value: str) -> str:
     if "\0" in value:
         _text(value)
     return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _array_of_texts(values: Sequence[str]) -> str:
+    """Return the text format of an array of texts: all are quoted together."""
+    # No text for the server has a NUL, so one marks where a value ends.
+    joined = "\0".join(values)
+    if joined.count("\0") >= len(values):
+        _text(joined)
+    quoted = joined.replace("\\", "\\\\").replace('"', '\\"').replace("\0", '","')
+    return '{"' + quoted + '"}'
 
 
 def _array_of_bytes(values: Sequence[bytes | None]) -> bytes:

@@ -205,19 +205,33 @@ def plain_text(new: NewTask) -> str | None:
         return None
     function, attempts, weight = new.call.function, new.attempts, new.weight
     share = UNSET if new.share == new.key else new.share
-    if new.idempotency_key is None and new.run is None:
-        return _row_text(function, attempts, weight, share)
+    if new.run is None:
+        if new.idempotency_key is None:
+            return _row_text(function, attempts, weight, share)
+        before, after = _around_key(function, attempts, weight, share, new.dedupe)
+        return before + _encode(new.idempotency_key).decode() + after
     fields = _said(function, attempts, weight, share)
     if new.idempotency_key is not None:
         fields |= {"idempotency_key": new.idempotency_key, "dedupe": new.dedupe}
-    if new.run is not None:
-        fields["run"] = new.run
+    fields["run"] = new.run
     return _encode(fields).decode()
 
 
 @lru_cache(maxsize=10_000)
 def _row_text(function: str, attempts: int, weight: int, share: str | UnsetType | None) -> str:
     return _encode(_said(function, attempts, weight, share)).decode()
+
+
+@lru_cache(maxsize=10_000)
+def _around_key(
+    function: str, attempts: int, weight: int, share: str | UnsetType | None, dedupe: Dedupe
+) -> tuple[str, str]:
+    """Return what stands before and behind the idempotency key of such a task."""
+    fields = _said(function, attempts, weight, share)
+    # The last NUL in the JSON marks the place of the key.
+    text = _encode(fields | {"idempotency_key": "\0", "dedupe": dedupe}).decode()
+    before, _, after = text.rpartition(r'"\u0000"')
+    return before, after
 
 
 def _said(

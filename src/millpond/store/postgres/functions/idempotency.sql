@@ -34,7 +34,7 @@ BEGIN
         refused := 'dedupe';
     END IF;
     IF cardinality(keys) > 1 THEN
-        IF (SELECT count(u.key) <> count(DISTINCT u.key) FROM unnest(keys) AS u (key)) THEN
+        IF (SELECT count(u.key) <> count(DISTINCT u.key COLLATE "C") FROM unnest(keys) AS u (key)) THEN
             refused := 'key given twice';
         END IF;
     END IF;

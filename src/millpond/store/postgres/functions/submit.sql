@@ -228,7 +228,7 @@ LANGUAGE plpgsql VOLATILE AS $$
 DECLARE
     last_seq constant bigint := n.base & ((1::bigint << 40) - 1);
     base constant bigint := n.base;
-    plain constant text := n.plains[1];
+    first_plain constant text := n.plains[1];
     rank constant bigint := millpond_rank(kind, n.priorities[1], last_seq);
 BEGIN
     IF n.count = 1 AND r.grouped IS NOT TRUE THEN
@@ -239,12 +239,12 @@ BEGIN
         VALUES (n.base + 1, n.ids[1], the_pool, millpond_rank(kind, n.priorities[1], last_seq + 1),
                 n.keys[1], last_seq + 1, moment, n.expires[1], coalesce(n.dues[1], moment), 0, 0, 0, 0, 1, 0,
                 0, CASE WHEN n.later = 0 THEN the_pool ELSE 0 END, n.runs[1]);
-    ELSIF r.grouped IS NOT TRUE AND kind <> 'lifo' AND n.dues IS NULL AND cardinality(n.plains) = 1
+    ELSIF r.grouped IS NOT TRUE AND kind <> 'lifo' AND n.dues IS NULL
           AND cardinality(n.priorities) = 1 AND cardinality(n.keys || n.runs::text[]) = 0 THEN
-        -- Nothing differs but ids and bodies: without the other lists this takes a tenth less.
+        -- Nothing differs but ids, bodies and idempotency keys: without the other lists this takes a tenth less.
         INSERT INTO millpond_task
-        SELECT base + u.n, u.id, u.body, plain
-          FROM unnest(n.ids, n.bodies) WITH ORDINALITY AS u (id, body, n);
+        SELECT base + u.n, u.id, u.body, coalesce(u.plain, first_plain)
+          FROM unnest(n.ids, n.bodies, n.plains) WITH ORDINALITY AS u (id, body, plain, n);
         INSERT INTO millpond_live (place, id, pool, rank, sequence, submitted_at, due, cancel_requested, running,
                                    attempt, runs, fresh, listed, token, grp)
         SELECT base + u.n, u.id, the_pool, rank, last_seq + u.n, moment, moment, 0, 0, 0, 0, 1, 0, 0, the_pool
